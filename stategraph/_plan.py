@@ -99,7 +99,7 @@ def blocks(run: RunContext) -> RunContext:
     if plan.nested_run is not None:  # nested graphs may have changed since this one was compiled
         node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
     if node is not None:
-        from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
+        from stategraph._drivers.sync import check_no_loop  # imported when used: with async nodes
 
         check_no_loop(node, shows=run.shows)
     return run

@@ -147,9 +147,9 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 
 def live_threads() -> set[threading.Thread]:
-    """-> the threads that are there, without those of stores, which stay for a while in case there is more to do."""
-    stay = ("stategraph saver", "stategraph-leases")
-    return {thread for thread in threading.enumerate() if thread.name not in stay}
+    """-> the threads that are there, without those that stay for a while in case there is more to do."""
+    stay = ("stategraph saver", "stategraph-leases", "stategraph node_", "stategraph store_")
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(stay)}
 
 
 def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:

@@ -27,7 +27,7 @@ from stategraph import (
     StateGraph,
     register_type,
 )
-from stategraph.nodes._parts.run import ATTEMPTS
+from stategraph.nodes._parts import ATTEMPTS
 from stategraph.stores import CheckpointStore
 from stategraph.testing import Killed, MortalStore
 from tests.test_events import Recorder

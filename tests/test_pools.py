@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -16,8 +15,6 @@ from typing import Any, Literal
 import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
-from stategraph.nodes._parts.jobs import Job
-from stategraph.nodes._parts.pools import TaskPool, ThreadPool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, live_threads, make_graph, traces
@@ -108,47 +105,26 @@ def test_branches_begin_as_on_failure_says(
     assert calls == expected
 
 
-class TestAhead:
-    """At most twice as many jobs as there are workers have begun and are not taken for saved."""
+@PARAMETERS
+@KINDS
+def test_no_more_items_are_ahead_of_the_store(call: Callable[..., State], as_kind: Callable[[Node], Node]) -> None:
+    """At most twice as many as there are workers have begun and are not saved."""
+    begun: list[int] = []
+    ahead: list[int] = []
 
-    def test_threads_wait_for_the_store(self) -> None:
-        """As long as nobody asks for the next outcomes, no job begins beyond that."""
-        begun: list[int] = []
-        jobs = [Job(str(number), begun.append, number) for number in range(50)]
-        pool = ThreadPool(jobs, 2, stops=True)
+    class Slow(MemoryStore):
+        never_waits = False
 
-        taken = len(pool.next())
-        time.sleep(0.1)
-        ahead = len(begun)
-        while taken < len(jobs):
-            taken += len(pool.next())
-        pool.stop(True)
+        def save_parts(self, run_id: str, parts: Any) -> None:
+            time.sleep(0.005)
+            ahead.append(len(begun) - len(self.load_parts(RUN, 1, "map")))
+            super().save_parts(run_id, parts)
 
-        assert ahead <= 4
-        assert sorted(begun) == list(range(50))
-        assert not [thread for thread in threading.enumerate() if thread.name == "stategraph part"]
+    node = MapNode(as_kind(begun.append), over="items", into="results", max_workers=2)
+    call(make_graph({"map": node}, store=Slow()), "execute", State({"items": [*range(50)]}, run_id=RUN))
 
-    def test_tasks_wait_for_the_store(self) -> None:
-        """So it is on an event loop."""
-        begun: list[int] = []
-
-        async def begin(number: int) -> None:
-            begun.append(number)
-
-        async def take_all() -> int:
-            pool = TaskPool(jobs, 2, stops=True)
-            taken = len(await pool.next())
-            await asyncio.sleep(0.1)
-            ahead = len(begun)
-            while taken < len(jobs):
-                taken += len(await pool.next())
-            await pool.stop(True)
-            return ahead
-
-        jobs = [Job(str(number), begin, number) for number in range(50)]
-
-        assert asyncio.run(take_all()) <= 4
-        assert sorted(begun) == list(range(50))
+    assert sorted(begun) == list(range(50))
+    assert max(ahead) <= 4
 
 
 PROGRAM = """

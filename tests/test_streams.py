@@ -695,13 +695,13 @@ class TestResults:
             yield "one"
             opened.wait(20)
 
-        before = set(threading.enumerate())
+        before = live_threads()
         with pytest.raises(ExecutionError) as caught:
             threading.Timer(0.5, opened.set).start()
             memory_play.execute(_alone(node, timeout=0.1))
 
         assert isinstance(caught.value.__cause__, TimeoutError)
-        for thread in set(threading.enumerate()) - before:
+        for thread in live_threads() - before:
             thread.join()
 
     def test_time_of_whoever_looks_is_not_that_of_the_node(self, memory_play: Scene) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import math
-import threading
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
-from stategraph._drivers.limits import StopSignal
+from stategraph._drivers.limits import EitherEvent, StopSignal
 from stategraph._drivers.options import RunCall
 from stategraph._engine.calling import Recovered
 from stategraph._engine.start import id_of
@@ -25,7 +22,6 @@ AHEAD = 2
 """States that are taken for each worker, before the result of the first of them is asked for."""
 
 _ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
-_LOOK = 0.05  # seconds between two looks at the event of the caller, while a run waits
 
 
 def checked_workers(max_workers: int) -> int:
@@ -60,7 +56,7 @@ class Batch(Iterator[Recovered]):
         self._states = iter(states)
         self._under_way: deque[Future[Recovered]] = deque()
         self._ids: deque[str] = deque()  # of the runs under way
-        self._stop = _Stop(how.get("cancel"))
+        self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
         self._run = partial(run, **{**how, "cancel": self._stop})
         self._has_more = True
 
@@ -123,26 +119,6 @@ class Batch(Iterator[Recovered]):
             self._threads = ThreadPoolExecutor(self._max_workers, "stategraph batch")
         context = contextvars.copy_context()
         return self._threads.submit(context.run, _result_of, self._run, state)
-
-
-class _Stop(threading.Event):
-    """Stops the runs of a batch: once it is set, or the event that the caller gave."""
-
-    def __init__(self, given: threading.Event | None) -> None:
-        super().__init__()
-        StopSignal.of(given, None)  # raises if it is none
-        self._given = given
-
-    def is_set(self) -> bool:
-        return super().is_set() or (self._given is not None and self._given.is_set())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self._given is None:
-            return super().wait(timeout)
-        until = time.monotonic() + (math.inf if timeout is None else timeout)
-        while not self.is_set() and time.monotonic() < until:  # nobody tells it that the other one is set
-            super().wait(min(_LOOK, until - time.monotonic()))
-        return self.is_set()
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 
-from stategraph._drivers.calls import Outcome, call_apart
+import attrs
+
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._drivers.rides import Ridden, Ride
-from stategraph._drivers.threads import LoopThreads, Work, threads_of_loop
+from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
 from stategraph._engine.io import Queue
 from stategraph._protocol.commands import (
     BLOCKING,
@@ -29,13 +28,15 @@ from stategraph._protocol.commands import (
     Finish,
     Flush,
     Gather,
+    Gathered,
     Limit,
     Load,
     Notify,
-    OneEnds,
     Own,
     Parts,
     Perform,
+    Report,
+    Reports,
     RunNode,
     Save,
     Show,
@@ -51,13 +52,16 @@ from stategraph._util.cancellation import outlast
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
+if TYPE_CHECKING:
+    from stategraph._drivers.gathering import OnLoop
+
 _Answer = TypeVar("_Answer")
 _POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
 _GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # in the count of their task, when one of theirs failed
 _TURN = 0.001  # seconds for which a run that never waits has the loop for itself
-_LATER, _RIDDEN = object(), object()
-_STORE = (Own, Load, Save, Amend, Flush, Parts)  # what is asked of a store, but for Delete
-_RIDES = frozenset((RunNode, *_STORE))
+_LATER, _CARRIED_ON = object(), object()
+_STORE = (Own, Load, Save, Amend, Flush, Parts)  # what a store is asked for, but for Delete
+_CARRIED = frozenset((RunNode, *_STORE))
 _Function: TypeAlias = Callable[[Any], Any]
 _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
@@ -68,21 +72,23 @@ async def adrive(
     store: Store | None = None,
     show: _Show | None = None,
     limits: Limits | None = None,
+    part_of: OnLoop | None = None,
 ) -> _Answer:
     """Run a task on this event loop, with what blocks in worker threads; return its answer.
 
     Args:
         task: The task.
         signal: May stop the run.
-        store: The store of the run, if it may be asked on the event loop what it answers without waiting.
+        store: The store of the run.
         show: Gets the States that the task shows.
-        limits: What another driver has set that this is part of.
+        limits: What limits the run that this is a part of.
+        part_of: The tasks that were gathered, of which this is one.
     """
-    with threads_of_loop() as threads:
-        workers = _Workers(task, Limits(signal, [*limits.stack] if limits else []), store, show, threads)
-        at_once = workers.at_once
-        send: Callable[[Any], Command] = task.send
-        go_on, value = send, None
+    workers = _Workers(task, signal, store, show, limits, part_of)
+    at_once = workers.at_once
+    send: Callable[[Any], Command] = task.send
+    go_on, value = send, None
+    try:
         while True:
             try:
                 kind, function, argument = go_on(value)
@@ -90,7 +96,7 @@ async def adrive(
                     value = at_once[kind](function, argument)
                     if value is _LATER:
                         value = await _PERFORM[kind](workers, function, argument)
-                    kind, function, argument = send(value) if value is not _RIDDEN else workers.ridden()
+                    kind, function, argument = send(value) if value is not _CARRIED_ON else workers.carried_to()
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     await workers.check_cancelled_at_the_end(error)
@@ -100,6 +106,9 @@ async def adrive(
                         raise error.with_traceback(None) from error.__cause__  # as `drive`
                     raise
                 go_on, value = task.throw, await workers.thrown(error)
+    finally:
+        workers.threads.keep()
+        del workers.threads  # or they would wait for the garbage collector, where an exception keeps the workers
 
 
 class _Workers:
@@ -110,28 +119,35 @@ class _Workers:
     """
 
     def __init__(
-        self, task: Task[Any], limits: Limits, store: Store | None, show: _Show | None, threads: LoopThreads
+        self,
+        task: Task[Any],
+        signal: StopSignal | None,
+        store: Store | None,
+        show: _Show | None,
+        limits: Limits | None,
+        part_of: OnLoop | None,
     ) -> None:
-        self._run, self._asks, self._store = task, threads.of(store), store
-        self._limits = limits
-        self._show = show
-        self._threads = threads
+        self.threads = threads_of_loop()
+        self._run, self._store, self._show, self._part_of = task, store, show, part_of
+        self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
         self._task = asyncio.current_task()
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
         self._others_wait_since = 0.0
         self._asks_at_once = store is not None and store.never_waits
-        self._rides = self._asks_at_once and show is None
-        self._ridden: Ridden = None, None
+        self._carried_to: tuple[Command | None, BaseException | None] = None, None
         self.at_once: Perform = {
             **_AT_ONCE,
             StartNode: self._start_at_once,
             Limit: self._limit,
             Unlimit: self._unlimit,
+            Gather: self._gather,
         }
+        if part_of is not None:
+            self.at_once[Report] = lambda _, report: part_of.report(report)
         if self._asks_at_once:
-            self.at_once.update(dict.fromkeys(_STORE, self._ask_at_once))
+            self.at_once |= dict.fromkeys(_STORE, self._ask_at_once)
         self.at_once[Save] = self._save_at_once
 
     # ------------------------------------------------------------------ at once, or _LATER
@@ -161,69 +177,94 @@ class _Workers:
         """Return whether it is time to let others run on the loop: neither nodes nor stores need wait for anything."""
         return time.monotonic() - self._others_wait_since > _TURN
 
-    # ------------------------------------------------------------------ awaited
+    def _limit(self, error: MakeError, seconds: float) -> None:
+        self._limits.push(error, seconds)
 
-    def ridden(self) -> Command:
-        """Return the first command that a ride has not carried out, or raise what the task ended with."""
-        (command, end), self._ridden = self._ridden, (None, None)
-        if end is not None:
-            raise end
-        return cast(Command, command)
+    def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
 
-    async def _ask_store(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self._asks.begin(function, argument))
+    def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
+        from stategraph._drivers.gathering import OnLoop  # imported when used: most graphs have no parts
 
-    async def _ask_cache(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self._threads.store.begin(function, argument))
+        return OnLoop(*about[:2], self._limits, self._is_cancelled, self._store)
 
-    async def _in_thread(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self._threads.nodes.begin(function, argument))
+    # ------------------------------------------------------------------ in threads
+
+    async def _call_store(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self.threads.call_store(self._store, function, argument))
+
+    async def _call_thread(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self.threads.call_node(function, argument))
 
     async def _outcome(self, work: Work) -> Any:
         """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
         try:
-            answer, raised = await work
+            answer, raised = await asyncio.shield(work)
         except asyncio.CancelledError as error:
-            rest = work.rest or work
-            self._cancelled = await outlast(rest, cancelled=error)
-            answer, raised = rest.result()
+            self._cancelled = await outlast(work, cancelled=error)
+            answer, raised = work.result()
         if raised is not None:
             raise escaped(raised)
         return answer
 
-    async def _outlast(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
-        self._cancelled = await outlast(work, seconds) or self._cancelled
-
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
         limit = self._limits.of_node()
-        if limit is None and self._rides:
-            return await self._ride((RunNode, function, argument))
+        if limit is None and self._asks_at_once and self._show is None:
+            return await self._carry_on((RunNode, function, argument))
         if limit is None:
-            return await self._in_thread(function, argument)
-        work = _begun_apart(function, argument)
-        await self._outlast(work, limit.left())
+            return await self._call_thread(function, argument)
+        work = begun_apart(function, argument)
+        self._cancelled = await outlast(work, limit.left()) or self._cancelled
         if not work.done():
             if self._is_cancelled():
                 await self._raise_cancellation()
             raise limit.passed()
         return await self._outcome(work)
 
-    async def _ride(self, command: Command) -> object:
-        """Have a thread run the node, and go on with the run until something has to be done on the event loop."""
-        ride = Ride(self._run, _RIDES, partial(self._is_to_stop, asyncio.get_running_loop()))
+    async def _carry_on(self, command: Command) -> object:
+        """Have a thread run a node, and go on with the run until something has to be done on the event loop.
+
+        So not each sync node costs a hand-over. Only one thread has the run at any time.
+        """
+        loop = asyncio.get_running_loop()
+        is_left = False
+
+        def go_on(command: Command) -> tuple[Command | None, BaseException | None]:
+            kind, function, argument = command
+            while True:
+                function = cast(_Function, function)  # all that is carried out here is a call
+                value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
+                if is_left:
+                    return None, None
+                try:
+                    kind, function, argument = self._run.send(value)
+                except BaseException as end:
+                    return None, end
+                if kind not in _CARRIED or (kind is RunNode and self._is_to_stop(loop)):
+                    return (kind, function, argument), None
+
         try:
-            self._ridden = await self._in_thread(ride.go, command)
+            self._carried_to = await self._call_thread(go_on, command)
         except BaseException:
-            ride.leave()
+            is_left = True
             raise
         self._others_wait_since = time.monotonic()
-        return _RIDDEN
+        return _CARRIED_ON
+
+    def carried_to(self) -> Command:
+        """Return the first command that the thread has not carried out, or raise what the task ended with."""
+        (command, end), self._carried_to = self._carried_to, (None, None)
+        if end is not None:
+            raise end
+        return cast(Command, command)
 
     def _is_to_stop(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether a ride is to go no further: the run is to stop, or nobody may be waiting for it any more."""
+        """Return whether a thread is to run no further node: the run is to stop, or the loop is gone."""
         signal = self._limits.signal
         return self._is_cancelled() or (signal is not None and signal.is_due()) or not loop.is_running()
+
+    # ------------------------------------------------------------------ awaited
 
     async def _start_node(self, function: _Function, argument: Any) -> Any:
         if self._is_turn_over():
@@ -242,19 +283,17 @@ class _Workers:
             await self._forget_stray_cancellations()
         return answer
 
+    async def _reports(self, reports: _Function, _: None) -> Any:
+        await self._check()
+        return await reports(None)
+
     async def _finish(self, function: _Function, argument: Any) -> Any:
         """Call what a node needs for its end, uninterrupted: a cancellation waits for it."""
         if not is_async_callable(function):
-            return await self._in_thread(function, argument)
+            return await self._call_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
-        await self._outlast(work)
+        self._cancelled = await outlast(work) or self._cancelled
         return work.result()
-
-    def _limit(self, error: MakeError, seconds: float) -> None:
-        self._limits.push(error, seconds)
-
-    def _unlimit(self, _: None, __: None) -> None:
-        self._limits.stack.pop()
 
     async def _sleep(self, _: None, seconds: float) -> None:
         """Wait, but not beyond what stops the run."""
@@ -265,11 +304,6 @@ class _Workers:
             await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
             await self._check()
         await self._check()
-
-    async def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> Any:
-        from stategraph._drivers.gathering_tasks import Tasks  # imported when used: few graphs are parts
-
-        return Tasks(about, self._limits, partial(adrive, store=self._store, limits=self._limits))
 
     async def _show_state(self, _: None, state: State) -> None:
         if self._show is not None:
@@ -284,8 +318,10 @@ class _Workers:
         if self._asks_at_once:
             self._ask_at_once(function, argument)
         else:
-            await self._ask_store(function, argument)
+            await self._call_store(function, argument)
         self._deleted = argument
+
+    # ------------------------------------------------------------------ cancellations
 
     async def _check(self) -> None:
         if self._is_cancelled():
@@ -294,7 +330,9 @@ class _Workers:
 
     def _is_cancelled(self) -> bool:
         """Return whether the task of the run was cancelled since it began: not every CancelledError means that."""
-        return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
+        if self._cancelled is None and (self._task is None or self._task.cancelling() <= self._cancellations):
+            return False
+        return self._part_of is None or self._part_of.is_stopping()
 
     async def _raise_cancellation(self) -> NoReturn:
         """Raise the newest cancellation."""
@@ -348,14 +386,13 @@ _AT_ONCE: Perform = {
     Notify: call,
 }
 _PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]] = {
-    **dict.fromkeys(BLOCKING, _Workers._ask_store),
-    Cache: _Workers._ask_cache,
+    **dict.fromkeys(BLOCKING, _Workers._call_store),
+    Cache: _Workers._call_thread,
     RunNode: _Workers._run_node,
     StartNode: _Workers._start_node,
     Await: _Workers._wait_for,
     Finish: _Workers._finish,
-    Gather: _Workers._gather,
-    OneEnds: lambda _, __, gathered: gathered.one_ends(),
+    Reports: _Workers._reports,
     Sleep: _Workers._sleep,
     Show: _Workers._show_state,
     Delete: _Workers._delete,
@@ -385,16 +422,3 @@ def end_of(run: asyncio.Task[Any]) -> BaseException | None:
         return run.exception()
     except asyncio.CancelledError as error:
         return error
-
-
-def _begun_apart(function: _Function, argument: Any) -> Work:
-    """Return what a thread of its own does."""
-    loop = asyncio.get_running_loop()
-    work = Work(loop=loop)
-
-    def done(outcome: Outcome) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody has waited for it
-            loop.call_soon_threadsafe(work.finish, outcome)
-
-    call_apart(function, argument, done)
-    return work

@@ -10,9 +10,6 @@ from typing import Any, TypeAlias
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 """What a call returns, or what it raises."""
 
-Asked: TypeAlias = tuple[Callable[..., Any], Callable[[Any], Any], Any]
-"""How a call is made in the context of its caller, the function, and its argument."""
-
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
     """Return what a call returns or raises.

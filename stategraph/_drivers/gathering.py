@@ -1,155 +1,210 @@
-"""Several tasks at the same time, each with a driver of its own, in threads."""
+"""Several tasks at the same time, each with a driver of its own: in threads, or on an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
 import attrs
 
-from stategraph._drivers.limits import Limits, StopSignal
-from stategraph._protocol.commands import Task
+from stategraph._drivers.aio import adrive
+from stategraph._drivers.limits import EitherEvent, Limits
+from stategraph._drivers.sync import Performer, carry_out
+from stategraph._protocol.commands import Gathered, Report, Task, escaped
+from stategraph._util.cancellation import outlast
 
-_LOOK = 0.05  # seconds after which a wait looks whether it is to end
-
-
-class Either:
-    """A cancel event that is set once one of two is: that of the call, or that of the tasks that are gathered."""
-
-    def __init__(self, of_call: threading.Event | None, halted: threading.Event) -> None:
-        self._of_call, self._halted = of_call, halted
-
-    def is_set(self) -> bool:
-        """Return whether one of them is set."""
-        return self._halted.is_set() or (self._of_call is not None and self._of_call.is_set())
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for so long, or until one of them is set; return whether one is."""
-        left = seconds
-        while left > 0 and not self.is_set():
-            self._halted.wait(min(left, _LOOK))
-            left -= _LOOK
-        return self.is_set()
+_Tasks = Iterator[Task[Any]]
+_OVER: Final = object()  # reported by a thread at the end of each task
 
 
-class Gathering:
-    """Tasks that are done at the same time, and what has come of them: a `Gathered`.
+def gathered(tasks: _Tasks, most: int, async_node: str, limits: Limits) -> Gathered:
+    """Return tasks that are done at the same time, for a run that blocks its thread."""
+    return OnLoop(tasks, most, limits, bool) if async_node else InThreads(tasks, most, limits)
+
+
+class _Gathering:
+    """Tasks that are done at the same time, and what has come of them.
 
     Args:
-        about: The tasks, and how many of them are done at the same time.
-        limits: What limits the call that they are part of.
+        tasks: The tasks.
+        most: How many of them are done at the same time.
+        limits: What limits the run that they are part of.
     """
 
-    def __init__(self, about: tuple[Sequence[Task[Any]], int], limits: Limits) -> None:
-        tasks, most = about
-        self._left, self._most = deque(tasks), min(most, len(tasks))
-        self._halted = threading.Event()
-        self._errors: list[BaseException] = []
-        signal = limits.signal
-        of_call, timeout, deadline = (
-            (None, None, float("inf")) if signal is None else (signal.cancel, signal.timeout, signal.deadline)
-        )
-        self.signal = StopSignal(Either(of_call, self._halted), timeout, deadline)  # type: ignore[arg-type]
-
-    def next(self) -> Task[Any] | None:
-        """Return a task that has not begun, if one is to begin."""
-        try:
-            return None if self._halted.is_set() else self._left.popleft()
-        except IndexError:
-            return None
-
-    def fail(self, error: BaseException) -> None:
-        """Stop all tasks because one has raised."""
-        self._errors.append(error)
-        self._halted.set()
+    def __init__(self, tasks: _Tasks, most: int, limits: Limits) -> None:
+        self._tasks, self._most, self._limits = tasks, most, limits
+        self._halted = EitherEvent(limits.cancel)
+        self._signal = limits.of_parts(self._halted)
+        self._is_halted = False
+        self._error: BaseException | None = None
 
     def halt(self) -> None:
-        """Stop all tasks."""
+        """Begin no other task, and stop those that are at work."""
+        self._tasks, self._is_halted = iter(()), True
         self._halted.set()
 
-    def _end(self) -> None:
-        """Raise what was raised first, if anything was, once all tasks are over."""
-        self._forget()
-        if self._errors:
-            raise self._errors[0]
-
-    def _forget(self) -> None:
-        """Forget tasks that have not begun."""
-        for task in self._left:
-            task.close()
-        self._left.clear()
+    def _fail(self, error: BaseException) -> None:
+        """Stop all tasks because one has raised."""
+        self._error = self._error or escaped(error)
+        self.halt()
 
 
-class Threads(Gathering):
-    """Tasks that are done in threads.
+class InThreads(_Gathering):
+    """Tasks that are done in threads."""
+
+    def __init__(self, tasks: _Tasks, most: int, limits: Limits) -> None:
+        super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()))
+        self._threads = ThreadPoolExecutor(most, "stategraph part")
+        self._begun: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._reports: SimpleQueue[Any] = SimpleQueue()
+        self._workers, self._at_work, self._room = 0, 0, 2 * most
+
+    def reports(self, _: object = None) -> list[Any]:
+        """Wait for reports; return those that have come."""
+        self._begin()
+        found: list[Any] = []
+        while self._at_work and not found:
+            found = self._taken(self._reports.get())
+        if not found:
+            self.stop()
+            if self._error is not None:
+                raise self._error
+        return found
+
+    def stop(self, _: object = None) -> list[Any]:
+        """Stop all tasks and wait for their end; return what they have reported."""
+        self.halt()
+        for _ in range(self._workers):
+            self._begun.put(None)
+        self._threads.shutdown()
+        return self._taken()
+
+    def _begin(self) -> None:
+        """Hand tasks to the threads, as many as there is room for."""
+        for task in islice(self._tasks, self._room):
+            self._begun.put(task)
+            self._at_work += 1
+            if self._workers < self._most:
+                self._workers += 1
+                try:
+                    self._threads.submit(self._work, contextvars.copy_context())
+                except RuntimeError:  # the system has no more threads: those that there are do all tasks
+                    if self._workers == 1:
+                        raise
+        self._room = 0
+
+    def _taken(self, *first: Any) -> list[Any]:
+        """Return the reports that have come; each task that is over makes room for another one."""
+        found = [*first]
+        try:
+            while True:
+                found.append(self._reports.get_nowait())
+        except Empty:
+            ended = sum(report is _OVER for report in found)
+            self._at_work -= ended
+            self._room += ended
+        return [report for report in found if report is not _OVER]
+
+    def _work(self, context: contextvars.Context) -> None:
+        """Do one task after the other, in a thread."""
+        performer = self._performer()
+        while (task := self._begun.get()) is not None:
+            try:
+                if not self._is_halted:
+                    context.copy().run(carry_out, task, performer.perform, task.send, None)
+            except BaseException as error:
+                self._fail(error)
+            self._reports.put(_OVER)
+        performer.close()
+
+    def _performer(self) -> Performer:
+        performer = Performer(self._signal, self._limits)
+        performer.perform[Report] = lambda _, report: self._reports.put(report)
+        return performer
+
+
+class OnLoop(_Gathering):
+    """Tasks that are done on the running event loop.
 
     Args:
-        about: The tasks, and how many of them are done at the same time.
-        limits: What limits the run.
-        drive: Does a task.
+        tasks: As for threads.
+        most: As for threads.
+        limits: As for threads.
+        is_stopping: Whether the run that they are part of was cancelled.
+        store: The store of the run.
     """
 
     def __init__(
-        self,
-        about: tuple[Sequence[Task[Any]], int],
-        limits: Limits,
-        drive: Callable[[Task[Any], StopSignal, Limits], Any],
+        self, tasks: _Tasks, most: int, limits: Limits, is_stopping: Callable[[], bool], store: Any = None
     ) -> None:
-        super().__init__(about, limits)
-        self._drive, self._limits = drive, attrs.evolve(limits, telling=limits.telling or threading.RLock())
-        self._ends = SimpleQueue[bool]()  # of tasks and, False, of threads
-        self._threads: list[threading.Thread] = []
-        self._at_work = 0
+        super().__init__(tasks, most, limits)
+        self._is_run_stopping, self._store = is_stopping, store
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._found: list[Any] = []
+        self._ended = self._handed_out = self._unsaved = 0
+        self._changed = asyncio.Event()
 
-    def one_ends(self) -> bool:
-        """Wait until one more task is over; return whether there may be more, or raise what the first has raised."""
-        try:
-            if not self._threads:
-                self._begin()
-            while self._at_work:
-                if self._ends.get():
-                    return True
-                self._at_work -= 1
-        except BaseException:  # an interrupt: what is at work ends first
-            self.stop(None)
-            raise
-        self._end()
-        return False
+    async def reports(self, _: object = None) -> list[Any]:
+        """Wait for reports; return those that have come."""
+        self._unsaved -= self._handed_out
+        self._begin()
+        while self._at_work and not self._found and self._error is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._found and self._error is not None:
+            raise self._error
+        return self._taken()
 
-    def stop(self, _: object) -> None:
-        """Stop all tasks, and wait for their end."""
+    async def stop(self, _: object = None) -> list[Any]:
+        """Stop all tasks and wait for their end; return what they have reported."""
         self.halt()
-        for thread in self._threads:
-            thread.join()
-        self._forget()
+        at_work, cancelled = [*self._at_work], None
+        for task in at_work:
+            task.cancel()
+        for task in at_work:
+            cancelled = await outlast(task) or cancelled
+        if cancelled is not None:
+            raise cancelled
+        return self._taken()
+
+    def _taken(self) -> list[Any]:
+        found, self._found = self._found, []
+        self._handed_out, self._ended = self._ended, 0
+        return found
 
     def _begin(self) -> None:
-        for _ in range(self._most):
-            context = contextvars.copy_context()
-            thread = threading.Thread(target=self._work_in, args=[context], name="stategraph part", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no more threads: those that there are do it
-                if not self._threads:
-                    raise
-                return
-            self._threads.append(thread)
-            self._at_work += 1
+        """Begin as many tasks as there is room for."""
+        room = min(self._most - len(self._at_work), 2 * self._most - self._unsaved)
+        for task in islice(self._tasks, max(0, room)):
+            self._unsaved += 1
+            work = asyncio.create_task(self._work(task))
+            self._at_work.add(work)
+            work.add_done_callback(self._over)
 
-    def _work_in(self, context: contextvars.Context) -> None:
+    async def _work(self, task: Task[Any]) -> None:
         try:
-            context.run(self._work)
-        finally:
-            self._ends.put(False)
+            await adrive(task, self._signal, self._store, limits=self._limits, part_of=self)
+        except BaseException as error:
+            if not self.is_stopping():
+                self._fail(error)
 
-    def _work(self) -> None:
-        while (task := self.next()) is not None:
-            try:
-                self._drive(task, self.signal, self._limits)
-            except BaseException as error:
-                self.fail(error)
-            self._ends.put(True)
+    def _over(self, work: asyncio.Task[None]) -> None:
+        self._at_work.discard(work)
+        self._ended += 1
+        self._begin()
+        self._changed.set()
+
+    def report(self, report: Any) -> None:
+        """Take a report of a task."""
+        self._found.append(report)
+        self._changed.set()
+
+    def is_stopping(self) -> bool:
+        """Return whether a cancellation of a task is meant for it: else something in it has raised that."""
+        return self._is_halted or self._is_run_stopping()

@@ -32,8 +32,8 @@ class Stream(Generator[State, None, State]):
         self._shown_at = 0.0
 
     def __next__(self) -> State:
-        if getgeneratorstate(self._task) == GEN_SUSPENDED and self._performer.waits is not None:
-            self._performer.waits.prolong(time.monotonic() - self._shown_at)
+        if getgeneratorstate(self._task) == GEN_SUSPENDED:
+            self._performer.prolong(time.monotonic() - self._shown_at)
         try:
             answer = self._carry_out(self._task.send, None)
         except Shown as shown:

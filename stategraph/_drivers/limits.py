@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,32 @@ from stategraph._util.validators import is_duration
 from stategraph.errors import ConfigError
 
 MakeError = Callable[[float], BaseException]
+
+
+_LOOK = 0.05  # seconds between two looks at the other event, of which nobody tells a thread that waits
+
+
+class EitherEvent(threading.Event):
+    """An event that is set once it is set itself, or another one is.
+
+    Args:
+        other: The other one, if there is one.
+    """
+
+    def __init__(self, other: threading.Event | None) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._other is not None and self._other.is_set())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._other is None:
+            return super().wait(timeout)
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not self.is_set() and time.monotonic() < until:
+            super().wait(min(_LOOK, until - time.monotonic()))
+        return self.is_set()
 
 
 @attrs.frozen
@@ -118,6 +145,11 @@ class Limits:
         if self.signal is None or self.signal.timeout is None:
             return _first(self.stack)
         return _first([*self.stack, TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out)])
+
+    def of_parts(self, halted: threading.Event) -> StopSignal:
+        """Return what may stop parts of the run: what stops the run, and an event."""
+        signal = self.signal
+        return StopSignal(halted, None, math.inf) if signal is None else attrs.evolve(signal, cancel=halted)
 
     @property
     def cancel(self) -> threading.Event | None:

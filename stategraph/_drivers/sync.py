@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import attrs
+
+from stategraph._drivers.calls import Outcome, call_apart
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol.commands import (
     BLOCKING,
-    WAITING,
+    Await,
+    CannotAwait,
     Command,
+    Finish,
+    Gather,
+    Gathered,
+    Limit,
     Notify,
     Perform,
+    Reports,
+    RunNode,
     Show,
+    Sleep,
     StartNode,
     Task,
+    Unlimit,
     escaped,
 )
-from stategraph.errors import ExecutionError
+from stategraph.errors import AsyncNodeError, ExecutionError
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._drivers.blocking import Waits
-    from stategraph._drivers.limits import Limits, StopSignal
+    from stategraph._drivers.own_loop import OwnLoop
 
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
+_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 
 
 class Shown(BaseException):
@@ -74,45 +91,147 @@ def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Comm
             go_on, value = task.throw, error if isinstance(error, Exception) else escaped(error)
 
 
-def _drive_part(task: Task[Any], signal: StopSignal, limits: Limits) -> None:
-    """Drive a part of a run in this thread, under the limits that are set to the run."""
-    performer = Performer(signal)
-    try:
-        cast("Waits", performer.waits).inherit(limits)  # it is there, as there is a signal
-        carry_out(task, performer.perform, task.send, None)
-    finally:
-        performer.close()
-
-
 def _show(_: None, state: State) -> None:
     raise Shown(state)
 
 
 class Performer:
-    """Carries out commands. Most are calls; what waits or limits is imported for the first command that asks for it.
+    """Carries out commands: most are calls. Async nodes get one event loop, made for the first of them.
 
     Args:
         signal: May stop the run.
+        outer: What limits the run that this carries out a part of, in another thread.
     """
 
-    def __init__(self, signal: StopSignal | None) -> None:
-        self.waits: Waits | None = None
-        self.perform: Perform = {**_CALLS, Show: _show}
-        if signal is None:
-            self.perform.update((kind, partial(self._first, kind)) for kind in WAITING)
-        else:
-            self._equip(signal)
+    def __init__(self, signal: StopSignal | None, outer: Limits | None = None) -> None:
+        self._limits = Limits(signal) if outer is None else attrs.evolve(outer, signal=signal, stack=[*outer.stack])
+        self._loop: OwnLoop | None = None
+        self.perform: Perform = {
+            **_CALLS,
+            Show: _show,
+            Await: self._wait_for,
+            Finish: self._finish,
+            Reports: self._wait_for_reports,
+            Gather: self._gather,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+            Sleep: self._sleep,
+        }
+        if signal is not None:
+            self._choose_calls()
+        if outer is not None and outer.telling is not None:
+            self.perform[Notify] = partial(_locked, outer.telling)
 
     def close(self) -> None:
         """Close the event loop, if there is one."""
-        if self.waits is not None:
-            self.waits.close()
+        if self._loop is not None:
+            self._loop.close()
 
-    def _first(self, kind: Any, function: Any, argument: Any) -> Any:
-        self._equip(None)
-        return self.perform[kind](function, argument)
+    def prolong(self, seconds: float) -> None:
+        """Extend the limits of nodes by so many seconds."""
+        self._limits.prolong(seconds)
 
-    def _equip(self, signal: StopSignal | None) -> None:
-        from stategraph._drivers.blocking import Waits
+    # ------------------------------------------------------------------ limits
 
-        self.waits = Waits(signal, self.perform, _drive_part)
+    def _limit(self, error: MakeError, seconds: float) -> None:
+        self._limits.push(error, seconds)
+        self._choose_calls()
+
+    def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
+        self._choose_calls()
+
+    def _choose_calls(self) -> None:
+        """Choose how nodes are called: no run pays for limits that it does not have."""
+        limits = self._limits
+        checked = call if limits.signal is None and not limits.stack else self._run_checked
+        self.perform |= {StartNode: checked, RunNode: self._run_limited if limits.stack else checked}
+
+    def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        self._limits.check()
+        return function(argument)
+
+    def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a function in a thread of its own, which cannot be stopped: if it takes too long, it is left."""
+        self._limits.check()
+        limit = self._limits.of_node()
+        done: SimpleQueue[Outcome] = SimpleQueue()
+        call_apart(function, argument, done.put)
+        try:
+            answer, raised = done.get(timeout=None if limit is None else min(limit.left(), threading.TIMEOUT_MAX))
+        except Empty:
+            raise cast(Any, limit).passed() from None
+        if raised is not None:
+            raise raised
+        return answer
+
+    def _sleep(self, _: None, seconds: float) -> None:
+        """Wait, but not beyond what stops the run."""
+        self._limits.check()
+        limit = self._limits.of_all()
+        wait = min(seconds, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX if limit is None else limit.left())
+        if self._limits.cancel is None:
+            time.sleep(wait)
+        else:
+            self._limits.cancel.wait(wait)
+        self._limits.check()
+
+    # ------------------------------------------------------------------ awaiting
+
+    def _finish(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        result = function(argument)
+        return self._run(result) if isawaitable(result) else result
+
+    def _wait_for_reports(self, reports: Callable[[Any], Any], _: None) -> Any:
+        self._limits.check()
+        return self._finish(reports, None)
+
+    def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+        if _is_loop_running() and isinstance(awaitable, Coroutine):
+            awaitable.close()  # or Python warns that nobody awaited it
+        _check_awaiting(node_name)
+        return self._run(self._limits.limited(awaitable))
+
+    def _run(self, awaitable: Any) -> Any:
+        if self._loop is None:
+            from stategraph._drivers.own_loop import OwnLoop  # imported when used: asyncio takes 20 ms
+
+            self._loop = OwnLoop()
+        return self._loop.run(awaitable)
+
+    def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
+        if about[2]:
+            _check_awaiting(about[2])
+        from stategraph._drivers.gathering import gathered  # imported when used: most graphs have no parts
+
+        return gathered(*about, self._limits)
+
+
+def _locked(lock: threading.RLock, function: Callable[[Any], Any], argument: Any) -> None:
+    with lock:
+        function(argument)
+
+
+def check_no_loop(node: str, *, shows: bool) -> None:
+    """Raise AsyncNodeError if an event loop is running in this thread: it would wait for an async node of that name.
+
+    Args:
+        node: The name of the node.
+        shows: Whether the caller iterates over the run.
+    """
+    if _is_loop_running():
+        raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+
+
+def _check_awaiting(node: str) -> None:
+    """Raise CannotAwait, which is no failure of the node, if an event loop is running in this thread."""
+    try:
+        check_no_loop(node, shows=False)
+    except AsyncNodeError as error:
+        raise CannotAwait from error
+
+
+def _is_loop_running() -> bool:
+    """Return whether an event loop is running in this thread."""
+    asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
+    return asyncio is not None and asyncio.events._get_running_loop() is not None

@@ -1,19 +1,18 @@
-"""Threads for what would block an event loop."""
+"""Threads for what would block an event loop: some for nodes, some for stores, so that neither wait for the others."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import os
-import sys
-import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
-from stategraph._drivers.calls import Asked, Outcome, outcome_of
+from stategraph._drivers.calls import Outcome, call_apart, outcome_of
+from stategraph._engine.io import RunIO
 
 NODES = 1000
 """Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""
@@ -21,206 +20,93 @@ NODES = 1000
 STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 """Calls of stores at the same time, at most: these are short, and some stores open a connection for each thread."""
 
-IDLE = 10.0  # seconds after which threads that were not needed end
+IDLE = 10.0  # seconds for which threads stay after the last run
 
-_Call: TypeAlias = tuple["Work", Callable[..., Outcome], Callable[[Any], Any], Any]
+Work: TypeAlias = asyncio.Future[Outcome]
+"""What comes of a call in a thread."""
 
-
-class Work(asyncio.Future[Outcome]):
-    """What a thread does for a task that waits for it.
-
-    Attributes:
-        rest: What is to be waited for once the task is cancelled: the thread cannot be stopped.
-    """
-
-    rest: asyncio.Future[Outcome] | None = None
-
-    def cancel(self, msg: object = None) -> bool:
-        """Tell the task that it is cancelled."""
-        if not self.done():
-            self.rest = self.get_loop().create_future()
-        return super().cancel(msg)
-
-    def finish(self, outcome: Outcome) -> None:
-        """Tell whoever waits what the thread's call returns or raises."""
-        waited_for = self if self.rest is None else self.rest
-        if not waited_for.done():
-            waited_for.set_result(outcome)
-
-
-class Threads:
-    """Threads that make calls for an event loop: begun when they are needed, and used again.
-
-    All of them take their calls from one queue, so that one that is awake takes the next without waking another. How
-    many are needed is known to the thread of the loop alone, so that there are no locks.
-
-    Args:
-        name: Their name.
-        most: How many there are at most. Further calls wait.
-        answers: Makes all calls that wait at the same time, if there is one thread that does.
-    """
-
-    def __init__(self, name: str, most: int, answers: Callable[[Sequence[Asked]], list[Outcome]] | None = None) -> None:
-        self._name, self._most, self._answers = name, most, answers
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._count = 0  # threads that are to be there
-        self._busy = self._peak = 0  # calls that have not finished, and the most of them since threads were let go
-        self._threads: set[threading.Thread] = set()
-        self._is_watched = False
-
-    def begin(self, function: Callable[[Any], Any], argument: Any) -> Work:
-        """Call a function in a thread, in the context of the caller; return the future of its outcome."""
-        work = Work(loop=asyncio.get_running_loop())
-        if self._busy >= self._count and self._count < self._most:
-            self._start()
-            if not self._count:  # no thread can be had: this one makes the call
-                work.set_result(outcome_of(function, argument))
-                return work
-        self._busy += 1
-        self._peak = max(self._peak, self._busy)
-        self._calls.put((work, contextvars.copy_context().run, function, argument))
-        return work
-
-    def close(self) -> None:
-        """End all threads; those that are busy end when they have finished."""
-        # One sign for all of them: an interrupt at the start of a thread may leave it uncounted.
-        ended, self._calls, self._count = self._calls, SimpleQueue(), 0
-        threads = self._threads - {threading.current_thread()}
-        ended.put(None)
-        if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
-            for thread in threads:
-                if thread.is_alive():  # and not one that such an interrupt has kept from starting
-                    thread.join()
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._work, args=(self._calls,), name=self._name, daemon=True)
-        self._threads.add(thread)
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more: one of those that there are makes the call
-            self._threads.discard(thread)
-            return
-        self._count += 1
-        self._watch()
-
-    def _watch(self) -> None:
-        if not self._is_watched:
-            self._is_watched = True
-            asyncio.get_running_loop().call_later(IDLE, self._shrink)
-
-    def _shrink(self) -> None:
-        """End those threads that were not needed since the last call."""
-        self._is_watched = False
-        self._let_go(self._count - self._peak)
-        self._peak = self._busy
-        if self._count:
-            self._watch()
-
-    def _let_go(self, count: int) -> None:
-        for _ in range(count):
-            self._count -= 1
-            self._calls.put(None)
-
-    def _finished(self, works: list[Work], outcomes: list[Outcome]) -> None:
-        self._busy -= len(works)
-        for work, outcome in zip(works, outcomes, strict=True):
-            work.finish(outcome)
-        works.clear()  # the thread may still have the lists
-        outcomes.clear()
-
-    # ------------------------------------------------------------------ in a thread
-
-    def _work(self, waiting: SimpleQueue[_Call | None]) -> None:
-        while self._do_next(waiting):
-            pass
-        if waiting is not self._calls:  # closed
-            waiting.put(None)
-        self._threads.discard(threading.current_thread())
-
-    def _do_next(self, waiting: SimpleQueue[_Call | None]) -> bool:
-        """Make calls, and return whether there may be others. While it waits, it holds nothing of the last ones."""
-        call = waiting.get()
-        if call is None:
-            return False
-        calls, goes_on = [call], True
-        while self._answers is not None and goes_on and not waiting.empty():
-            call = waiting.get()
-            goes_on = call is not None
-            calls += [call] if call is not None else ()
-        asked = [(run, function, argument) for _, run, function, argument in calls]
-        outcomes = [run(outcome_of, *about) for run, *about in asked] if self._answers is None else self._answers(asked)
-        works = [work for work, *_ in calls]
-        loop = works[0].get_loop()
-        del call, calls, asked
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(self._finished, works, outcomes)
-        return goes_on
+_Function: TypeAlias = Callable[[Any], Any]
+_Asked: TypeAlias = tuple[Callable[..., Any], _Function, Any]
+"""How a call is made in the context of its caller, the function, and its argument."""
 
 
 class LoopThreads:
-    """The threads of an event loop: those of nodes and those of stores, so that neither wait for the others.
-
-    They are there for some time after the last run has ended, so that the next one finds them, but not longer than the
-    loop. To be entered by each run that uses them.
-    """
+    """The threads of an event loop. They stay for a while after a run, but not longer than the loop."""
 
     def __init__(self) -> None:
-        self.nodes, self.store = Threads("stategraph node", NODES), Threads("stategraph store", STORE_CALLS)
-        self._of_stores: weakref.WeakKeyDictionary[object, Threads] = weakref.WeakKeyDictionary()
-        self.users = 0
-        self._timer: weakref.ref[asyncio.TimerHandle] | None = None
+        self._nodes = ThreadPoolExecutor(NODES, "stategraph node")
+        self._store = ThreadPoolExecutor(STORE_CALLS, "stategraph store")
+        self._together: weakref.WeakKeyDictionary[object, _CallsTogether] = weakref.WeakKeyDictionary()
+        self._is_kept = False
 
-    def of(self, store: object) -> Threads:
-        """Return the threads that ask a store: a single one if that can save for several runs in one go, but several
-        if it is a server that they wait for, which answers them at the same time."""
+    def keep(self) -> None:
+        """Keep the threads for a while. The timer alone owns them then: a loop that is closed drops its timers."""
+        if not self._is_kept:
+            self._is_kept = True
+            with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
+                asyncio.get_running_loop().call_later(IDLE, self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_kept = False
+
+    def call_node(self, function: _Function, argument: Any) -> Work:
+        """Call a function of a node."""
+        return _begun(self._nodes, function, argument)
+
+    def call_store(self, store: object, function: _Function, argument: Any) -> Work:
+        """Call a store. Calls of one that can save for several runs in one go are made together.
+
+        A server answers several at the same time, and has a thread for each.
+        """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
-            return self.store
-        threads = self._of_stores.get(store)
-        if threads is None:
-            from stategraph._drivers.store_calls import make_calls  # imported when used: with stores that can do that
-
-            threads = self._of_stores[store] = Threads("stategraph store", 1, make_calls)
-        return threads
-
-    def __enter__(self) -> Self:
-        self.users += 1
-        timer = None if self._timer is None else self._timer()
-        if timer is not None:
-            timer.cancel()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.users -= 1
-        if self.users:
-            return
-        closes = _ClosesThreads(self)
-        with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
-            self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, closes))
-
-    def close(self) -> None:
-        """End them."""
-        for threads in (self.nodes, self.store, *self._of_stores.values()):
-            threads.close()
+            return _begun(self._store, function, argument)
+        together = self._together.get(store)
+        if together is None:
+            together = self._together[store] = _CallsTogether(self._store)
+        return together.begin(function, argument)
 
 
-class _ClosesThreads:
-    """Held by a timer of a loop and by nothing else.
-
-    It is collected when the time is up, or when the loop is closed and drops its timers, which is the only sign of
-    that. The threads end with it.
-    """
-
-    def __init__(self, threads: LoopThreads) -> None:
-        self._threads = threads
-
-    def __call__(self) -> None: ...
-
-    def __del__(self) -> None:
-        if not self._threads.users:
-            self._threads.close()
+def _begun(threads: ThreadPoolExecutor, function: _Function, argument: Any) -> Work:
+    """Begin a call in a thread, in the context of the caller."""
+    loop = asyncio.get_running_loop()
+    work: Work = loop.create_future()
+    once = [(contextvars.copy_context().run, function, argument)]
+    try:
+        threads.submit(_make, loop, work, once)
+    except RuntimeError:  # the system has no more threads: this one makes the call, unless one that is there has
+        _make(loop, work, once)
+    return work
 
 
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopThreads] = weakref.WeakKeyDictionary()
+def begun_apart(function: _Function, argument: Any) -> Work:
+    """Begin a call in a thread of its own, which may be left."""
+    loop = asyncio.get_running_loop()
+    work: Work = loop.create_future()
+    call_apart(function, argument, lambda outcome: _hand_over(loop, _finish, work, outcome))
+    return work
+
+
+def _make(loop: asyncio.AbstractEventLoop, work: Work, once: list[_Asked]) -> None:
+    with suppress(IndexError):
+        _hand_over(loop, _finish, work, _called(once))
+
+
+def _called(once: list[_Asked]) -> Outcome:
+    run, function, argument = once.pop()
+    return run(outcome_of, function, argument)  # type: ignore[no-any-return]
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits
+        loop.call_soon_threadsafe(function, *arguments)
+
+
+def _finish(work: Work, outcome: Outcome) -> None:
+    if not work.done():
+        work.set_result(outcome)
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopThreads]] = weakref.WeakKeyDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
 
@@ -228,7 +114,84 @@ if hasattr(os, "register_at_fork"):
 def threads_of_loop() -> LoopThreads:
     """Return the threads of the running event loop."""
     loop = asyncio.get_running_loop()
-    threads = _of_loops.get(loop)
+    known = _of_loops.get(loop)
+    threads = None if known is None else known()
     if threads is None:
-        threads = _of_loops[loop] = LoopThreads()
+        threads = LoopThreads()
+        _of_loops[loop] = weakref.ref(threads)
     return threads
+
+
+class _CallsTogether:
+    """Calls of a store that runs of a loop make at the same time: one thread makes them, and saves in one go."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self._waiting: list[tuple[Work, _Asked]] = []
+        self._is_busy = False
+
+    def begin(self, function: _Function, argument: Any) -> Work:
+        """Begin a call, together with those that wait when the thread is free."""
+        work: Work = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, (contextvars.copy_context().run, function, argument)))
+        if not self._is_busy:
+            self._begin_all()
+        return work
+
+    def _begin_all(self) -> None:
+        calls, self._waiting = self._waiting, []
+        self._is_busy = True
+        works = [work for work, _ in calls]
+        made = _begun(self._threads, _outcomes, [asked for _, asked in calls])
+        made.add_done_callback(lambda made: self._finish_all(works, made.result()[0]))
+
+    def _finish_all(self, works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+        self._is_busy = False
+        if self._waiting:
+            self._begin_all()
+        for work, outcome in zip(works, outcomes, strict=True):
+            _finish(work, outcome)
+
+
+def _outcomes(calls: Sequence[_Asked]) -> list[Outcome]:
+    """Make the calls of several runs, saves last; return the outcome of each."""
+    if len(calls) == 1:
+        run, function, argument = calls[0]
+        return [run(outcome_of, function, argument)]
+    _save_queued([io.queue for call in calls if (io := _io_of(RunIO.flush, call)) is not None])
+    outcomes: list[Outcome] = [(None, None)] * len(calls)
+    saves: list[tuple[int, RunIO]] = []
+    for place, (run, function, argument) in enumerate(calls):
+        io = _io_of(RunIO.save, calls[place])
+        if io is None or io.queue is not None:
+            outcomes[place] = run(outcome_of, function, argument)
+        else:
+            saves.append((place, io))
+    if saves:
+        for place, outcome in zip([place for place, _ in saves], _saved(calls, saves), strict=True):
+            outcomes[place] = outcome
+    return outcomes
+
+
+def _io_of(method: Callable[..., Any], call: _Asked) -> RunIO | None:
+    """Return the services of a run that makes a call of this method of them."""
+    function: Any = call[1]
+    return function.__self__ if getattr(function, "__func__", None) is method else None
+
+
+def _save_queued(queues: Sequence[Any]) -> None:
+    """Save what is queued of several runs. Their flush raises what went wrong."""
+    queued = [queue for queue in queues if queue is not None]
+    if len(queued) > 1:
+        queued[0].save_with(queued)
+
+
+def _saved(calls: Sequence[_Asked], saves: Sequence[tuple[int, RunIO]]) -> list[Outcome]:
+    """Save the States of several runs in one go; return the outcome of each call of `RunIO.save`."""
+    store: Any = saves[0][1].store
+    prepared = [(io, *calls[place], calls[place][0](outcome_of, io.to_save, calls[place][2])) for place, io in saves]
+    errors = iter(store._save_runs([(io.hold, states) for io, *_, (states, failure) in prepared if failure is None]))
+    return [
+        run(outcome_of, io.saved, (state, next(errors) if failure is None else failure))
+        for io, run, _, state, (_, failure) in prepared
+    ]

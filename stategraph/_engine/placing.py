@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Await, Command, RunNode, StartNode, Task
+from stategraph._protocol.commands import Await, Command, Gather, RunNode, StartNode, Task
 from stategraph._util.callables import failures
 from stategraph._values.reporting import report
 
@@ -25,7 +25,7 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
         except StopIteration as end:
             return cast(_Answer, end.value)
         try:
-            value = yield _placed(command, enter)
+            value = yield _placed(run, command, enter)
             go_on = task.send
         except GeneratorExit:
             task.close()
@@ -34,8 +34,11 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
             go_on, value = task.throw, error
 
 
-def _placed(command: Command, enter: _Enter) -> Command:
+def _placed(run: RunContext, command: Command, enter: _Enter) -> Command:
     kind, function, argument = command
+    if kind is Gather:
+        tasks, *how = argument
+        return kind, function, ((placed(run, task) for task in tasks), *how)
     if kind is Await:
         return kind, _Awaited(enter, function), argument  # type: ignore[arg-type]
     if kind is RunNode or kind is StartNode:

@@ -12,7 +12,6 @@ import attrs
 
 from stategraph._engine.announce import announce_failure, announce_parts
 from stategraph._engine.context import RunContext
-from stategraph._engine.limited import limited
 from stategraph._engine.node_context import context_of, kept_name
 from stategraph._engine.saving import LOOK_AGAIN, show, tell
 from stategraph._graph.compiled import CompiledNode
@@ -20,6 +19,7 @@ from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
 from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
+from stategraph._protocol.limited import limited
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import EventType

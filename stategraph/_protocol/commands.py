@@ -82,27 +82,36 @@ class Sleep(CommandType):
 
 
 class Gather(CommandType):
-    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many at once))``.
+    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many, async node))``.
 
-    The answer is a `Gathered`.
+    The last is the name of the node if its tasks await something, and empty otherwise. Those that do are done on one
+    event loop. The answer is a `Gathered`.
     """
 
 
 class Gathered(Protocol):
     """Tasks that are done at the same time. Once one has raised, no other begins, and those at work are stopped."""
 
-    stop: Callable[[Any], Any]
-    """Stops those that are at work, and waits for their end; called by a `Finish`."""
+    def reports(self, _: object = None, /) -> Any:
+        """Wait; return what the tasks have reported since the last call; called by `Reports`.
+
+        That is nothing once all are over. If one has raised, its error is raised instead. A call says that all that was
+        returned before is saved: at most twice as many tasks as are done at the same time have begun and are not saved.
+        """
+
+    def stop(self, _: object = None, /) -> Any:
+        """Stop those that are at work, wait for their end, and return what they have reported; called by `Finish`."""
 
     def halt(self) -> None:
         """Stop those that are at work, without waiting for them."""
 
 
-class OneEnds(CommandType):
-    """Wait until one more of gathered tasks is over: ``(OneEnds, None, gathered)``.
+class Reports(CommandType):
+    """Wait for reports of gathered tasks: ``(Reports, gathered.reports, None)``."""
 
-    The answer says whether there may be more. Once all are over, what the first has raised is raised.
-    """
+
+class Report(CommandType):
+    """Report something to the task that has gathered this one: ``(Report, None, what)``."""
 
 
 class Show(CommandType):
@@ -125,7 +134,7 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
-WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather, OneEnds)
+WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather, Reports)
 """What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
 
 

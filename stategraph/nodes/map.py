@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.outline import NodeOutline, Structures
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes._parts.jobs import Job
-from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes._parts.trying import ItemPolicies
+from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
 from stategraph.nodes.base import Node, graph_of
 from stategraph.nodes.function import FunctionNode
-from stategraph.nodes.step import Question, StepContext
+from stategraph.nodes.step import StepContext
 from stategraph.policies import RetryPolicy
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
-    from stategraph.nodes._parts.graphs import GraphJob
     from stategraph.nodes.subgraph import GraphNode, Nestable
 
 
-class MapNode(Node):
+class MapNode(PartsNode):
     """Calls a function for each item of a list, several at the same time, and puts the results into another in order.
 
     Each result is saved on its own as it comes: after a crash only the other items are done again.
@@ -51,8 +47,6 @@ class MapNode(Node):
         TypeError, ValueError: an argument is not what it should be.
     """
 
-    has_parts = True
-
     def __init__(  # noqa: PLR0913 - what is said of each item
         self,
         function: Callable[..., Any] | Node | Nestable,
@@ -72,7 +66,7 @@ class MapNode(Node):
         if on_error not in ("raise", "collect"):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over, self.into, self.on_error = over, into, on_error
-        self._workers = Workers(max_workers, processes, policies=_policies(retry, timeout, rate))
+        self._workers = Workers(max_workers, processes, retry=retry, timeout=timeout, rate=rate)
         self._graph: GraphNode | None = graph_of(function)
         if self._graph is not None:
             _check_graph_alone(self._workers)
@@ -89,23 +83,8 @@ class MapNode(Node):
         return self._function.given if self._graph is None else self._graph
 
     @property
-    def is_async(self) -> bool:  # type: ignore[override]
-        """Whether the function is, or a node of the graph."""
-        return self._function.is_async if self._graph is None else self._graph.is_async
-
-    @property
-    def pauses(self) -> bool:  # type: ignore[override]
-        """Whether a node of the graph does."""
-        return self._graph is not None and self._graph.pauses
-
-    @property
-    def graphs(self) -> tuple[Node, ...]:
-        return () if self._graph is None else (self._graph,)
-
-    @property
-    def asks_for(self) -> frozenset[str]:
-        """The keys of the nodes of the graph."""
-        return frozenset() if self._graph is None else self._graph.asks_for
+    def part_nodes(self) -> tuple[FunctionNode | GraphNode]:
+        return (self._function if self._graph is None else self._graph,)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -128,33 +107,30 @@ class MapNode(Node):
         nested = None if self._graph is None else self._graph.outline(others).nested
         return NodeOutline("map", (f"each of {self.over}",), nested)
 
-    def problems(self, name: str) -> Iterator[str]:
-        return iter(()) if self._graph is None else self._graph.problems(name)
-
     def execute(self, step: StepContext) -> Task[Any]:
         """Do the items, and list what they return."""
-        items = self._items(step)
-        accept = functools.partial(_accepted, step, self.into)
-        if self._graph is None:
-            jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
-            results: Any = yield from do_parts(step, jobs, self._workers, accept, _chunk)
-        else:
-            from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few items are graphs
+        jobs, accept = self.jobs(step), functools.partial(_accepted, step, self.into)
+        results = yield from do_parts(step, jobs, self._workers, accept, _chunk)
+        if isinstance(results, Pause):
+            return evolve(step.state, pause=results)
+        return {self.into: [results[job.label] for job in jobs]}
 
-            results = yield from do_graph_parts(step, self._graph_jobs(step, items), self._workers, accept, _chunk)
-            if isinstance(results, Pause):
-                return evolve(step.state, pause=results)
-        return {self.into: [results[str(place)] for place in range(len(items))]}
-
-    def asked(self, step: StepContext) -> Task[Question]:
-        """Return what the graph of an item asked."""
-        pause = awaited(step.state)
-        if self._graph is None or pause is None:
-            return (yield from super().asked(step))
-        from stategraph.nodes._parts.graphs import asked_by_part
-
-        found = yield from asked_by_part(step, self._graph_jobs(step, self._items(step)), pause)
-        return found or (yield from super().asked(step))
+    def jobs(self, step: StepContext) -> list[Job]:
+        collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
+        graph = self._graph
+        if graph is None:
+            return [Job(str(place), item, self._function, collect) for place, item in enumerate(self._items(step))]
+        return [
+            Job(
+                str(place),
+                item,
+                graph,
+                collect,
+                given=functools.partial(_given_to_graph, graph, place),
+                left=lambda _, final: graph.left_of_item(final),
+            )
+            for place, item in enumerate(self._items(step))
+        ]
 
     def _items(self, step: StepContext) -> list[Any] | tuple[Any, ...]:
         items = step.tracked_state.get(self.over)
@@ -162,34 +138,6 @@ class MapNode(Node):
             found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
         return items
-
-    def _job(self, step: StepContext, label: str, item: Any) -> Job:
-        bound = functools.partial(self._function.bound, step, label) if self._counts_attempts else None
-        return Job(label, self._function.bound(step, label), item, self._collect(step), bound=bound)
-
-    @property
-    def _counts_attempts(self) -> bool:
-        """Whether the function is told which attempt of its item it makes."""
-        return self._workers.retries and self._function.wants_context
-
-    def _collect(self, step: StepContext) -> Callable[[Exception], ErrorInfo] | None:
-        return functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
-
-    def _graph_jobs(self, step: StepContext, items: Sequence[Any]) -> list[GraphJob]:
-        from stategraph.nodes._parts.graphs import GraphJob
-
-        graph = cast("GraphNode", self._graph)
-        return [
-            GraphJob(
-                str(place),
-                graph,
-                item,
-                functools.partial(_given_to_graph, graph, place),
-                lambda _, final: graph.left_of_item(final),
-                collect=self._collect(step),
-            )
-            for place, item in enumerate(items)
-        ]
 
 
 def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any]:
@@ -204,17 +152,13 @@ def _check_graph_alone(workers: Workers) -> None:
     """Raise TypeError if something is said of items that graphs are told of their nodes."""
     if workers.processes:
         raise TypeError("processes: a graph runs in this process; what runs in a process is a function")
-    if workers.policies is not None:
-        said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers.policies, name) is not None)
+    said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers, name) is not None)
+    if said:
         raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")
 
 
 def _chunk(label: str, value: Any) -> tuple[int, Any]:
     return int(label), value
-
-
-def _policies(retry: RetryPolicy | None, timeout: float | None, rate: float | None) -> ItemPolicies | None:
-    return None if (retry, timeout, rate) == (None, None, None) else ItemPolicies(retry, timeout, rate)
 
 
 def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from stategraph._progress.answers import awaited
 from stategraph._progress.tracking import unwatched
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
@@ -18,23 +16,21 @@ from stategraph._util.validators import is_name
 from stategraph._values.outline import NodeOutline, Structures
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import GraphStructure
-from stategraph.nodes._parts.jobs import Job
-from stategraph.nodes._parts.run import Workers, do_parts
+from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
 from stategraph.nodes.base import Node, graph_of
 from stategraph.nodes.changes import changes_from
 from stategraph.nodes.function import FunctionNode, NodeFunction
-from stategraph.nodes.step import Question, StepContext
+from stategraph.nodes.step import StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes._parts.graphs import GraphJob
     from stategraph.nodes.subgraph import GraphNode, Nestable
 
 Reducer = Callable[[Any, Any], Any]
 
 
-class ParallelNode(Node):
+class ParallelNode(PartsNode):
     """Branches that see the same State and do their work at the same time; their updates are merged in declared order.
 
     Each branch that finishes is saved on its own: after a crash only the others run again. Sync functions run in
@@ -54,8 +50,6 @@ class ParallelNode(Node):
     Raises:
         TypeError, ValueError: an argument is not what it should be.
     """
-
-    has_parts = True
 
     def __init__(
         self,
@@ -84,23 +78,8 @@ class ParallelNode(Node):
         return MappingProxyType(functions)
 
     @property
-    def is_async(self) -> bool:  # type: ignore[override]
-        """Whether a branch is."""
-        return any(branch.is_async for branch in self._branches.values())
-
-    @property
-    def pauses(self) -> bool:  # type: ignore[override]
-        """Whether the graph of a branch does."""
-        return any(branch.pauses for branch in self._branches.values())
-
-    @property
-    def graphs(self) -> tuple[Node, ...]:
-        return tuple(chain.from_iterable(branch.graphs for branch in self._branches.values()))
-
-    @property
-    def asks_for(self) -> frozenset[str]:
-        """The keys of the graphs of its branches."""
-        return frozenset().union(*(branch.asks_for for branch in self._branches.values()))
+    def part_nodes(self) -> Collection[FunctionNode | GraphNode]:
+        return self._branches.values()
 
     def typed(self, name: str, schema: Schema) -> ParallelNode:
         made = copy.copy(self)
@@ -118,9 +97,6 @@ class ParallelNode(Node):
         outlines = {name: outline for name, outline in drawn.items() if outline is not None}
         return NodeOutline("parallel", nested=GraphStructure(tuple(self._branches), (), outlines=outlines))
 
-    def problems(self, name: str) -> Iterator[str]:
-        return chain.from_iterable(graph.problems(name) for graph in self.graphs)
-
     def part_writes(self, value: Any) -> Collection[str]:
         """Return the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
@@ -132,38 +108,18 @@ class ParallelNode(Node):
         def accept(_: str, result: Any) -> dict[str, Any]:
             return _changes(step.checked(result), given)
 
-        if self.graphs:
-            from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few branches are graphs
-
-            changes: Any = yield from do_graph_parts(step, self._graph_jobs(step, given), self._workers, accept, _chunk)
-            if isinstance(changes, Pause):
-                return evolve(step.state, pause=changes)
-        else:
-            argument = dict(given) if self._workers.processes else given
-            jobs = [self._job(step, name, argument) for name in self._branches]
-            changes = yield from do_parts(step, jobs, self._workers, accept, _chunk)
+        changes = yield from do_parts(step, self.jobs(step), self._workers, accept, _chunk)
+        if isinstance(changes, Pause):
+            return evolve(step.state, pause=changes)
         return self._merged(step.state, {name: changes[name] for name in self._branches})
 
-    def asked(self, step: StepContext) -> Task[Question]:
-        """Return what the graph of a branch asked."""
-        pause = awaited(step.state)
-        if not self.graphs or pause is None:
-            return (yield from super().asked(step))
-        from stategraph.nodes._parts.graphs import asked_by_part
-
-        found = yield from asked_by_part(step, self._graph_jobs(step, step.state_for_parts), pause)
-        return found or (yield from super().asked(step))
-
-    def _job(self, step: StepContext, name: str, argument: Any) -> Job:
-        return Job(name, cast(FunctionNode, self._branches[name]).bound(step, name), argument)
-
-    def _graph_jobs(self, step: StepContext, given: State) -> list[GraphJob | Job]:
-        from stategraph.nodes._parts.graphs import GraphJob
-
+    def jobs(self, step: StepContext) -> list[Job]:
+        given = step.state_for_parts
+        argument = dict(given) if self._workers.processes else given
         return [
-            GraphJob(name, branch, given, branch.given, partial(branch.left, given), is_branch=True)
-            if not isinstance(branch, FunctionNode)
-            else self._job(step, name, given)
+            Job(name, argument, branch)
+            if isinstance(branch, FunctionNode)
+            else Job(name, given, branch, given=branch.given, left=partial(branch.left, given), is_branch=True)
             for name, branch in self._branches.items()
         ]
 

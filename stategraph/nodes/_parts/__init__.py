@@ -1,1 +1,0 @@
-"""Parts of a step, done at the same time."""

@@ -1,0 +1,250 @@
+"""Parts in processes. A part that cannot be sent, or whose process dies, fails alone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeVar
+
+import attrs
+
+from stategraph._text.shown import describe_exception, shorten
+from stategraph._util.callables import name_of
+
+_Error = TypeVar("_Error", bound=BaseException)
+_LOOK = 1.0  # seconds after which is looked whether the process has died
+_PATIENCE = 5  # seconds for a process to end that has closed its connection
+
+
+class StandInError(RuntimeError):
+    """Stands for an exception that cannot be sent from its process; its class has the same name."""
+
+
+class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
+    """The traceback of an exception in its process."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@attrs.frozen
+class _Reply:
+    """What a function has returned, or raised, as bytes: if these cannot be read, only this part fails.
+
+    Attributes:
+        packed: The result, or the exception and its arguments.
+        name: The name of the class of the exception; empty for a result.
+        text: The text of the exception.
+        traceback: Its traceback.
+        problem: Why it cannot be sent.
+    """
+
+    packed: bytes
+    name: str = ""
+    text: str = ""
+    traceback: str = ""
+    problem: str = ""
+
+
+class Processes:
+    """Calls functions in processes, one call at a time in each. Any thread may call.
+
+    Functions, arguments and results are sent by pickle. The processes are not forked: a lock that another thread holds
+    would stay locked in the child.
+
+    Args:
+        functions: What is called.
+
+    Raises:
+        TypeError: a function cannot be sent to a process.
+    """
+
+    def __init__(self, functions: Iterable[Callable[[Any], Any]]) -> None:
+        for function in {id(function): function for function in functions}.values():
+            _check_importable(function)
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+
+    def call(self, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
+        """Return what a function returns in a process, or raise what it raises.
+
+        Raises:
+            TypeError: the argument or the result cannot be sent.
+            BrokenProcessPool: the process died.
+            TimeoutError: it took longer than so many seconds. The process is killed.
+        """
+        try:
+            packed = _pickled((function, argument))
+        except Exception as error:
+            what = f"its argument, {shorten(argument)}, cannot be sent to a process: {describe_exception(error)}"
+            raise TypeError(what) from error
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            process = _Process()
+            self._all.add(process)
+        try:
+            reply = process.call(packed, seconds)
+        except BaseException:
+            process.end()
+            self._all.discard(process)
+            raise
+        self._idle.append(process)
+        return _answer(pickle.loads(reply))  # noqa: S301 - a process of our own has made it
+
+    def kill(self) -> None:
+        """Kill all processes, without waiting for their end."""
+        for process in [*self._all]:
+            process.process.kill()
+
+    def close(self, _: object = None) -> None:
+        """End all processes. One that is still at work is killed: its part was left."""
+        for process in [*self._all]:
+            process.end(is_idle=process in self._idle)
+
+
+class _Process:
+    """A process, and the connection to it."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs,), name="stategraph part")
+        self.process.start()
+        theirs.close()  # so that the end of the process ends the connection
+        self._is_ready = False
+
+    def call(self, packed: bytes, seconds: float | None) -> bytes:
+        """Return the reply to a call. The time that the process takes to start does not count."""
+        with suppress(OSError):  # it has died: that is found out where it is waited for
+            self._connection.send_bytes(packed)
+        if not self._is_ready:
+            self._receive(None)
+            self._is_ready = True
+        return self._receive(seconds)
+
+    def _receive(self, seconds: float | None) -> bytes:
+        until = None if seconds is None else time.monotonic() + seconds
+        # Its end may come without that of the connection: a process that it began has that as well.
+        while not self._connection.poll(_LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))):
+            if self.process.exitcode is not None:
+                break
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"it took longer than its timeout of {seconds} s")
+        if self._connection.poll():
+            with suppress(EOFError, OSError):
+                return self._connection.recv_bytes()
+        self.process.join(_PATIENCE)
+        code = self.process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise BrokenProcessPool(
+            f"the process that did it died ({how}): killed, as for want of memory, or by what it did"
+        )
+
+    def end(self, *, is_idle: bool = False) -> None:
+        """End the process: by closing the connection if it is idle, else at once."""
+        if is_idle:
+            self._connection.close()
+            self.process.join(_PATIENCE)  # longer, where a call has left a thread of its own that does not end
+        self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+
+def _check_importable(function: Callable[[Any], Any]) -> None:
+    """Raise TypeError where a function cannot be sent to a process: before one is started, which may wait for ever."""
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise TypeError(
+            f"processes: {name_of(function)} cannot be sent to a process ({error}): "
+            "define it at the top of a module that can be imported"
+        ) from error
+
+
+def _pickled(value: Any) -> bytes:
+    return bytes(ForkingPickler.dumps(value))
+
+
+def _answer(reply: _Reply) -> Any:
+    """Return what a function has returned in its process, or raise what it has raised."""
+    if reply.name:
+        raise _exception(reply)
+    try:
+        return pickle.loads(reply.packed)  # noqa: S301 - as above
+    except (Exception, SystemExit) as error:
+        what = f"its result cannot be made again of what its process sent: {describe_exception(error)}"
+        raise TypeError(what) from error
+
+
+def _exception(reply: _Reply) -> BaseException:
+    """Return what a function raised in its process or, if that cannot be sent, an exception that stands for it."""
+    problem, error = reply.problem, None
+    if not problem:
+        try:
+            error, args = pickle.loads(reply.packed)  # noqa: S301 - as above
+            error.args = args  # its text: an __init__ that made the arguments has made something of them again
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
+            problem = describe_exception(failure)
+    if isinstance(error, SystemExit):
+        error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
+    if problem or not isinstance(error, BaseException):
+        error = type(reply.name, (StandInError,), {"__module__": __name__})(reply.text)
+        error.add_note(f"it stands for the exception of that name, which cannot be sent from its process: {problem}")
+    return _caused(error, _Traceback(reply.traceback))
+
+
+def _caused(error: _Error, cause: BaseException) -> _Error:
+    error.__cause__ = cause
+    return error
+
+
+# --------------------------------------------------------------------------- in a process
+
+
+def _work(connection: Connection) -> None:
+    """Make one call after the other, in a process; end when the process that began it has ended, even in a call."""
+
+    def watch() -> None:
+        parent = parent_process()
+        wait([parent.sentinel] if parent is not None else [])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        connection.send_bytes(b"ready")
+        while True:
+            connection.send_bytes(_pickled(_reply_to(connection.recv_bytes())))
+
+
+def _reply_to(packed: bytes) -> _Reply:
+    """Call a function with an argument, and return the outcome."""
+    try:
+        function, argument = pickle.loads(packed)  # noqa: S301 - the process that began this one has made it
+        result = function(argument)
+    except BaseException as error:  # noqa: BLE001 - raised in the process of the run
+        return _raised(error)
+    try:
+        return _Reply(_pickled(result))
+    except Exception as error:  # noqa: BLE001 - as above
+        what = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
+        return _raised(_caused(TypeError(what), error))
+
+
+def _raised(error: BaseException) -> _Reply:
+    name = type(error).__name__
+    text = describe_exception(error).removeprefix(name).removeprefix(": ")
+    trace = "".join(traceback.format_exception(error))
+    try:
+        return _Reply(_pickled((error, error.args)), name, text, trace)
+    except Exception as problem:  # noqa: BLE001 - told beside the exception
+        return _Reply(b"", name, text, trace, describe_exception(problem))
