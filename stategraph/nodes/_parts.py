@@ -255,7 +255,7 @@ class _Work:
         self._made_of = {label: job.argument for label, job in self.jobs.items() if job.is_kept}
         if self._made_of:
             self.results = yield from self.step.finished_parts(self._made_of)
-        yield from self._tell(PartTold(label, "found") for label in self.results)
+        yield from self._tell(PartTold(label, "found") for label in self.jobs if label in self.results)
         if self.workers.retry is not None and len(self.results) < len(self.jobs):
             self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
 
