@@ -7,6 +7,7 @@ import contextvars
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
@@ -186,7 +187,7 @@ class _Workers:
     def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
         from stategraph._drivers.gathering import OnLoop  # imported when used: most graphs have no parts
 
-        return OnLoop(*about[:2], self._limits, self._is_cancelled, self._store)
+        return OnLoop(*about[:2], self._limits, partial(adrive, store=self._store), self._is_cancelled)
 
     # ------------------------------------------------------------------ in threads
 

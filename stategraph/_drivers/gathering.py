@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -13,19 +13,12 @@ from typing import Any, Final
 
 import attrs
 
-from stategraph._drivers.aio import adrive
 from stategraph._drivers.limits import EitherEvent, Limits
-from stategraph._drivers.sync import Performer, carry_out
-from stategraph._protocol.commands import Gathered, Report, Task, escaped
+from stategraph._protocol.commands import Task, escaped
 from stategraph._util.cancellation import outlast
 
 _Tasks = Iterator[Task[Any]]
 _OVER: Final = object()  # reported by a thread at the end of each task
-
-
-def gathered(tasks: _Tasks, most: int, async_node: str, limits: Limits) -> Gathered:
-    """Return tasks that are done at the same time, for a run that blocks its thread."""
-    return OnLoop(tasks, most, limits, bool) if async_node else InThreads(tasks, most, limits)
 
 
 class _Gathering:
@@ -56,10 +49,19 @@ class _Gathering:
 
 
 class InThreads(_Gathering):
-    """Tasks that are done in threads."""
+    """Tasks that are done in threads.
 
-    def __init__(self, tasks: _Tasks, most: int, limits: Limits) -> None:
+    Args:
+        tasks: As above.
+        most: As above.
+        limits: As above.
+        new_driver: Makes a driver for each thread, a `Performer`, from what stops and limits its tasks, and from what
+            takes their reports.
+    """
+
+    def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
         super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()))
+        self._new_driver = new_driver
         self._threads = ThreadPoolExecutor(most, "stategraph part")
         self._begun: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._reports: SimpleQueue[Any] = SimpleQueue()
@@ -113,38 +115,38 @@ class InThreads(_Gathering):
 
     def _work(self, context: contextvars.Context) -> None:
         """Do one task after the other, in a thread."""
-        performer = self._performer()
+        driver = self._new_driver(self._signal, self._limits, self._reports.put)
         while (task := self._begun.get()) is not None:
             try:
                 if not self._is_halted:
-                    context.copy().run(carry_out, task, performer.perform, task.send, None)
+                    context.copy().run(driver.drive, task)
             except BaseException as error:
                 self._fail(error)
             self._reports.put(_OVER)
-        performer.close()
-
-    def _performer(self) -> Performer:
-        performer = Performer(self._signal, self._limits)
-        performer.perform[Report] = lambda _, report: self._reports.put(report)
-        return performer
+        driver.close()
 
 
 class OnLoop(_Gathering):
     """Tasks that are done on the running event loop.
 
     Args:
-        tasks: As for threads.
-        most: As for threads.
-        limits: As for threads.
+        tasks: As above.
+        most: As above.
+        limits: As above.
+        drive: Drives a task: `adrive`.
         is_stopping: Whether the run that they are part of was cancelled.
-        store: The store of the run.
     """
 
     def __init__(
-        self, tasks: _Tasks, most: int, limits: Limits, is_stopping: Callable[[], bool], store: Any = None
+        self,
+        tasks: _Tasks,
+        most: int,
+        limits: Limits,
+        drive: Callable[..., Awaitable[Any]],
+        is_stopping: Callable[[], bool] = bool,
     ) -> None:
         super().__init__(tasks, most, limits)
-        self._is_run_stopping, self._store = is_stopping, store
+        self._drive, self._is_run_stopping = drive, is_stopping
         self._at_work: set[asyncio.Task[None]] = set()
         self._found: list[Any] = []
         self._ended = self._handed_out = self._unsaved = 0
@@ -189,7 +191,7 @@ class OnLoop(_Gathering):
 
     async def _work(self, task: Task[Any]) -> None:
         try:
-            await adrive(task, self._signal, self._store, limits=self._limits, part_of=self)
+            await self._drive(task, self._signal, limits=self._limits, part_of=self)
         except BaseException as error:
             if not self.is_stopping():
                 self._fail(error)

@@ -27,6 +27,7 @@ from stategraph._protocol.commands import (
     Limit,
     Notify,
     Perform,
+    Report,
     Reports,
     RunNode,
     Show,
@@ -55,7 +56,7 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread, and return its answer. Nobody sees what it shows."""
     performer = Performer(signal)
     try:
-        return carry_out(task, performer.perform, task.send, None)
+        return performer.drive(task)
     except ExecutionError as error:
         raise error.with_traceback(None) from error.__cause__  # the calls in here tell whoever reads it nothing
     finally:
@@ -100,10 +101,13 @@ class Performer:
 
     Args:
         signal: May stop the run.
-        outer: What limits the run that this carries out a part of, in another thread.
+        outer: What limits the run that this carries out parts of, in another thread.
+        report: Takes the reports of these parts.
     """
 
-    def __init__(self, signal: StopSignal | None, outer: Limits | None = None) -> None:
+    def __init__(
+        self, signal: StopSignal | None, outer: Limits | None = None, report: Callable[[Any], None] | None = None
+    ) -> None:
         self._limits = Limits(signal) if outer is None else attrs.evolve(outer, signal=signal, stack=[*outer.stack])
         self._loop: OwnLoop | None = None
         self.perform: Perform = {
@@ -121,6 +125,13 @@ class Performer:
             self._choose_calls()
         if outer is not None and outer.telling is not None:
             self.perform[Notify] = partial(_locked, outer.telling)
+
+        if report is not None:
+            self.perform[Report] = lambda _, reported: report(reported)
+
+    def drive(self, task: Task[_Answer]) -> _Answer:
+        """Run a task, and return its answer."""
+        return carry_out(task, self.perform, task.send, None)
 
     def close(self) -> None:
         """Close the event loop, if there is one."""
@@ -199,12 +210,16 @@ class Performer:
             self._loop = OwnLoop()
         return self._loop.run(awaitable)
 
-    def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
-        if about[2]:
-            _check_awaiting(about[2])
-        from stategraph._drivers.gathering import gathered  # imported when used: most graphs have no parts
+    def _gather(self, __: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
+        from stategraph._drivers.gathering import InThreads, OnLoop  # imported when used: most graphs have no parts
 
-        return gathered(*about, self._limits)
+        tasks, most, async_node = about
+        if not async_node:
+            return InThreads(tasks, most, self._limits, Performer)
+        from stategraph._drivers.aio import adrive
+
+        _check_awaiting(async_node)
+        return OnLoop(tasks, most, self._limits, adrive)
 
 
 def _locked(lock: threading.RLock, function: Callable[[Any], Any], argument: Any) -> None:
