@@ -10,7 +10,7 @@ import attrs
 from stategraph import InterruptNode, MapNode, ParallelNode, RetryPolicy, State, StateGraph, Updates
 from stategraph._drivers.sync import Performer
 from stategraph._engine.calling import cancel
-from stategraph._engine.resume import resume_with
+from stategraph._engine.resume import resume
 from stategraph._engine.start import execute
 from stategraph._protocol.commands import CommandType, Own, RunNode, Show, Sleep, StartNode, Task
 from stategraph.errors import CheckpointNotFoundError
@@ -146,7 +146,7 @@ class Call:
                 return execute(self.run, State({"items": [1, 2]}, run_id=RUN))
             if self.what == "cancel":
                 return cancel(self.run, RUN)
-            return resume_with(self.run, RUN, answers(self.store), False, None)
+            return resume(self.run, RUN, answers(self.store))
         return self._by_hand(how)
 
     def _by_hand(self, how: dict[str, Any]) -> Task[Any]:

@@ -17,6 +17,7 @@ import sqlite3
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +27,7 @@ from proof.driven import CALLS, KINDS, Call, Case, answers, graph_of, shown_stat
 from proof.report import Report
 from proof.workers import limited, tell, work_out
 from stategraph import State
-from stategraph._owners import byte_locks, file_holds, holds
+from stategraph._owners import holds, locks
 from stategraph.errors import (
     AnswerError,
     CheckpointNotFoundError,
@@ -84,7 +85,7 @@ class World:
         """Return a store, as another process has it."""
         if self.case.store == "memory":
             return MemoryStore()
-        file_holds._by_place = file_holds._Places()
+        locks._by_path = weakref.WeakValueDictionary()
         return self._stack.enter_context(SqliteStore(Path(self._folder) / "runs.db"))
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class World:
     def _everything(self) -> object:
         """Return all that the store holds."""
         if self.case.store == "memory":
-            runs: dict[str, Any] = self.store._held.runs
+            runs: dict[str, Any] = self.store._runs_by_id
             return [(run_id, [id(kept) for kept in run.kept], list(run.parts)) for run_id, run in runs.items()]
         with sqlite3.connect(Path(self._folder) / "runs.db") as database:
             return [database.execute(f"SELECT * FROM {table}").fetchall() for table in ("run", "checkpoint")]  # noqa: S608
@@ -124,7 +125,7 @@ class World:
     def situation(self) -> object:
         """Return what decides on how it can go on."""
         if self.case.store == "memory":
-            runs = self.store._held.runs
+            runs = self.store._runs_by_id
             kept: list[Any] = [
                 (run_id, [_step_of(one) for one in run.kept], [*run.parts]) for run_id, run in runs.items()
             ]
@@ -278,7 +279,7 @@ def _chosen(store: str, share: float, seed: int) -> list[int]:
 
 def try_out(store: str, numbers: list[int]) -> Report:
     """Try the cases with these numbers."""
-    for module in (holds, byte_locks):  # who writes by hand is driven as well: nobody waits for that
+    for module in (holds, locks):  # who writes by hand is driven as well: nobody waits for that
         vars(module)["LONGEST_WRITE"] = 0.0
     warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of calls that crash are awaited by nobody
     report, all_cases = Report(""), cases(store)

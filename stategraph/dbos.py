@@ -14,23 +14,23 @@ from typing import Any, Self
 import attrs
 
 from stategraph._dbos import checks
-from stategraph._dbos.handle import TurnHandle
-from stategraph._dbos.listing import RunView, list_runs
 from stategraph._dbos.orders import (
     DATABASE,
     WAITING,
     WAY_OUT,
+    MakeState,
     Ordered,
-    apart,
+    Schedule,
+    Schedules,
     enqueue,
     order_of,
+    outside_workflow,
     turn_id,
     turns_of,
     withdraw,
 )
-from stategraph._dbos.process import DEFAULT_QUEUE, Process, Queue
-from stategraph._dbos.schedules import MakeState, Schedule, Schedules
-from stategraph._dbos.standing import Standing
+from stategraph._dbos.runs import RunView, Standing, TurnHandle, list_runs
+from stategraph._dbos.workers import DEFAULT_QUEUE, Process, Queue
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner, RunStatus
@@ -364,7 +364,7 @@ class DBOSRunner:
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)
         checks.check_when(priority, delay)
-        return apart(enqueue, order, queue, priority, delay)
+        return outside_workflow(enqueue, order, queue, priority, delay)
 
     def _check_queue(self, queue: str) -> None:
         if not self._process.has_queue(queue):

@@ -6,7 +6,8 @@ mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeAlias, cast, final
 
 import attrs
@@ -232,17 +233,22 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
     return describe_own(predicate)
 
 
-_PLAIN = (str, int, float, bool, type(None))
-
-
 def stable_repr(value: object) -> str:
-    """Return a repr that is the same in every process: sets in order, no addresses.
+    """Return a repr that is the same in every process: sets in order, no addresses."""
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{stable_repr(key)}: {stable_repr(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple | set | frozenset):
+        items = list(map(stable_repr, value))
+        opening, closing = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
+        return f"{opening}{', '.join(sorted(items) if opening == '{' else items)}{closing}"
+    return repr(value) if _is_atom(value) else f"<{type(value).__qualname__}>"
 
-    Raises:
-        ValueError: it is too long to be kept with every run of the graph.
-    """
-    if type(value) in _PLAIN:
-        return repr(value)
-    from stategraph._values.stable_repr import repr_of  # imported when used: most are compared with a str or a number
 
-    return repr_of(value, {})
+def _is_atom(value: object) -> bool:
+    if isinstance(value, str | int | float | None):
+        return True
+    from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
+
+    return type(value) in ATOMS

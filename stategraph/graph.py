@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from stategraph._drivers.options import (
     Call,
+    ChangedCall,
     ExecuteCall,
     ResumeCall,
     RunCall,
@@ -311,8 +312,8 @@ class StateGraph(GraphBuilder):
         Raises:
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
-        how = Call(cancel=cancel)
-        return iter(self._sweep(partial(self._sync_run, how), limit, max_recoveries, allow_changed, migrate, how))
+        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
+        return iter(self._sweep(self._sync_run, limit, max_recoveries, how))
 
     def arecover(
         self,
@@ -324,8 +325,8 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
     ) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
-        how = Call(cancel=cancel)
-        return aiter(self._sweep(partial(self._new_run, how), limit, max_recoveries, allow_changed, migrate, how))
+        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
+        return aiter(self._sweep(self._new_run, limit, max_recoveries, how))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
@@ -408,19 +409,12 @@ class StateGraph(GraphBuilder):
         return afollow(self.store, run_id, wait, timeout)
 
     def _sweep(
-        self,
-        new_run: Callable[[], RunContext],
-        limit: int | None,
-        max_recoveries: int,
-        allow_changed: bool,
-        migrate: Mapping[str, str] | None,
-        how: Call,
+        self, new_run: Callable[..., RunContext], limit: int | None, max_recoveries: int, how: ChangedCall
     ) -> Sweep:
         from stategraph._capabilities.sweep import Sweep  # imported when used
-        from stategraph._engine.resume import checked_changes
 
-        changed = checked_changes(allow_changed, migrate)
-        return Sweep(self.store, self._name, new_run, limit, max_recoveries, changed, signal_of(how))
+        new_run = partial(new_run, how, ChangedCall)
+        return Sweep(self.store, self._name, new_run, limit, max_recoveries, signal_of(how))
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer

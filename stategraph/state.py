@@ -6,17 +6,18 @@ import copy
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._util.validators import is_optional
 from stategraph._values import clock
-from stategraph._values import state_fields as fields
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
 from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import (
+    NO_LABELS,
     ErrorInfo,
     Facts,
     GraphStructure,
@@ -24,6 +25,7 @@ from stategraph._values.provenance import (
     ParentStep,
     RunStatus,
     check_step,
+    checked_labels,
     kind_of,
 )
 from stategraph.errors import InvalidRunIdError
@@ -39,9 +41,89 @@ class _Saves(Protocol):
     def save(self, state: State, /) -> None: ...
 
 
-def _draft_of(state: State) -> fields.Draft:
+class Draft:
+    """A State that is being filled in.
+
+    State adds no slots to these, so a draft becomes a State by a change of its class. That takes half the time of
+    setting the fields of a frozen object one by one, and a run does it once or twice a step.
+    """
+
+    _data: dict[str, Any]
+    run_id: str
+    checkpoint_node: str
+    _time_ns: int
+    step: int
+    status: RunStatus
+    graph: str | None
+    structure: GraphStructure | None
+    error: ErrorInfo | None
+    pause: Pause | None
+    progress: Progress | None
+    parent: ParentStep | None
+    generation: int
+    observer: Listener | None
+    facts: Facts | None
+    _took_ns: int | None
+    labels: Mapping[str, str]
+    _since: Since | None
+    __slots__ = ("__weakref__", *__annotations__)
+
+
+Since: TypeAlias = tuple[object, tuple[str, ...], object]
+"""How the data of a State were made of those of another one: the mark of those, the keys that were set, its own mark.
+
+A mark is an object that is nothing but itself. So whoever compares the two States need not look through all keys, and
+neither of them keeps the data of the other in memory.
+"""
+
+
+def _to_ns(value: datetime | int) -> int:
+    """Return a timestamp in nanoseconds since 1970. Raises ValueError unless it is one, with a time zone."""
+    if type(value) is int and 0 <= value < _LATEST_NS:  # how attrs.evolve hands it on, and stores give it back
+        return value
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
+    return clock.to_ns(value)
+
+
+_LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
+
+
+def _to_us(ns: int) -> int:
+    """Return what of a time is compared: no more than `State.timestamp` shows."""
+    return ns // 1000
+
+
+def _new_run_id() -> str:
+    """Return a run id that nobody has used before."""
+    return clock.new_run_id()  # looked up when called: it may have been replaced
+
+
+def _now_ns() -> int:
+    """Return the time in nanoseconds since 1970, UTC."""
+    return clock.now_ns()
+
+
+def _is_optional_progress(name: str) -> Any:
+    """Return a validator for None or a value of this class, which is imported where there is one: by few runs."""
+
+    def validate(instance: object, attribute: Any, value: object) -> None:
+        if value is not None:
+            from stategraph._values import progress
+
+            attrs.validators.instance_of(getattr(progress, name))(instance, attribute, value)
+
+    return validate
+
+
+def _to_status(value: str) -> RunStatus:
+    """Return the status of this name. Raises ValueError if there is none."""
+    return RunStatus(value)
+
+
+def _draft_of(state: State) -> Draft:
     """Return a draft with the fields of a State."""
-    draft = _new(fields.Draft)
+    draft = _new(Draft)
     draft._data = state._data
     draft.run_id = state.run_id
     draft.checkpoint_node = state.checkpoint_node
@@ -67,7 +149,7 @@ _new = object.__new__
 
 
 @attrs.frozen(repr=False)
-class State(fields.Draft, Mapping[str, Any]):
+class State(Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
 
     Values are read with ``state["key"]``; every change gives a new State that shares all values it did not change.
@@ -99,33 +181,25 @@ class State(fields.Draft, Mapping[str, Any]):
     """
 
     _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
-    run_id: str = attrs.field(factory=fields.new_run_id, converter=check_run_id, kw_only=True)
+    run_id: str = attrs.field(factory=_new_run_id, converter=check_run_id, kw_only=True)
     checkpoint_node: str = attrs.field(default="", validator=attrs.validators.instance_of(str), kw_only=True)
-    _time_ns: int = attrs.field(
-        alias="timestamp", factory=fields.now_ns, converter=fields.to_ns, eq=fields.to_us, kw_only=True
-    )
+    _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
     step: int = attrs.field(default=0, converter=check_step, kw_only=True)
-    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=fields.to_status, kw_only=True)
-    graph: str | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(str))
-    structure: GraphStructure | None = attrs.field(
-        default=None, kw_only=True, validator=fields.is_optional(GraphStructure)
-    )
-    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(ErrorInfo))
-    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional_progress("Pause"))
-    progress: Progress | None = attrs.field(
-        default=None, kw_only=True, validator=fields.is_optional_progress("Progress")
-    )
-    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(ParentStep))
+    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
+    graph: str | None = attrs.field(default=None, kw_only=True, validator=is_optional(str))
+    structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=is_optional(GraphStructure))
+    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=is_optional(ErrorInfo))
+    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Pause"))
+    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Progress"))
+    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=is_optional(ParentStep))
     generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
-    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=fields.is_optional(Facts))
+    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=is_optional(Facts))
     _took_ns: int | None = attrs.field(
-        alias="took_ns", default=None, kw_only=True, eq=False, validator=fields.is_optional(int)
+        alias="took_ns", default=None, kw_only=True, eq=False, validator=is_optional(int)
     )
-    labels: Mapping[str, str] = attrs.field(
-        default=fields.NO_LABELS, converter=fields.checked_labels, kw_only=True, eq=False
-    )
-    _since: fields.Since | None = attrs.field(default=None, init=False, eq=False)
+    labels: Mapping[str, str] = attrs.field(default=NO_LABELS, converter=checked_labels, kw_only=True, eq=False)
+    _since: Since | None = attrs.field(default=None, init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if is_nested_id(self.run_id):
@@ -348,7 +422,7 @@ def completed_by(
 
     `keys` are those that were laid over the data of `state`, if that is how its data were made.
     """
-    draft = _new(fields.Draft)  # not _draft_of: this is done at every step, and writes each field once
+    draft = _new(Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
     draft.run_id = state.run_id
     draft.checkpoint_node = node
@@ -385,7 +459,7 @@ def told(state: State, kind: Kind | None = None, by: str | None = None) -> State
     return evolve(state, facts=facts, _took_ns=None, _time_ns=clock.now_ns())
 
 
-since_of: Callable[[State], fields.Since | None] = attrgetter("_since")
+since_of: Callable[[State], Since | None] = attrgetter("_since")
 """Returns how the data of a State were made of those of another one, if that is known."""
 
 took_ns_of: Callable[[State], int | None] = attrgetter("_took_ns")

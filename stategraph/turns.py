@@ -13,16 +13,15 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._drivers.options import RunCall, signal_of
+from stategraph._drivers.options import TurnCall, signal_of
 from stategraph._drivers.sync import drive
-from stategraph._engine.turning import take_turn, turn_of
+from stategraph._engine.calling import take_turn, turn_of
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_count
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import RunStatus
-from stategraph._values.state_fields import checked_labels
+from stategraph._values.provenance import RunStatus, checked_labels
 from stategraph.errors import (
     CheckpointNotFoundError,
     ConfigError,
@@ -131,13 +130,12 @@ def perform(
         And all else that `StateGraph.execute` and `StateGraph.resume` raise.
     """
     graph = graph_of(order.graph, graphs)
-    how = RunCall(cancel=cancel, wait=wait, take_over=take_over, by=order.by)
-    if order.labels:
-        how["labels"] = order.labels
+    how = TurnCall(cancel=cancel, wait=wait, take_over=take_over, by=order.by, labels=order.labels)
+    how |= TurnCall(allow_changed=order.allow_changed, migrate=order.migrate)
     if not is_count(max_recoveries, at_least=1):
         raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
     try:
-        state = drive(take_turn(graph._sync_run(how, RunCall), order, max_recoveries), signal_of(how))
+        state = drive(take_turn(graph._sync_run(how, TurnCall), order, max_recoveries), signal_of(how))
     except RunCancelledError as stopped:
         state = _cancelled(graph, order.run_id, stopped)
     if state.status is RunStatus.FAILED:

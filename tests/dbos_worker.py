@@ -34,8 +34,8 @@ from stategraph import (
     StateGraph,
     Updates,
 )
-from stategraph._dbos import process
-from stategraph._dbos.worker import Worker
+from stategraph._dbos import workers as process
+from stategraph._dbos.workers import Worker
 from stategraph.dbos import DBOSRunner, Queue
 from stategraph.stores import PostgresStore, SqliteStore
 

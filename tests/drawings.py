@@ -125,23 +125,9 @@ def _edge(element: ET.Element, classes: frozenset[str], x: float, y: float) -> E
 
 
 def _points(path: str) -> Iterator[tuple[float, float]]:
-    """Yield points along a path: of bends, several."""
-    at = (0.0, 0.0)
-    for command, numbers in re.findall(r"([MVC])([^MVC]*)", path):
-        values = [float(number) for number in re.findall(r"-?[\d.]+", numbers)]
-        if command == "C":
-            corners = [at, *zip(values[::2], values[1::2], strict=True)]
-            yield from (_on_bend(corners, step / 10) for step in range(1, 10))
-            at = corners[-1]
-        else:
-            at = (at[0], values[0]) if command == "V" else (values[0], values[1])
-        yield at
-
-
-def _on_bend(corners: list[tuple[float, float]], share: float) -> tuple[float, float]:
-    while len(corners) > 1:
-        corners = [
-            (one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share)
-            for one, other in pairwise(corners)
-        ]
-    return corners[0]
+    """Yield points along a path of straight lines."""
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
+    corners = [*zip(numbers[::2], numbers[1::2], strict=True)]
+    yield corners[0]
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        yield from ((x + (to_x - x) * step / 20, y + (to_y - y) * step / 20) for step in range(1, 21))

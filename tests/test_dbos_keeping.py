@@ -29,10 +29,9 @@ from stategraph import (
     State,
     UnknownNameError,
 )
-from stategraph._dbos import worker as worker_module
+from stategraph._dbos import workers as worker_module
 from stategraph._dbos.codec import Codec
-from stategraph._dbos.orders import Ordered
-from stategraph._dbos.schedules import Schedules
+from stategraph._dbos.orders import Ordered, Schedules
 from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until

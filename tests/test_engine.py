@@ -31,27 +31,21 @@ EDGES = [("a", "b"), ("b", "a", shorter_than(4)), ("b", "c"), ("c", "d")]  # run
 
 
 class World:
-    """RunIO that keep what they are told in attributes."""
+    """A RunIO that keeps what it is given in attributes."""
 
     observer = None
     is_cancelled = False
     hold = None
 
     def __init__(self) -> None:
-        self.place: dict[str, Any] = {}
         self.kept: State | None = None
-        self.deleted = False
-        self.is_lost = False
         self.told: list[str] = []
 
     def own(self, about: tuple[Hold, bool]) -> None:
-        """Nobody else is there."""
+        """There is no other owner."""
 
-    def cancelled_by(self, run_id: str) -> None:
-        """Nobody."""
-
-    def stop_if_cancelled(self, state: State) -> None:
-        """Nobody cancels it."""
+    def stop_if_cancelled(self, _: None) -> None:
+        """The run is not cancelled."""
 
     def save_with_next(self, state: State) -> None:
         """Only what is newest counts here."""
@@ -70,7 +64,7 @@ class World:
 
     def delete(self, state: State) -> None:
         """Forget it."""
-        self.kept, self.deleted = None, True
+        self.kept = None
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Hear of an event."""
@@ -145,7 +139,7 @@ def execute(run: RunContext) -> Any:
 
 def resume(run: RunContext) -> Any:
     """Resume the run, with updates."""
-    return resuming.resume(run, RUN, {"n": 1}, False)
+    return resuming.resume(run, RUN, {"n": 1})
 
 
 def names(commands: list[Any]) -> list[str]:
@@ -247,7 +241,7 @@ CONFIGS = [
     (start, wanted, interval, kind)
     for start in (execute, resume)
     for wanted in (NO_EVENTS, ALL_EVENTS)
-    for interval in (1, 2, 5, 10)
+    for interval in (1, 2, 10)
     for kind in ("sync", "async")
 ]
 
@@ -347,6 +341,8 @@ def test_a_second_failure_is_noted(start: Any, wanted: Any, interval: int, kind:
         with pytest.raises(KeyboardInterrupt):
             alone.run({number: KeyboardInterrupt()})
         for later in range(number + 1, len(alone.commands)):
+            if alone.commands[later][0] is Notify:  # which never fails
+                continue
             drive, first = make_drive(start, wanted, interval, kind), KeyboardInterrupt()
 
             with pytest.raises(KeyboardInterrupt) as caught:

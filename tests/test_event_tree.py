@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stategraph import EventType, ExecutionError, RetryPolicy, State
-from stategraph._owners.byte_locks import LockFile
+from stategraph._owners.locks import LockFile
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode

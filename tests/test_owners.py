@@ -29,8 +29,8 @@ from stategraph import (
     State,
     StepConflictError,
 )
-from stategraph._engine import owning
-from stategraph._owners import byte_locks, file_holds, holds
+from stategraph._engine import saving
+from stategraph._owners import holds, locks
 from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -516,7 +516,7 @@ class TestFilesOfLocks:
         def none(*_: Any) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-        monkeypatch.setattr(byte_locks.LockFile, "_set", none)
+        monkeypatch.setattr(locks.LockFile, "_set", none)
         with open_store() as store, pytest.raises(CheckpointError, match="local disk"):
             make_graph({"a": lambda state: pytest.fail("it has run")}, store=store).execute(State(run_id=RUN))
 
@@ -524,7 +524,7 @@ class TestFilesOfLocks:
         self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where there are none of a file."""
-        monkeypatch.setattr(byte_locks, "_OF_FILE", False)
+        monkeypatch.setattr(locks, "_OF_FILE", False)
         with open_store() as store:
             graph = make_graph(traces("ab"), store=store)
             stream = graph.stream(State(run_id=RUN))
@@ -550,7 +550,7 @@ class TestFilesOfLocks:
             store.save(State(run_id=RUN, step=1))
 
     def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
-        """It is made anew, with the locks of this process."""
+        """Another is made, and this process still knows what it owns."""
         with open_store() as store:
             stream = make_graph(traces("ab"), store=store).stream(State(run_id=RUN))
             next(stream)
@@ -558,6 +558,7 @@ class TestFilesOfLocks:
             file.unlink()
             store.save(State(run_id="other", step=1))
 
+            assert file.exists()
             with open_store() as again, pytest.raises(RunBusyError):
                 again.delete(RUN)
             stream.close()
@@ -635,9 +636,9 @@ def test_a_run_that_was_waited_for_is_owned_as_any_other(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By who waited for another process, too: it can delete it in the end, and keep parts."""
-    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())  # the second store is that of another process
+    monkeypatch.setattr(locks, "_by_path", {})  # the second store is that of another process
     with open_store() as other:
-        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        monkeypatch.setattr(locks, "_by_path", {})
         with open_store() as store:
             stream = make_graph(traces("ab"), store=other).stream(State(run_id=RUN))
             next(stream)
@@ -653,9 +654,9 @@ def test_a_run_that_another_process_has_taken_over_and_done(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Is free in this process as well, whose former owner hangs and has not found out."""
-    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+    monkeypatch.setattr(locks, "_by_path", {})
     with open_store() as store:
-        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        monkeypatch.setattr(locks, "_by_path", {})
         with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
             next(hangs)
             make_graph(traces("abc"), store=other, preserve=True).resume(RUN, take_over=True)
@@ -670,9 +671,9 @@ def test_who_is_taken_over_saves_nothing_at_once(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the other process has not written yet: the save itself compares who owns the run."""
-    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+    monkeypatch.setattr(locks, "_by_path", {})
     with open_store() as store:
-        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        monkeypatch.setattr(locks, "_by_path", {})
         with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
             next(hangs)
             hold = holds.Hold(RUN)
@@ -696,13 +697,13 @@ def test_two_threads_own_their_first_runs(
         barrier.wait()
         return loser
 
-    class Slow(byte_locks.LockFile):
+    class Slow(locks.LockFile):
         def __init__(self, path: Path) -> None:
             time.sleep(0.05)
             super().__init__(path)
 
     monkeypatch.setattr(holds.Holds, "take", taken)
-    monkeypatch.setattr(file_holds, "LockFile", Slow)
+    monkeypatch.setattr(locks, "LockFile", Slow)
     with open_files() as store:
         held = [holds.Hold(f"{number}") for number in range(2)]
         threads = [threading.Thread(target=holds.own, args=(store, hold)) for hold in held]
@@ -712,7 +713,7 @@ def test_two_threads_own_their_first_runs(
             thread.join()
 
         path = store._log.table.owners._path  # type: ignore[attr-defined]
-        assert all(byte_locks.LockFile(path).owner(hold.byte) is not None for hold in held)
+        assert all(locks.LockFile(path).owner(hold.byte) is not None for hold in held)
         for hold in held:
             holds.let_go(hold)
 
@@ -786,7 +787,7 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
         found.append(any_store.load(RUN).status)
         let_go(hold)
 
-    monkeypatch.setattr(owning, "let_go", looks)
+    monkeypatch.setattr(saving, "let_go", looks)
     make_graph(traces("ab"), store=any_store, preserve=True, durability="async").execute(State(run_id=RUN))
 
     assert found == ["completed"]
@@ -811,11 +812,11 @@ def test_who_has_lost_a_run_frees_nobody(open_files: Callable[[], CheckpointStor
         holds.own(store, owner, take_over=True)
         holds.let_go(late)
 
-        locks = byte_locks.LockFile(store._log.table.owners._path)  # type: ignore[attr-defined]
+        file = locks.LockFile(store._log.table.owners._path)  # type: ignore[attr-defined]
         assert store.owner(RUN) == owner.owner
-        assert locks.owner(owner.byte) is not None
+        assert file.owner(owner.byte) is not None
         holds.let_go(owner)
-        assert locks.owner(owner.byte) is None
+        assert file.owner(owner.byte) is None
 
 
 @pytest.mark.parametrize("take_over", [False, True])
@@ -849,7 +850,7 @@ def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], Ch
     hold = holds.Hold(RUN)
     holds.own(first, hold)
 
-    seen = byte_locks.LockFile(lock, read_only=True)
+    seen = locks.LockFile(lock, read_only=True)
     assert seen.owner(hold.byte).node is None  # type: ignore[union-attr]
     holds.let_go(hold)
     first.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from stategraph._values.outline import NodeOutline
+from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture import Picture
 from stategraph.picture._run import Visit, Walk, in_time

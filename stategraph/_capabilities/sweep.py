@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
 from stategraph._drivers.sync import drive
-from stategraph._engine.calling import Recovered, check_saves, recover
+from stategraph._engine.calling import Recovered, recover
 from stategraph._engine.context import RunContext
+from stategraph._engine.saving import check_saves
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Load, Task
 from stategraph._util.validators import is_count
@@ -41,7 +42,6 @@ class Sweep:
         new_run: Makes what is known of a call.
         limit: How many runs to go on with at most; None for all.
         max_recoveries: How many owners one step of a run may take down.
-        changed: Whether runs go on though the graph has changed, and the new names of nodes, by their old ones.
         signal: Stops the run under way, and the sweep.
 
     Raises:
@@ -54,7 +54,6 @@ class Sweep:
     new_run: Callable[[], RunContext]
     limit: int | None
     max_recoveries: int
-    changed: tuple[bool, Mapping[str, str]]
     signal: StopSignal | None
 
     def __attrs_post_init__(self) -> None:
@@ -89,7 +88,7 @@ class Sweep:
                 return
 
     def _taking_up(self, hold: Hold) -> Task[Recovered | None]:
-        return recover(self.new_run(), hold, self.max_recoveries, *self.changed)
+        return recover(self.new_run(), hold, self.max_recoveries)
 
     def _next(self, holds: Iterator[Hold]) -> Task[Hold | None]:
         if self.signal is not None and self.signal.is_due():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from stategraph._engine.context import RunContext
 from stategraph._engine.start import execute
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.validators import is_duration
-from stategraph._values.state_fields import NO_LABELS, checked_labels
+from stategraph._values.provenance import NO_LABELS, checked_labels
 from stategraph.errors import ConfigError
 from stategraph.state import State
 
@@ -94,16 +95,15 @@ class TurnCall(RunCall, ChangedCall, total=False):
     unfinished: Literal["finish", "discard"]
 
 
-def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | None, str | None, Mapping[str, str]]:
-    """Return what a call asks of its run: for how many seconds to wait for it, whether to take it over, what may stop
-    it, who makes the call, and what the run is to be labelled with.
+def asked_of(how: Call, kind: type = Call) -> tuple[Any, ...]:
+    """Return the options of a call as the last arguments of RunContext, from `patience` on.
 
     Raises:
-        TypeError: something is said that a call does not take, as Python does.
-        ConfigError: one of them is not what it should be.
+        TypeError: the call does not take such an option, or one that says how the graph has changed is of a wrong type.
+        ConfigError: an option is not what it should be.
     """
     if not how:  # most calls
-        return 0.0, False, None, None, NO_LABELS
+        return ()
     if not kind.__annotations__.keys() >= how.keys():
         unknown = next(iter(how.keys() - kind.__annotations__.keys()))
         raise TypeError(f"{unknown!r} is no argument here; {', '.join(kind.__annotations__)} are")
@@ -115,7 +115,7 @@ def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | No
             raise ConfigError(name, said, "True or False")
     if by is not None and not isinstance(by, str):
         raise ConfigError("by", by, "a str that says who")
-    return wait or 0.0, take_over, signal_of(how), by, _labels_of(how)
+    return wait or 0.0, take_over, signal_of(how), by, _labels_of(how), *_changes_of(cast(ChangedCall, how))
 
 
 def _labels_of(how: Call) -> Mapping[str, str]:
@@ -126,6 +126,18 @@ def _labels_of(how: Call) -> Mapping[str, str]:
         raise ConfigError("labels", labels, "a mapping of str to str") from error
 
 
+def _changes_of(how: ChangedCall) -> tuple[bool, Mapping[str, str]]:
+    allow_changed, migrate = how.get("allow_changed", False), how.get("migrate")
+    if not isinstance(allow_changed, bool):
+        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
+    if migrate is not None and not isinstance(migrate, Mapping):
+        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
+    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
+    return allow_changed, migrate or {}
+
+
 def executed(run: RunContext, state: State, how: ExecuteCall) -> Task[State]:
     """Return the task of a call that executes a State."""
     return execute(run, state, restart=_restart_of(how) if how else False)
@@ -133,25 +145,23 @@ def executed(run: RunContext, state: State, how: ExecuteCall) -> Task[State]:
 
 def resumed(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
     """Return the task of a call that resumes a run."""
-    from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
+    from stategraph._engine.resume import resume  # imported when used: most processes begin runs
 
-    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"), how.get("pause"))
+    return resume(run, run_id, updates, how.get("pause"))
 
 
 def turned(
     run: RunContext, run_id: str, given: Mapping[str, Any], how: TurnCall, store: Storing, retention: str
 ) -> Task[State]:
     """Return the task of a turn of a conversation, whose runs a store keeps with this retention."""
-    from stategraph._engine.calling import turn  # imported when used, like the next
-    from stategraph._engine.resume import checked_changes
+    from stategraph._engine.calling import turn  # imported when used
 
     unfinished = how.get("unfinished", "finish")
     if unfinished not in ("finish", "discard"):
         raise ConfigError("unfinished", unfinished, '"finish" or "discard"')
     if unfinished == "discard" and retention != "full":
         raise ConfigError("unfinished", unfinished, 'only retention="full" keeps the end of the turn before')
-    changed = checked_changes(how.get("allow_changed", False), how.get("migrate"))
-    return turn(run, run_id, given, *changed, discards_in=store if unfinished == "discard" else None)
+    return turn(run, run_id, given, discards_in=store if unfinished == "discard" else None)
 
 
 def _restart_of(how: ExecuteCall) -> bool:

@@ -1,4 +1,4 @@
-"""Calls that first look how a run stands: run, turn, submit, recover and cancel."""
+"""Calls that first look how a run stands: run, turn, take_turn, submit, recover and cancel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, Protocol
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.failures import failure_at
-from stategraph._engine.owning import owning
-from stategraph._engine.past import check_not_of_another, newest_of
+from stategraph._engine.endings import failure_at
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
-from stategraph._engine.saving import flush, save, take_up
-from stategraph._engine.start import admit, begin, id_of
+from stategraph._engine.saving import check_saves, flush, newest_of, owning, save, take_up
+from stategraph._engine.start import admit, begin, check_not_of_another, id_of
 from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.holds import Hold
@@ -25,7 +23,6 @@ from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     AnswerError,
     CheckpointError,
-    CheckpointingDisabledError,
     CheckpointNotFoundError,
     ConfigError,
     GraphMismatchError,
@@ -33,8 +30,6 @@ from stategraph.errors import (
     RunCompleteError,
 )
 from stategraph.state import State, evolve, told, with_data
-
-_WAITS = (RunStatus.PAUSED, RunStatus.CANCELLED)
 
 
 @attrs.frozen
@@ -52,53 +47,107 @@ class Recovered:
     error: Exception | None = None
 
 
-# --------------------------------------------------------------------------- run and turn
+# --------------------------------------------------------------------------- run, and turns as they are ordered
 
 
 def run_once(run: RunContext, state: State) -> Task[State]:
     """Run a State, unless its run is there: go on with that, or return how it stands."""
-    hold = Hold(id_of(state))
-    return owning(run, hold, _run_once(run, hold, state), takes_up=False)
+    return owning(run, Hold(id_of(state)), _run_once(run, state), takes_up=False)
 
 
-def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
-    saved = yield from newest_of(run, state.run_id)
-    if saved is None or saved.graph is None:
-        if hold.is_cancelled:  # a former run of this id was
-            yield from take_up(run, hold)
+def _run_once(run: RunContext, state: State) -> Task[State]:
+    saved = yield from _begun(run, state.run_id)
+    if saved is None:
         return (yield from begin(run, state))
-    check_graph(run, saved)
-    if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from cancel_as_told(run, saved)
-    if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
+    if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
+    if run.services.is_cancelled and saved.status is RunStatus.ACTIVE:
+        return (yield from _cancel_as_told(run, saved))
     return (yield from resume_owned(run, state.run_id))
 
 
-def check_graph(run: RunContext, saved: State) -> None:
-    """Raise GraphMismatchError if a run is one of another graph."""
+def _begun(run: RunContext, run_id: str) -> Task[State | None]:
+    """Return the newest State of a run that is to be gone on with; None if it is to begin.
+
+    Raises:
+        GraphMismatchError: it is a run of another graph.
+    """
+    saved = yield from newest_of(run, run_id)
+    if saved is None or saved.graph is None:
+        yield from take_up(run)  # a former run of this id may have been cancelled
+        return None
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
+    return saved
 
 
-def turn(
-    run: RunContext,
-    run_id: str,
-    given: Mapping[str, Any],
-    allow_changed: bool,
-    migrate: Mapping[str, str],
-    *,
-    discards_in: Storing | None,
-) -> Task[State]:
+class Turn(Protocol):
+    """What is ordered of a run: `stategraph.turns.Order`."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> State | None: ...
+    @property
+    def updates(self) -> Mapping[str, Any]: ...
+    @property
+    def pause(self) -> str | None: ...
+
+
+def turn_of(state: State) -> int:
+    """Return the number of the turn that a run has taken up last. The call that began it took up the first one."""
+    return (state.progress.turn if state.progress else 0) or 1
+
+
+def take_turn(run: RunContext, turn: Turn, max_recoveries: int) -> Task[State]:
+    """Take a run on, once for each number of a turn; return how it stands then. A complete run is never deleted."""
+    check_saves(run.plan)
+    run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
+    hold = Hold(check_given_id(turn.run_id))
+    return owning(run, hold, _take_turn(run, turn, max_recoveries), takes_up=False)
+
+
+def _take_turn(run: RunContext, turn: Turn, max_recoveries: int) -> Task[State]:
+    saved = yield from _begun(run, turn.run_id)
+    if saved is None:
+        if turn.state is None:
+            raise CheckpointNotFoundError(turn.run_id, run.plan.store)
+        return (yield from begin(run, turn.state))
+    if turn_of(saved) < turn.number:
+        if saved.status is RunStatus.COMPLETED:
+            if not turn.updates and turn.pause is None:
+                raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+            problem = f"the answer comes too late: the run is complete, after step {saved.step}"
+            raise AnswerError(saved.run_id, None, problem)
+        yield from take_up(run)
+        return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
+    if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # it came to its end before
+        return saved
+    if run.services.is_cancelled:
+        return (yield from _cancel_as_told(run, saved))
+    return (yield from _go_on(run, saved, max_recoveries))
+
+
+# --------------------------------------------------------------------------- turns of a conversation
+
+
+class Storing(Protocol):
+    """A store that can roll a run back."""
+
+    def history(self, run_id: str, /) -> Sequence[Any]: ...
+    def rollback(self, run_id: str, step: int, revision: int | None, /, *, by: str | None) -> State: ...
+
+
+def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in: Storing | None) -> Task[State]:
     """Execute a run with new input, once the turn before is finished; begin the run if there is none.
 
     Args:
         run: The run.
         run_id: Its id.
         given: The input.
-        allow_changed: Whether the turn before is finished though the graph has changed.
-        migrate: The new names of nodes, by their old ones.
         discards_in: The store in which a turn before that was cut off is rolled back; None to finish it.
     """
     if not isinstance(given, Mapping):
@@ -107,17 +156,10 @@ def turn(
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin anew"
         raise ConfigError("checkpoint.preserve", False, allowed)
-    task = _turn(run, run_id, given, (allow_changed, migrate), discards_in)
-    return owning(run, Hold(check_given_id(run_id)), task)
+    return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
 
 
-def _turn(
-    run: RunContext,
-    run_id: str,
-    given: Mapping[str, Any],
-    changed: tuple[bool, Mapping[str, str]],
-    discards_in: Storing | None,
-) -> Task[State]:
+def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: Storing | None) -> Task[State]:
     state = yield from newest_of(run, run_id)
     if state is None:
         return (yield from begin(run, State(given, run_id=run_id)))
@@ -126,17 +168,11 @@ def _turn(
     if discards_in is not None and not waits and state.status is not RunStatus.COMPLETED:
         state = yield (Amend, run.services.write, partial(_without_last_turn, discards_in, run_id, run.by))
     elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        state = yield from resume_owned(_another(run), run_id, *changed)
+        services = run.services.nested(run.plan.graph, run.plan.persist)  # of a call of its own, by the same owner
+        state = yield from resume_owned(attrs.evolve(run, services=services, shows=False, by=None), run_id)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
     return (yield from begin(run, fitting_saved(run, state, given).update(given), restart=True))
-
-
-class Storing(Protocol):
-    """A store that can roll a run back."""
-
-    def history(self, run_id: str, /) -> Sequence[Any]: ...
-    def rollback(self, run_id: str, step: int, revision: int | None, /, *, by: str | None) -> State: ...
 
 
 def _without_last_turn(store: Storing, run_id: str, by: str | None) -> State:
@@ -154,12 +190,6 @@ def _without_last_turn(store: Storing, run_id: str, by: str | None) -> State:
     return with_data(store.rollback(run_id, 0, rows[0].revision, by=by), {})
 
 
-def _another(run: RunContext) -> RunContext:
-    """Return the context of another call on the same run, of the same owner."""
-    services = run.services.nested(run.plan.graph, run.plan.persist)
-    return RunContext(run.plan, services, run.wanted, signal=run.signal)
-
-
 # --------------------------------------------------------------------------- submit and cancel
 
 
@@ -173,19 +203,19 @@ def _submit(run: RunContext, state: State) -> Task[State]:
     is_new = state.step == 0 and state.graph is None
     state = yield from admit(run, state)
     if is_new and state is not run.found:  # else that is done
-        yield from save(run, (Save, run.services.save, state), state)
+        return (yield from _saved(run, state))
     yield from flush(run, state)
     return state
 
 
 def cancel(run: RunContext, run_id: str) -> Task[None]:
-    """Cancel a run: at once if nobody is at work on it, else have its owner told."""
+    """Cancel a run: at once if it has no owner, else have its owner told."""
     check_saves(run.plan)
     check_given_id(run_id)
     try:
         yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
     except RunBusyError:
-        yield (Amend, run.services.cancel, (run_id, run.by))
+        yield (Amend, partial(run.services.store._cancel, run_id), run.by)
     else:
         return
     try:  # once more: its owner may have let go of it before it could be told
@@ -200,87 +230,76 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from _save_cancelled(run, saved, run.by)
+        yield from _saved(run, evolve(told(saved, by=run.by), status=RunStatus.CANCELLED))
 
 
-def cancel_as_told(run: RunContext, saved: State) -> Task[State]:
-    """Save a run as cancelled by whoever has told so an owner that is gone."""
-    by = yield (Load, run.services.cancelled_by, saved.run_id)
-    return (yield from _save_cancelled(run, saved, by))
+def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled, which its last owner was told and did not do."""
+    by = yield (Load, run.services.store._cancelled_by, saved.run_id)
+    return (yield from _saved(run, evolve(told(saved, by=by), status=RunStatus.CANCELLED)))
 
 
-def _save_cancelled(run: RunContext, saved: State, by: str | None) -> Task[State]:
-    state = evolve(told(saved, by=by), status=RunStatus.CANCELLED)
+def _saved(run: RunContext, state: State) -> Task[State]:
+    """Save a State durably, and return it."""
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state
 
 
-def check_saves(plan: CompiledGraph) -> None:
-    """Raise CheckpointingDisabledError if a graph saves nothing."""
-    if not plan.saves:
-        raise CheckpointingDisabledError(plan.graph)
-
-
 # --------------------------------------------------------------------------- recover
 
 
-def recover(
-    run: RunContext, hold: Hold, max_recoveries: int, allow_changed: bool, migrate: Mapping[str, str]
-) -> Task[Recovered | None]:
-    """Go on with a run, if it is one that was left unfinished and that nobody owns."""
+def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+    """Go on with a run, if it is one that was left unfinished and that has no owner."""
     check_saves(run.plan)
     try:
-        task = go_on(run, hold, max_recoveries, allow_changed, migrate)
-        recovered: Recovered | None = yield from owning(run, hold, task, takes_up=False)
+        state = yield from owning(run, hold, _recover(run, hold.run_id, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
         return Recovered(hold.run_id, getattr(error, "state", None), error)
-    return recovered
+    return None if state is None else Recovered(hold.run_id, state)
 
 
-def go_on(
-    run: RunContext, hold: Hold, max_recoveries: int, allow_changed: bool, migrate: Mapping[str, str]
-) -> Task[Recovered | None]:
-    """Go on with a run whose owner was lost, and count that; return None if it is not one that goes on by itself."""
-    saved = yield from newest_of(run, hold.run_id)
+def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:
+    saved = yield from newest_of(run, run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
-    if hold.is_cancelled:
-        yield from cancel_as_told(run, saved)
+    if run.services.is_cancelled:
+        yield from _cancel_as_told(run, saved)
         return None
-    fitting = renamed(run, saved, migrate)
-    check_compatible(run.plan, fitting, allow_changed)
+    return (yield from _go_on(run, saved, max_recoveries))
+
+
+def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
+    """Go on with a run whose owner was lost, and count that."""
+    fitting = renamed(run, saved, run.migrate)
+    check_compatible(run.plan, fitting, run.allow_changed)
     recoveries = saved.progress.recoveries if saved.progress else 0
-    # Before the first of these, one was lost whom nobody has counted: that who made the State, if a node did.
+    # Before the first of these, an owner was lost that is not counted: the one that made the State, if a node did.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)
-    counted = told(evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1)), Kind.UPDATE)
-    yield from save(run, (Amend, run.services.amend, counted), counted)
+    counted = yield from _count(run, saved, recoveries + 1)
     try:
-        return Recovered(hold.run_id, (yield from resume_owned(run, hold.run_id, allow_changed, migrate)))
+        return (yield from resume_owned(run, saved.run_id))
     except CheckpointError:  # the store would not take that either
         raise
-    except Exception:
-        yield from _forget_recoveries(run, counted)
+    except Exception:  # the owner lives, and is not counted unless the run has been saved again
+        newest = yield from newest_of(run, saved.run_id)
+        if newest is not None and newest.step == counted.step and newest.progress and newest.progress.recoveries:
+            yield from _count(run, newest, 0)
         raise
 
 
-def _forget_recoveries(run: RunContext, counted: State) -> Task[None]:
-    """Count nothing, for the owner lives, unless the run has been saved again anyhow."""
-    newest = yield from newest_of(run, counted.run_id)
-    if newest is not None and newest.step == counted.step and newest.progress and newest.progress.recoveries:
-        yield (
-            Amend,
-            run.services.amend,
-            told(evolve(newest, progress=evolved(newest.progress, recoveries=0)), Kind.UPDATE),
-        )
+def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
+    counted = told(evolve(saved, progress=evolved(saved.progress, recoveries=recoveries)), Kind.UPDATE)
+    yield from save(run, (Amend, run.services.amend, counted), counted)
+    return counted
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
-    """Fail a run that takes down whoever goes on with it."""
+    """Fail a run that takes down the owners that go on with it."""
     names = _next_nodes(run.plan, saved)
     run.state = saved
     reason = (
@@ -291,8 +310,7 @@ def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
         reason = f"or another one after {saved.checkpoint_node!r} ({', '.join(names[1:])}) {reason}"
     failure = failure_at(run, names[0], reason)
     failure.state = evolve(failure.state, progress=evolved(saved.progress, recoveries=0))
-    yield from save(run, (Save, run.services.save, failure.state), failure.state)
-    yield from flush(run, failure.state)
+    yield from _saved(run, failure.state)
     raise failure
 
 
@@ -302,6 +320,5 @@ def _next_nodes(plan: CompiledGraph, saved: State) -> list[str]:
         return [saved.progress.next_node]
     if not saved.checkpoint_node:
         return [plan.entry]
-    return list(dict.fromkeys(edge.target for edge in plan.stages[saved.checkpoint_node].edges)) or [
-        saved.checkpoint_node
-    ]
+    targets = dict.fromkeys(edge.target for edge in plan.stages[saved.checkpoint_node].edges)
+    return list(targets) or [saved.checkpoint_node]

@@ -1,4 +1,4 @@
-"""RunContext: what is known of one call of execute or resume."""
+"""RunContext: what is known of one call of execute or resume; and what a node may know of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,7 @@ from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
+from stategraph.nodes.context import NodeContext
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
 _RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
 
+LOOK_AGAIN = 0.05
+"""Seconds after which a run that saves nothing looks again whether it was cancelled."""
 
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,12 +57,14 @@ class RunContext:
         saved: The last State that the store has acknowledged.
         found: The State that it goes on from, if that differs from the one that was loaded in nothing but its status.
         shows: Whether the caller iterates over the run.
-        patience: Seconds to wait for whoever owns the run.
-        takes_over: Whether the run is taken away from whoever owns it.
-        waits_since: When it began to wait for whoever owned the run, if it had to.
+        patience: Seconds to wait for another owner of the run.
+        takes_over: Whether the run is taken away from another owner.
+        waits_since: When it began to wait for another owner, if it had to.
         signal: Stops the call, if anything does; here, nodes ask it.
         by: Who makes the call, if that is said.
         labels: What the run is labelled with, if it begins.
+        allow_changed: Whether runs go on although the graph, or a nested one, has changed since they were saved.
+        migrate: New names of nodes by their old ones.
         began_ns: When it began to go on, as clock.monotonic_ns tells it, while an observer wants events.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
@@ -66,7 +72,6 @@ class RunContext:
         nested_path: What leads to its graph from the outermost one: names of nodes, each followed by a slash.
         outermost: The name of the outermost graph; empty if it is its own.
         outer_step: The step of another run that it belongs to, if it does.
-        allow_changed: Whether runs go on although the graph, or a nested one, has changed since they were saved.
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
         has_joined_parts: Whether a State that is not saved yet has joined parts that are.
@@ -81,6 +86,8 @@ class RunContext:
     signal: Signal | None = None
     by: str | None = None
     labels: Mapping[str, str] = NOTHING_GIVEN
+    allow_changed: bool = False
+    migrate: Mapping[str, str] = NOTHING_GIVEN
     waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
@@ -91,7 +98,6 @@ class RunContext:
     nested_path: str = attrs.field(default="", init=False)
     outermost: str = attrs.field(default="", init=False)
     outer_step: OuterStep | None = attrs.field(default=None, init=False)
-    allow_changed: bool = attrs.field(default=False, init=False)
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
@@ -106,3 +112,44 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
     """Return data that did not come from a step, as the schema of the graph wants them. Raises SchemaError."""
     schema = run.plan.schema
     return data if schema is None else schema.checked(node, data, beside)
+
+
+# --------------------------------------------------------------------------- the NodeContext of a step
+
+
+def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
+    """Return the NodeContext of a step that a node makes from a State or, with `part`, of that part of it."""
+    step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
+    asks = StopQuestion(run.services, run.signal)
+    return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=asks)
+
+
+class StopQuestion:
+    """Answers a node that asks, however often, whether its run is to stop.
+
+    What other processes have asked for, the store is asked once in a while. In a process that makes a part of the step,
+    nothing is known.
+    """
+
+    __slots__ = ("_look_at", "_services", "_signal")
+
+    def __init__(self, services: RunIO, signal: Signal | None) -> None:
+        self._services, self._signal = services, signal
+        self._look_at = 0.0
+
+    def __call__(self) -> bool:
+        if self._services.is_cancelled or (self._signal is not None and self._signal.is_due()):
+            return True
+        now = monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_AGAIN
+        return self._services.hears_of_cancel()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (bool,)
+
+
+def kept_name(name: str, state: State) -> str:
+    """Return the name under which a step keeps what is its own: that of the node when the step began."""
+    return name if state.progress is None else state.progress.kept_name(name)

@@ -1,13 +1,14 @@
-"""The store and the observer as a run may use them; their failures become errors of stategraph.
+"""RunIO, the store session of a run: its store, owner, keys and queue. The engine puts these calls into commands.
 
-The engine never calls these functions. It puts them into commands.
+Failures of the store become errors of stategraph, which hold the State at stake.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
@@ -15,7 +16,6 @@ from stategraph._protocol.commands import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
-from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -44,7 +44,7 @@ class Queue(Protocol):
 
 
 class RunIO:
-    """The store and the observer of a graph, for one run. A CheckpointError from here holds the State at stake.
+    """The store and the observer of a graph, for one run.
 
     Args:
         store: Keeps the States.
@@ -57,9 +57,6 @@ class RunIO:
 
     Attributes:
         hold: The hold of the owner of the run, once it has one.
-        heeds_cancel: Whether a save stops the run if that was cancelled.
-        kept: The State that was saved right before the run was found to be cancelled.
-        place: Where the run stands in the tree of all events.
     """
 
     def __init__(
@@ -73,17 +70,18 @@ class RunIO:
     ) -> None:
         self.store, self.observer, self.queue = store, observer, queue
         self.hold: Hold | None = None
-        self.heeds_cancel = False
-        self.kept: State | None = None
-        self.place: dict[str, Any] = {}
         self._source, self._policy, self._persist = source, policy, persist
-        self._knows_policy = False
+        self._place: dict[str, Any] = {}
         self._before: dict[int, State] = {}  # saved with the next State, by identity
+        self._knows_policy = False
+        self._is_direct = False  # whether a save is a call of the store, and nothing else
 
-    def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
-        """Return the services for a nested run, whose graph saves keys of its own."""
+    def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> RunIO:
+        """Return the session of a nested run, whose graph saves keys of its own; `place` is told with its events."""
         nested = RunIO(self.store, self.observer, source, self._policy, persist, self.queue)
         nested.hold = self.hold
+        if place:
+            nested._place = {**self.place, **place}
         return nested
 
     # ------------------------------------------------------------------ owning, and being cancelled
@@ -99,34 +97,19 @@ class RunIO:
         self._asked(hold.run_id, "be asked who owns it", lambda: own(self.store, hold, take_over=take_over))
         self.hold = hold
 
-    def heed_cancel(self, state: State) -> None:
-        """Raise Stopped if the save of a State has found the run cancelled."""
-        if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
-            self.kept = state
-            self.stop_if_cancelled(state)
-
-    def stop_if_cancelled(self, state: State) -> None:
-        """Raise Stopped if the run was cancelled before it came to its end with this State."""
-        is_ended = state.status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
-        if not is_ended and self.hears_of_cancel():
-            raise Stopped("it was cancelled")
-
     def hears_of_cancel(self, _: object = None) -> bool:
         """Return whether the run was cancelled, by any process."""
         return self.hold is not None and (self.hold.is_cancelled or self.store._is_cancelled(self.hold))
 
-    def cancel(self, about: tuple[str, str | None]) -> None:
-        """Cancel a run that another call owns: its id, and who cancels it."""
-        self.store._cancel(*about)
+    def stop_if_cancelled(self, _: object = None) -> None:
+        """Raise Stopped if the run was cancelled, by any process."""
+        if self.hears_of_cancel():
+            raise Stopped("it was cancelled")
 
-    def cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run, if that is known."""
-        return self.store._cancelled_by(run_id)
-
-    def take_up(self, hold: Hold) -> None:
-        """Go on with a run that was cancelled."""
-        with on_behalf_of(hold):
-            self.store._take_up(hold)
+    def write(self, write: Callable[[], _Answer]) -> _Answer:
+        """Return what a write to the store returns that is made on behalf of the owner of the run."""
+        with on_behalf_of(self.hold):
+            return write()
 
     # ------------------------------------------------------------------ saving
 
@@ -134,24 +117,23 @@ class RunIO:
         """Save a State; raises a CheckpointError if that fails."""
         before, acting.hold = acting.hold, self.hold
         try:
-            if self.queue is None and self._knows_policy and not self._before and self._persist is None:
+            if self._is_direct:
                 self.store.save(state)  # the most frequent case by far
             else:
                 self._save_all(self.to_save(state))
         except failures() as error:
-            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
-        if self.is_cancelled:
-            self.heed_cancel(state)
 
     def _save_all(self, states: Sequence[State]) -> None:
         if self.queue is not None:
             self.queue.save(states)
-        elif len(states) == 1:
-            self.store.save(states[0])
-        else:
+        elif len(states) > 1:
             self.store.save_many(states)
+        else:
+            self.store.save(states[0])
+            self._is_direct = self._persist is None
 
     def save_with_next(self, state: State) -> None:
         """Save a State together with the next one, if the store keeps all that was saved of the run.
@@ -161,6 +143,7 @@ class RunIO:
         if self._policy is not None and self._policy.keeps_all:
             self._before.pop(id(state), None)
             self._before[id(state)] = state
+            self._is_direct = False
 
     def to_save(self, state: State) -> list[State]:
         """Return what is to be saved now that a State is: with the keys that are saved, after the States before it."""
@@ -185,42 +168,43 @@ class RunIO:
         """End a save that was made elsewhere: of a State, with what it raised; raise as `save`."""
         state, error = about
         if error is not None:
-            raise self.unsaved(state, error)
-        self.heed_cancel(state)
+            raise self._unsaved(state, error)
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
-        with on_behalf_of(self.hold):
-            try:
-                self._drain()
-                self._set_policy(state.run_id)
-                self.store.amend(self._persisted(state))
-            except failures() as error:
-                raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
-
-    def write(self, write: Callable[[], State]) -> State:
-        """Return what a write to the store returns that is made on behalf of the owner of the run."""
-        with on_behalf_of(self.hold):
-            return write()
+        with self._saving(state):
+            self._drain()
+            self._set_policy(state.run_id)
+            self.store.amend(self._persisted(state))
 
     def flush(self, state: State) -> None:
         """Wait until everything that was saved is durable; raises a CheckpointError if it will not be."""
+        with self._saving(state):
+            self._drain()
+            self.store.flush()
+
+    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
+        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
+        state, parts = about
+        with self._saving(state):
+            (self.queue or self.store).save_parts(state.run_id, parts)
+
+    @contextmanager
+    def _saving(self, state: State) -> Iterator[None]:
+        """Write on behalf of the owner; a failure becomes a CheckpointError that holds the State."""
         try:
             with on_behalf_of(self.hold):
-                self._drain()
-                self.store.flush()
+                yield
         except failures() as error:
-            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
-        if self.heeds_cancel and state.status is RunStatus.PAUSED:
-            self.stop_if_cancelled(state)
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def _drain(self) -> None:
         if self.queue is not None:
             self.queue.flush()
 
-    def unsaved(self, state: State, error: BaseException) -> CheckpointError:
+    def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
-        self._knows_policy = False  # a store need not remember the policy of a run that it could not begin
+        self._knows_policy = self._is_direct = False  # a store need not remember the policy of a run it could not begin
         if isinstance(error, StepConflictError) and self.hold is not None and self.store._has_lost(self.hold):
             failure: CheckpointError = lost(state.run_id)
             failure.__cause__ = None if isinstance(error, RunLostError) else error
@@ -257,6 +241,19 @@ class RunIO:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
         return state
 
+    def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
+        """Return the parts of a step of a run that were saved."""
+        return self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+
+    def drop_parts(self, about: tuple[str, int, bool]) -> None:
+        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
+        run_id, step, newer_too = about
+        if self.queue is not None:
+            with on_behalf_of(self.hold):
+                self.queue.drop_parts(run_id, step, newer_too=newer_too)
+        else:
+            self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+
     def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
         """Return what the store answers; raise a CheckpointError if it fails."""
         try:
@@ -271,35 +268,14 @@ class RunIO:
                 reason += " (a store says with CheckpointNotFoundError that a run is not there)"
             raise CheckpointError(run_id, reason) from error
 
-    # ------------------------------------------------------------------ parts of a step
-
-    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
-        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
-        state, parts = about
-        try:
-            with on_behalf_of(self.hold):
-                (self.queue or self.store).save_parts(state.run_id, parts)
-        except failures() as error:
-            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
-        if self.heeds_cancel and self.is_cancelled:
-            self.stop_if_cancelled(state)
-
-    def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
-        """Return the parts of a step of a run that were saved."""
-        return self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
-
-    def drop_parts(self, about: tuple[str, int, bool]) -> None:
-        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
-        run_id, step, newer_too = about
-        if self.queue is not None:
-            with on_behalf_of(self.hold):
-                self.queue.drop_parts(run_id, step, newer_too=newer_too)
-        else:
-            self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
-
     # ------------------------------------------------------------------ events
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where the run stands in the tree of all events."""
+        self._place = self._place or {"call_id": os.urandom(8).hex()}
+        return self._place
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Send an event to the observer: its type and its data."""
-        self.place = self.place or {"call_id": os.urandom(8).hex()}
         notify(self.observer, about[0], self._source, {**about[1], **self.place})

@@ -12,20 +12,12 @@ from inspect import isawaitable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._engine.context import RunContext
-from stategraph._engine.failures import end_early, handle, no_way_on, too_many_nodes
-from stategraph._engine.saving import (
-    LOOK_AGAIN,
-    drop_joined_parts,
-    emit,
-    flush,
-    heed_cancel,
-    save,
-    save_with_next,
-    show,
-)
+from stategraph._engine.context import LOOK_AGAIN, RunContext, context_of
+from stategraph._engine.endings import end_early, handle, no_way_on, too_many_nodes
+from stategraph._engine.events import announce_completion, announce_entry, emit, show
+from stategraph._engine.saving import drop_joined_parts, flush, heed_cancel, save, save_with_next
 from stategraph._graph.compiled import CompiledNode
-from stategraph._protocol.commands import Await, Delete, Save, Task
+from stategraph._protocol.commands import Await, Delete, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over, plain_key
@@ -42,13 +34,15 @@ _MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes lon
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
-    run.services.heeds_cancel = True
     try:
         steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
         if run.wanted:
-            from stategraph._engine.announce import announce_start  # imported when used, and before anything can fail
+            run.began_ns = clock.monotonic_ns()
+            yield from emit(run, EventType.GRAPH_START, run.state)
+            if hasattr(run.services.observer, "enter_node"):
+                from stategraph._engine.placing import placed  # imported when used: few observers do that
 
-            steps = yield from announce_start(run, steps)
+                steps = placed(run, steps)
         pausing = yield from steps
         if pausing is None:
             yield from _complete(run)
@@ -72,16 +66,15 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
-    enter, keep = run.path.append, run.services.save
+    enter, keep, hold = run.path.append, run.services.save, run.services.hold
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
-    if watched:
-        from stategraph._engine.announce import announce_completion, announce_entry  # here, not at every step
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
     recent, keeps_recent = run.recent, plan.saves and interval != 1
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
-    jot = _jotting(run)
+    jots = run.outer_step is None and interval == 1 and not plan.write_behind
+    jot = hold.holds.jotting(hold) if jots and hold is not None and hold.holds is not None else None
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -142,6 +135,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)
+            if hold is not None and hold.is_cancelled:
+                raise Stopped("it was cancelled")
         elif keeps_recent:
             recent.append(state)
         if asks and monotonic() >= look_at:
@@ -152,18 +147,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     return None
 
 
-def _jotting(run: RunContext) -> Callable[[int, bytes], None] | None:
-    """Return a function that notes for other processes which node is under way, if they can look."""
-    hold, plan = run.services.hold, run.plan
-    if hold is None or hold.holds is None or run.outer_step is not None or plan.interval != 1 or plan.write_behind:
-        return None
-    return hold.holds.jotting(hold)
-
-
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """Return the function of a node that wants a context, with the context of the step that is being made."""
-    from stategraph._engine.node_context import context_of  # imported when used: most nodes want none
-
     context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
     return lambda state: function(state, context)
 

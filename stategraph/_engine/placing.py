@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from stategraph._engine.context import RunContext
 from stategraph._protocol.commands import Await, Command, Gather, RunNode, StartNode, Task
 from stategraph._util.callables import failures
-from stategraph._values.reporting import report
+from stategraph._values.events import report
 
 _Answer = TypeVar("_Answer")
 _Enter: TypeAlias = Callable[[], Callable[[], object]]

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.failures import end_early
+from stategraph._engine.endings import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._progress.origins import GIVEN

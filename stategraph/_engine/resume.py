@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.events import emit
 from stategraph._engine.loop import run_from
-from stategraph._engine.owning import owning
-from stategraph._engine.past import with_all_keys
-from stategraph._engine.saving import emit, save
-from stategraph._engine.start import stamped, with_origins
+from stategraph._engine.pauses import check_answers, take_answer, take_answer_of_fork, to_be_answered
+from stategraph._engine.saving import check_saves, owning, save
+from stategraph._engine.start import stamped, with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
@@ -23,125 +23,71 @@ from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
-from stategraph.errors import CheckpointingDisabledError, SchemaError
+from stategraph.errors import SchemaError
 from stategraph.state import State, data_of, evolve, told, with_data
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
 
-def resume_with(
-    run: RunContext,
-    run_id: str,
-    updates: Mapping[str, Any] | None,
-    allow_changed: bool,
-    migrate: Mapping[str, str] | None,
-    pause: Pause | str | None = None,
-) -> Task[State]:
-    """Return the task that resumes a run as a user asks for it. Raises TypeError if something is of a wrong type."""
-    if updates is not None and not isinstance(updates, Mapping):
-        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
-    return resume(run, run_id, updates or {}, *checked_changes(allow_changed, migrate), _id_of(pause))
-
-
-def checked_changes(allow_changed: object, migrate: Mapping[str, str] | None) -> tuple[bool, Mapping[str, str]]:
-    """Return how a call goes on with a run of a graph that has changed. Raises TypeError if that is of a wrong type."""
-    if not isinstance(allow_changed, bool):
-        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
-    if migrate is not None and not isinstance(migrate, Mapping):
-        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
-    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
-    if wrong:
-        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
-    return allow_changed, migrate or {}
-
-
-def _id_of(pause: Pause | str | None) -> str | None:
-    """Return the id of the pause that is to be answered, None for whichever there is."""
-    found = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
-    if pause is not None and (not isinstance(found, str) or not found):
-        raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
-    return found
-
-
 def resume(
-    run: RunContext,
-    run_id: str,
-    updates: Mapping[str, Any],
-    allow_changed: bool,
-    migrate: Mapping[str, str] = NOTHING_GIVEN,
-    pause_id: str | None = None,
+    run: RunContext, run_id: str, updates: Mapping[str, Any] | None = None, pause: Pause | str | None = None
 ) -> Task[State]:
-    """Run on from the newest saved State of a run, with its data updated."""
-    check_given_id(run_id)
-    if not run.plan.saves:
-        raise CheckpointingDisabledError(run.plan.graph)
-    task = revived(run, run_id, updates, allow_changed, migrate, pause_id)
-    owned = owning(run, Hold(run_id), task, then_runs=True)
-    return _taking_over(run, run_id, updates, allow_changed, migrate, owned) if run.takes_over else owned
-
-
-def _taking_over(
-    run: RunContext,
-    run_id: str,
-    updates: Mapping[str, Any],
-    allow_changed: bool,
-    migrate: Mapping[str, str],
-    task: Task[State],
-) -> Task[State]:
-    """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
-    saved = yield (Load, run.services.load, run_id)
-    check_compatible(run.plan, renamed(run, saved, migrate), allow_changed)
-    fitting_saved(run, saved, updates)
-    return (yield from task)
-
-
-def resume_owned(
-    run: RunContext, run_id: str, allow_changed: bool = False, migrate: Mapping[str, str] = NOTHING_GIVEN
-) -> Task[State]:
-    """Do what `resume` does, as the owner of the run."""
-    return (yield from run_from(run, (yield from revived(run, run_id, NOTHING_GIVEN, allow_changed, migrate))))
-
-
-def revived(
-    run: RunContext,
-    run_id: str,
-    updates: Mapping[str, Any] = NOTHING_GIVEN,
-    allow_changed: bool = False,
-    migrate: Mapping[str, str] = NOTHING_GIVEN,
-    pause_id: str | None = None,
-    *,
-    turn: int = 0,
-) -> Task[CompiledNode | None]:
-    """Make the newest saved State of a run the State of the call; return the node that it stands after.
+    """Run on from the newest saved State of a run, with its data updated.
 
     Args:
         run: The call.
         run_id: The run.
         updates: Laid over its data.
-        allow_changed: Go on even if the graph has changed.
-        migrate: New names of nodes by their old ones.
-        pause_id: The id of the pause that is answered, if that is said.
-        turn: The number of the turn that is taken up, if turns are counted: it is saved with what is changed.
+        pause: The pause that is answered, or its id, if that is said.
+
+    Raises:
+        TypeError: an argument is of a wrong type.
+    """
+    if updates is not None and not isinstance(updates, Mapping):
+        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
+    pause_id = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
+    if pause is not None and (not isinstance(pause_id, str) or not pause_id):
+        raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
+    check_given_id(run_id)
+    check_saves(run.plan)
+    owned = owning(run, Hold(run_id), resume_owned(run, run_id, updates or {}, pause_id))
+    return _taking_over(run, run_id, updates or {}, owned) if run.takes_over else owned
+
+
+def _taking_over(run: RunContext, run_id: str, updates: Mapping[str, Any], task: Task[State]) -> Task[State]:
+    """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
+    saved = yield (Load, run.services.load, run_id)
+    check_compatible(run.plan, renamed(run, saved, run.migrate), run.allow_changed)
+    fitting_saved(run, saved, updates)
+    return (yield from task)
+
+
+def resume_owned(
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any] = NOTHING_GIVEN,
+    pause_id: str | None = None,
+    *,
+    turn: int = 0,
+) -> Task[State]:
+    """Do what `resume` does, as the owner of the run.
+
+    With `turn`, the number of the turn that is taken up, that is saved with what is changed.
     """
     began = clock.monotonic_ns()
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
-    if pause_id is not None or (updates and (loaded.pause is not None or loaded.progress is not None)):
-        from stategraph._engine.answering import check_answers  # imported when used: few runs pause
-
+    if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
-    run.allow_changed = allow_changed
-    saved = renamed(run, loaded, migrate)
-    check_compatible(run.plan, saved, allow_changed)
-    is_same = saved is loaded and not migrate and not turn
+    saved = renamed(run, loaded, run.migrate)
+    check_compatible(run.plan, saved, run.allow_changed)
+    is_same = saved is loaded and not run.migrate and not turn
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
     if saved.pause is not None and saved.pause.others:
-        from stategraph._engine.answering import to_be_answered
-
         saved = to_be_answered(saved, updates, pause_id)
-    return (yield from revive(run, saved, updates, is_same=is_same))
+    return (yield from run_from(run, (yield from revive(run, saved, updates, is_same=is_same))))
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
@@ -195,16 +141,14 @@ def revive(
     """
     saved = fitting_saved(run, saved, updates)
     step, pause, asked = saved.step, saved.pause, awaited(saved)
-    if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and saved.pause is not None):
-        from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
-
+    if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and pause is not None):
         saved, updates = yield from take_answer(run, saved, updates)
         is_same = False
-    elif saved.pause is not None or saved.progress is not None:
-        from stategraph._engine.pauses import take_answer_of_fork
-
+    else:
         updates = yield from take_answer_of_fork(run, saved, updates)
-    saved = _open_to_answers(saved, updates)
+    progress = saved.progress
+    if progress is not None and not progress.answered.isdisjoint(updates):  # these may answer again
+        saved = evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
     updates = fitting(run, updates, saved)
     all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)
@@ -213,7 +157,7 @@ def revive(
         data = lay_over(unsaved, data)
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
-    run.has_joined_parts = run.plan.loads_parts  # perhaps: whoever made this State may not have come to drop them
+    run.has_joined_parts = run.plan.loads_parts  # perhaps: the call that made this State may have died before
     amends = saved.step == step
     if amends:
         is_answer = asked is not None and (asked is pause or asked.response_param in updates)
@@ -244,11 +188,3 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     replaced = {key: (values[key],) if key in values else () for key in given}
     earlier = state.progress.replaced if state.progress else {}
     return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
-
-
-def _open_to_answers(saved: State, updates: Mapping[str, Any]) -> State:
-    """Return the State with the given keys as possible answers again."""
-    progress = saved.progress
-    if progress is None or progress.answered.isdisjoint(updates):
-        return saved
-    return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))

@@ -1,43 +1,106 @@
-"""What a run does beside its steps: report events, show States to who iterates over it, save."""
+"""Owning a run, and saving it outside of the hot loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
+from weakref import ref
 
-from stategraph._engine.context import RunContext
-from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Command, Flush, Load, Notify, Parts, Show, Task
+from stategraph._engine.context import LOOK_AGAIN, RunContext
+from stategraph._engine.events import emit
+from stategraph._graph.compiled import CompiledGraph
+from stategraph._owners.holds import Hold, let_go
+from stategraph._protocol.commands import Amend, Command, Flush, Load, Own, Parts, Sleep, Stopped, Task
 from stategraph._values import clock
-from stategraph._values.events import EventType
+from stategraph._values.events import EventType, notify
+from stategraph.errors import CheckpointingDisabledError, CheckpointNotFoundError, RunBusyError
 from stategraph.state import State
 
-
-def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
-    """Report an event of the run, with its last State; what has ended now, with how long it took."""
-    if type in run.wanted:
-        data = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node, "status": state.status.value}
-        if began_ns is not None:
-            data["took"] = seconds_since(began_ns)
-        yield (Notify, run.services.notify, (type, {**data, **more}))
+_SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
 
 
-def seconds_since(began_ns: int) -> float:
-    """Return how many seconds have passed since a time of clock.monotonic_ns."""
-    return (clock.monotonic_ns() - began_ns) / 1e9
+def check_saves(plan: CompiledGraph) -> None:
+    """Raise CheckpointingDisabledError if a graph saves nothing."""
+    if not plan.saves:
+        raise CheckpointingDisabledError(plan.graph)
 
 
-def tell(run: RunContext, type: EventType, run_id: str, step: int, node: str, about: Mapping[str, Any]) -> Task[None]:
-    """Report an event that happens in the middle of a step."""
-    if type in run.wanted:
-        yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
+# --------------------------------------------------------------------------- owning
 
 
-def show(run: RunContext, state: State) -> Task[None]:
-    """Show a State to the caller who iterates over the run. A nested run shows nothing: it is one step."""
-    if run.shows:
-        yield (Show, None, state)
+def owning(run: RunContext, hold: Hold, task: Task[Any], *, takes_up: bool = True) -> Task[Any]:
+    """Return a task that is done as the owner of a run, if runs are saved.
+
+    Args:
+        run: The call.
+        hold: What the run is owned by.
+        task: The task. It begins once the run is owned, and however it ends, the owner lets go of the run.
+        takes_up: Whether it goes on with a run that was cancelled.
+    """
+    return _owning(run, hold, task, takes_up) if run.plan.saves else task
+
+
+def _owning(run: RunContext, hold: Hold, task: Task[Any], takes_up: bool) -> Task[Any]:
+    try:
+        yield from _own(run, hold)
+        if takes_up:
+            yield from take_up(run)
+        return (yield from task)
+    except GeneratorExit:
+        hold.is_abandoned = True
+        raise
+    finally:
+        let_go(hold)
+
+
+def _own(run: RunContext, hold: Hold) -> Task[None]:
+    """Become the owner of the run, as soon as nobody else is, or at once if it is to be taken over."""
+    waited, delay = 0.0, _SOONEST
+    while True:
+        try:
+            yield (Own, run.services.own, (hold, run.takes_over))
+            break
+        except RunBusyError as busy:
+            if waited >= run.patience:
+                raise
+            run.waits_since = run.waits_since or clock.to_datetime(clock.now_ns())
+            try:
+                yield (Sleep, None, min(delay, run.patience - waited))
+            except Stopped:
+                raise busy from None
+            waited += delay
+            delay = min(2 * delay, _LATEST)
+    hold.call = ref(run)
+    if EventType.LEASE_LATE in run.wanted:
+        hold.tell = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
+
+
+def take_up(run: RunContext) -> Task[None]:
+    """Go on with a run, also if it was cancelled."""
+    hold = run.services.hold
+    if hold is not None and hold.is_cancelled:
+        yield (Amend, run.services.write, partial(run.services.store._take_up, hold))
+
+
+def heed_cancel(run: RunContext) -> Task[float]:
+    """Stop the run if it was cancelled; return when to ask again, as time.monotonic tells it."""
+    yield (Load, run.services.stop_if_cancelled, None)
+    return monotonic() + LOOK_AGAIN
+
+
+# --------------------------------------------------------------------------- loading and saving
+
+
+def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
+    """Return the newest saved State of the run, None if there is none."""
+    if not run.plan.saves:
+        return None
+    try:
+        saved: State = yield (Load, run.services.load, run_id)
+    except CheckpointNotFoundError:
+        return None
+    return saved
 
 
 def save(run: RunContext, command: Command, state: State) -> Task[None]:
@@ -51,7 +114,7 @@ def save(run: RunContext, command: Command, state: State) -> Task[None]:
 
 
 def save_with_next(run: RunContext, state: State) -> None:
-    """Have a State that is not saved yet saved with the one after it, for the story, which tells what was loaded."""
+    """Have a State that is not saved yet saved with the one after it, so that the history includes it."""
     if state is not run.saved and state is not run.found:
         run.services.save_with_next(state)
 
@@ -60,21 +123,6 @@ def flush(run: RunContext, state: State) -> Task[None]:
     """Wait until all that was saved is durable, if saves are done later."""
     if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
-
-
-def take_up(run: RunContext, hold: Hold) -> Task[None]:
-    """Go on with a run that was cancelled."""
-    yield (Amend, run.services.take_up, hold)
-
-
-LOOK_AGAIN = 0.05
-"""Seconds after which a run that saves nothing meanwhile is asked again whether it was cancelled."""
-
-
-def heed_cancel(run: RunContext) -> Task[float]:
-    """Stop the run if it was cancelled; return when to ask again, as time.monotonic tells it."""
-    yield (Load, run.services.stop_if_cancelled, run.state)
-    return monotonic() + LOOK_AGAIN
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:

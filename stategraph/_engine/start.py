@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.owning import owning
+from stategraph._engine.saving import newest_of, owning, save
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Load, Task
+from stategraph._protocol.commands import Amend, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointNotFoundError
+from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, time_ns_of, told, with_data
 
 _Keys: TypeAlias = Collection[str]
@@ -22,8 +23,7 @@ _Keys: TypeAlias = Collection[str]
 
 def execute(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Run a State from the entry point to an exit point; with `restart` also one of a run that is not complete."""
-    task = _admitted(run, state, restart=restart)
-    return owning(run, Hold(id_of(state)), task, then_runs=True)
+    return owning(run, Hold(id_of(state)), begin(run, state, restart=restart))
 
 
 def id_of(state: object) -> str:
@@ -35,12 +35,8 @@ def id_of(state: object) -> str:
 
 def begin(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Do what `execute` does, as the owner of the run."""
-    yield from _admitted(run, state, restart=restart)
-    return (yield from run_from(run, None))
-
-
-def _admitted(run: RunContext, state: State, *, restart: bool) -> Task[None]:
     run.state = yield from admit(run, state, restart=restart)
+    return (yield from run_from(run, None))
 
 
 def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
@@ -50,30 +46,21 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     put: _Keys = ()
     gone: _Keys = ()
     if not is_new:
-        from stategraph._engine.past import continued  # imported when used: few States have a past
-
-        before, state, put, gone = yield from continued(run, state, restart=restart)
+        before, state, put, gone = yield from _continued(run, state, restart=restart)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
-    started = stamped(run, with_data(state, with_defaults(run, given)))
+    started = evolve(stamped(run, with_data(state, with_defaults(run, given))), checkpoint_node="")
     if run.labels:
         started = evolve(started, labels=run.labels)
-    started = with_origins(run, evolve(started, checkpoint_node=""), before, put, gone)
+    started = with_origins(run, started, before, put, gone)
     if not run.plan.saves:
         return started
     if is_new:
-        saved = yield from _check_new(run, state, started)
-        if saved is not None and not run.labels:  # as submitted
-            started = evolve(started, labels=saved.labels)
-        if saved is not None and _is_submitted(saved, started):
-            run.found = started = evolve(started, _time_ns=time_ns_of(saved))
-        else:
-            run.services.save_with_next(started)
-    else:
-        from stategraph._engine.past import replace_newest
-
-        yield from replace_newest(run, started)
+        return (yield from _as_submitted(run, state, started))
+    if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
+        yield (Parts, run.services.drop_parts, (started.run_id, started.step + 1, True))
+    yield from save(run, (Amend, run.services.amend, started), started)
     return started
 
 
@@ -81,26 +68,6 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     """Return the data, with the graph's defaults where they have no value."""
     defaults = run.plan.defaults
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
-
-
-def _check_new(run: RunContext, state: State, started: State) -> Task[State | None]:
-    """Return the State that the store holds of a run that is to begin: as given, or as submitted.
-
-    Raises RunExistsError if it holds another one.
-    """
-    try:
-        saved: State = yield (Load, run.services.load, state.run_id)
-    except CheckpointNotFoundError:
-        return None
-    from stategraph._engine.past import check_same  # imported when used: a run seldom begins twice
-
-    check_same(run, saved, state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved)))
-    return saved
-
-
-def _is_submitted(saved: State, started: State) -> bool:
-    """Return whether a State that is the same as the saved one was saved as the input of the run already."""
-    return saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels)
 
 
 def stamped(run: RunContext, state: State) -> State:
@@ -113,9 +80,7 @@ def stamped(run: RunContext, state: State) -> State:
     return evolve(told(state, by=run.by), graph=plan.graph, structure=plan.structure, **fresh)
 
 
-def with_origins(
-    run: RunContext, state: State, before: State, put: Collection[str] = (), gone: Collection[str] = ()
-) -> State:
+def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), gone: _Keys = ()) -> State:
     """Return a State with the origins of its keys, after something other than a node has changed it.
 
     Args:
@@ -130,3 +95,98 @@ def with_origins(
     from stategraph._progress.origins import Written, accounted
 
     return accounted(state, before, Written(put, gone), run.plan.persist, run.plan.defaults)
+
+
+def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
+    """Return the State that begins a run, as it is saved if the run was submitted or has begun in the same way.
+
+    Raises:
+        RunExistsError: The store has another run of this id.
+    """
+    saved = yield from newest_of(run, state.run_id)
+    if saved is not None:
+        from stategraph._values.sameness import differing_items  # imported when used: a run seldom begins twice
+
+        as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
+        has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
+        if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may refuse to be compared
+            raise RunExistsError(state.run_id, run.plan.store)
+        if not run.labels:
+            started = evolve(started, labels=saved.labels)
+        if saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels):
+            run.found = evolve(started, _time_ns=time_ns_of(saved))
+            return run.found
+    run.services.save_with_next(started)
+    return started
+
+
+# --------------------------------------------------------------------------- States with a past
+
+
+def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[State, State, _Keys, _Keys]]:
+    """Compare a State that has a past with its checkpoint.
+
+    Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
+
+    Returns:
+        The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
+
+    Raises:
+        GraphMismatchError: a run of another graph, which could still go on there, would be lost.
+        RunExistsError: the run is not complete, and is not to be begun again.
+    """
+    newest = yield from newest_of(run, state.run_id)
+    check_not_of_another(run, newest)
+    if newest is not None and not restart:
+        _check_complete(run, newest, state)
+    progress = state.progress
+    if progress is None:
+        return state, state, (), ()
+    from stategraph._values.sameness import differing_items  # imported when used: a plain resume compares nothing
+
+    new = set() if newest is None else differing_items(newest, state).keys()
+    left = evolved(progress.without_step(), answered=progress.answered - new)
+    # Where it is not what was saved last, all keys are new.
+    is_newest = newest is not None and newest.step == state.step
+    saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
+    all_keys, changes = yield from with_all_keys(run, saved, differing_items(saved, state))
+    made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
+    state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
+    return all_keys, state, changes.keys(), saved.keys() - state.keys()
+
+
+def _check_complete(run: RunContext, newest: State, state: State) -> None:
+    """Raise RunExistsError if a run that has begun and is not complete would be left where it stands.
+
+    A State that was made by hand for a step after the newest one is accepted.
+    """
+    is_of_run = state.graph is not None or state.step <= newest.step
+    if is_of_run and newest.graph is not None and newest.status is not RunStatus.COMPLETED:
+        raise RunExistsError(newest.run_id, run.plan.store, newest.status.value)
+
+
+def check_not_of_another(run: RunContext, newest: State | None) -> None:
+    """Raise GraphMismatchError if a run is one of another graph and not complete."""
+    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
+        return
+    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
+    way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
+    raise GraphMismatchError(newest.run_id, (change,), way_out)
+
+
+def with_all_keys(
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
+) -> Task[tuple[State, Mapping[str, Any]]]:
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+    Args:
+        run: The run.
+        saved: The State.
+        updates: Keys that are given.
+        inputs: What the run began with, where that is known.
+    """
+    if saved.progress is None or not saved.progress.origins:
+        return saved, updates
+    from stategraph._engine.recompute import whole
+
+    return (yield from whole(run, saved, updates, inputs))

@@ -10,15 +10,13 @@ from typing import Any, ClassVar, cast
 
 import attrs
 
-from stategraph._engine.announce import announce_failure, announce_parts
-from stategraph._engine.context import RunContext
-from stategraph._engine.node_context import context_of, kept_name
-from stategraph._engine.saving import LOOK_AGAIN, show, tell
+from stategraph._engine.context import LOOK_AGAIN, RunContext, context_of, kept_name
+from stategraph._engine.events import announce_failure, announce_parts, show, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
+from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task
 from stategraph._protocol.limited import limited
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
@@ -251,7 +249,7 @@ class StepExecution:
 
     def tell(self, type: EventType, **about: Any) -> Task[None]:
         """Report an event of this step."""
-        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
+        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Emit a chunk: it is seen at once, and kept with the run until the node has finished.
@@ -266,7 +264,7 @@ class StepExecution:
         yield from show(self.run, self.run.state)
         services = self.run.services
         if services.hold is not None and (services.is_cancelled or monotonic() >= self._look_at):
-            yield from self.stored((Load, services.stop_if_cancelled, self.run.state))
+            yield from self.stored((Load, services.stop_if_cancelled, None))
             self._look_at = monotonic() + LOOK_AGAIN
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
@@ -328,6 +326,7 @@ class StepExecution:
             yield from run.outer_step.keep_incoming(at_last=at_last)
         yield from self.stored((Save, run.services.save, run.state))
         run.saved = run.state
+        self._heed_cancel()
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of the parts that were finished before, made of the same as now, by their labels."""
@@ -353,6 +352,12 @@ class StepExecution:
             run.unsaved_parts += parts
         elif parts:
             yield from self.stored((Parts, run.services.save_parts, (run.state, parts)))
+            self._heed_cancel()
+
+    def _heed_cancel(self) -> None:
+        """Raise Stopped if a save has found the run cancelled."""
+        if self.run.services.is_cancelled:
+            raise Stopped("it was cancelled")
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""

@@ -8,12 +8,11 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.endings import move_notes
 from stategraph._engine.loop import run_from
-from stategraph._engine.past import with_all_keys
-from stategraph._engine.rescue import with_notes
 from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
-from stategraph._engine.start import stamped, with_defaults, with_origins
+from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
@@ -187,18 +186,20 @@ def run_nested(
         inputs: What it begins with, or began with.
         updates: Laid over the data of the saved State.
     """
-    services, step = run.services.nested(plan.graph, plan.persist), about.step
+    step, place = about.step, {}
     if run.wanted:
-        outer = {"parent_run_id": step.state.run_id, "parent_step": step.state.step + 1, "parent_node": step.name}
-        services.place = {**run.services.place, **outer}
-    nested = RunContext(plan, services, run.wanted, signal=run.signal)
-    nested.nested_path, nested.allow_changed = about.path, run.allow_changed
+        place = {"parent_run_id": step.state.run_id, "parent_step": step.state.step + 1, "parent_node": step.name}
+    services = run.services.nested(plan.graph, plan.persist, **place)
+    nested = RunContext(plan, services, run.wanted, signal=run.signal, allow_changed=run.allow_changed)
+    nested.nested_path = about.path
     nested.outer_step, nested.outermost = step, run.outermost or run.plan.graph
     nested.state = _begun(nested, about, inputs) if saved is None else saved
     try:
         return (yield from _go_on(nested, about, saved, inputs, updates))
     except RunCancelledError as error:
-        raise with_notes(Stopped(error.reason), error) from error.__cause__
+        stopped = Stopped(error.reason)
+        move_notes(error, stopped)
+        raise stopped from error.__cause__
     except (CheckpointError, GraphMismatchError, SchemaError) as error:
         if isinstance(error, SchemaError) and not error.run_id:
             raise

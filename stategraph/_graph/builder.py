@@ -24,7 +24,7 @@ from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph._values.outline import Structures
+    from stategraph._values.progress import Structures
     from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from stategraph._graph.compiled import NodePolicies
-from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes.base import Node
 
 _FUNCTION = NodeOutline()

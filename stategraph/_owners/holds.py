@@ -1,4 +1,4 @@
-"""Holds: who owns which run of a store, within this process.
+"""Who owns which run of a store, within this process.
 
 One call at a time works on a run. It owns the run, and all that is nested in it, from before it first asks the store
 until it has returned. What it writes carries its hold, and a store refuses what carries one that is lost.
@@ -6,14 +6,17 @@ until it has returned. What it writes carries its hold, and a store refuses what
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, wraps
+from typing import Any, Protocol, TypeAlias, cast
+
+import attrs
 
 from stategraph._values import clock
 from stategraph._values.ids import given_id
@@ -25,7 +28,11 @@ _LOOK_AGAIN = 0.0005  # seconds after which a write by hand is looked at again
 LONGEST_WRITE = 5.0
 """Seconds that a write by hand may take."""
 
+Fence: TypeAlias = tuple[int, bool]
+"""What changes whenever a run is taken from its owner, and whether the run was cancelled and not taken up since."""
 
+
+@attrs.define(eq=False)
 class Hold:
     """What a call has of a run that it owns.
 
@@ -37,33 +44,37 @@ class Hold:
     Attributes:
         store: The store that has given it out.
         since_ns: When; nanoseconds since 1970, UTC.
-        fence: How often the run had been taken from its owners by then, where the store counts that.
+        fence: The fence of the run, where the store has one.
         byte: What is locked for it in a file, where processes share the store; 0 before anything is.
-        is_settled: Whether all is done that makes it the hold on the run.
+        is_settled: Whether its fence is that of the run, as far as this process knows.
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         is_abandoned: Whether a finaliser releases it, which does no I/O.
         holds: What it is released from.
         call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
-        tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
-        lock: Held while a store that cannot look at the hold itself is written to.
+        tell: Tells an observer of the run that it may be lost soon, if there is one.
+        lock: Is acquired while a store that cannot look at the hold itself is written to.
     """
 
-    __slots__ = (
-        *("byte", "fence", "holds", "is_abandoned", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled"),
-        *("call", "lock", "run_id", "since_ns", "store", "tell"),
-    )
+    run_id: str
+    is_brief: bool = attrs.field(default=False, kw_only=True)
+    is_by_hand: bool = attrs.field(default=False, kw_only=True)
+    store: object = attrs.field(default=None, init=False)
+    since_ns: int = attrs.field(init=False)
+    fence: int = attrs.field(default=0, init=False)
+    byte: int = attrs.field(default=0, init=False)
+    is_settled: bool = attrs.field(default=False, init=False)
+    is_lost: bool = attrs.field(default=False, init=False)
+    is_cancelled: bool = attrs.field(default=False, init=False)
+    is_abandoned: bool = attrs.field(default=False, init=False)
+    holds: Holds | None = attrs.field(default=None, init=False)
+    call: Callable[[], Any] | None = attrs.field(default=None, init=False)
+    tell: Callable[[dict[str, object]], None] | None = attrs.field(default=None, init=False)
+    lock: threading.RLock | None = attrs.field(default=None, init=False)
 
-    def __init__(self, run_id: str, *, is_brief: bool = False, is_by_hand: bool = False) -> None:
-        self.run_id, self.is_brief, self.is_by_hand = run_id, is_brief, is_by_hand
-        self.since_ns = clock.now_ns()
-        self.store: object = None
-        self.holds: Holds | None = None
-        self.fence = self.byte = 0
-        self.is_lost = self.is_settled = self.is_cancelled = self.is_abandoned = False
-        self.lock: threading.RLock | None = None
-        self.tell: Callable[[dict[str, object]], None] | None = None
-        self.call: Callable[[], Any] | None = None
+    @since_ns.default
+    def _now(self) -> int:
+        return clock.now_ns()
 
     def check(self) -> None:
         """Raise RunLostError if the run was taken away."""
@@ -92,39 +103,49 @@ acting = _Acting()
 
 
 class Holds:
-    """The runs of one store that are owned in this process."""
+    """The runs of one store that are owned in this process: all there is of it where no other process can own one."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
         self._cancelled: dict[str, str | None] = {}
         self._most_cancelled = _MANY_CANCELLED
-        self.renew()
+        self._lock = threading.RLock()  # an abandoned stream may release its run while it is acquired
         _all.add(self)
 
-    def renew(self) -> None:
-        """Own nothing, in a forked child: its parent does."""
-        self._lock = threading.RLock()  # an abandoned stream may release its run while it is held
-        held = list(self._by_run.values())
-        self._by_run.clear()
-        for hold in held:
+    def own_nothing(self) -> None:
+        """Leave all to the parent, in a forked child."""
+        self._lock = threading.RLock()
+        for hold in self._by_run.values():
             hold.is_lost = True
+        self._by_run.clear()
+
+    # ------------------------------------------------------------------ owning
 
     def get(self, run_id: str) -> Hold | None:
-        """Return the hold on a run, if somebody owns it."""
+        """Return the hold on a run, if somebody here owns it."""
         return self._by_run.get(run_id)
 
-    def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
-        """Make this the hold on its run; return the one that has lost it.
+    def own(self, hold: Hold, table: Any, *, take_over: bool) -> None:
+        """Make this the hold on its run.
 
         Raises:
             RunBusyError: somebody else owns it, and it is not to be taken over.
-            RunLostError: whoever wanted it is gone.
+            CheckpointError: it cannot be told who does.
+        """
+        self.take(hold, take_over=take_over)
+
+    def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
+        """Make this the hold on its run in this process; return the one that has lost it.
+
+        Raises:
+            RunBusyError: somebody else owns it, and it is not to be taken over.
+            RunLostError: the owner has let go already.
         """
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
                 raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            hold.holds = self  # first: whoever lets go now waits for the lock, or was seen by the next line
+            hold.holds = self  # first: to let go now waits for the lock, or was seen by the next line
             hold.check()
             if other is not None:
                 other.is_lost = True
@@ -134,6 +155,45 @@ class Holds:
             with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
                 pass
         return other
+
+    def release(self, hold: Hold) -> None:
+        """Forget a hold, if it is the one on its run."""
+        with self._lock:
+            if self._by_run.get(hold.run_id) is hold:
+                del self._by_run[hold.run_id]
+
+    def drop_lost(self, run_id: str, table: Any) -> None:
+        """Forget the hold on a run that another process has taken over."""
+        other = self._by_run.get(run_id)
+        if other is not None and other.is_settled and table.fence(run_id)[0] != other.fence:
+            other.is_lost = True
+            self.release(other)
+
+    def settle(self, hold: Hold) -> bool:
+        """Own a run for good that was only owned for a write; return whether there was anything to do."""
+        return False
+
+    def owner(self, run_id: str, table: Any) -> Owner | None:
+        """Return who owns a run, here or elsewhere."""
+        hold = self.get(run_id)
+        return None if hold is None else hold.owner
+
+    def owned_ids(self, table: Any) -> Collection[str] | None:
+        """Return the ids of all runs that somebody owns; None where each run has to be looked at."""
+        return None
+
+    def orphans(self, graph: str) -> Iterator[Hold] | None:
+        """Own one run of a graph after the other that was left unfinished; None where each has to be tried."""
+        return None
+
+    def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
+        """Return a function that notes for other processes which node is under way; None if they do not look."""
+        return None
+
+    def leave(self) -> None:
+        """Let go of all that this process has: the store is closed."""
+
+    # ------------------------------------------------------------------ cancelling, where the store does not keep that
 
     def cancel(self, run_id: str, by: str | None, kept: Callable[[], Iterable[str]]) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled.
@@ -153,11 +213,10 @@ class Holds:
 
     def _forget_gone(self, kept: Callable[[], Iterable[str]]) -> None:
         """Forget which runs were cancelled, of those that nobody owns and that are not there any more."""
+        there = {*kept()}
         with self._lock:
-            gone = self._cancelled.keys() - self._by_run.keys()
-        gone.difference_update(kept())
-        with self._lock:
-            self._cancelled = {run_id: by for run_id, by in list(self._cancelled.items()) if run_id not in gone}
+            there.update(self._by_run)
+            self._cancelled = {run_id: by for run_id, by in self._cancelled.items() if run_id in there}
             self._most_cancelled = max(_MANY_CANCELLED, 2 * len(self._cancelled))
 
     def cancelled_by(self, run_id: str) -> str | None:
@@ -170,55 +229,33 @@ class Holds:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
 
-    def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
-        """Return a function that notes for other processes which node is under way; None if they do not look."""
-        return None
-
-    def release(self, hold: Hold) -> None:
-        """Forget a hold, if it is the one on its run."""
-        with self._lock:
-            if self._by_run.get(hold.run_id) is hold:
-                del self._by_run[hold.run_id]
-
 
 _all: weakref.WeakSet[Holds] = weakref.WeakSet()
 
 
-def _renew_all() -> None:
+def _after_in_child() -> None:
     this_process.cache_clear()
     for holds in list(_all):
-        holds.renew()
+        holds.own_nothing()
 
 
+def _at_exit() -> None:
+    for holds in list(_all):
+        holds.leave()
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):  # not where there are no forks
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_after_in_child)
 
 
-def is_acting(store: object, run_id: str) -> bool:
-    """Return whether this thread writes to a run, or to what is nested in it, on behalf of its owner."""
-    hold = acting.hold
-    return hold is not None and hold.store is store and hold.run_id == given_id(run_id)
+# --------------------------------------------------------------------------- owning runs of a store
 
 
 class Owning(Protocol):
     """A store, as whoever owns runs of it sees it."""
 
     def _own(self, hold: Hold, /, *, take_over: bool) -> None: ...
-
-
-@contextmanager
-def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
-    """Own a run for a single write by hand, unless this thread writes on behalf of its owner already."""
-    if is_acting(store, run_id):
-        yield cast(Hold, acting.hold)
-        return
-    hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
-    try:
-        own(store, hold, take_over=take_over)
-        with on_behalf_of(hold):
-            yield hold
-    finally:
-        let_go(hold)
 
 
 def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
@@ -263,6 +300,43 @@ def let_go(hold: Hold) -> None:
 
 
 @contextmanager
+def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
+    """Own a run for a single write by hand, unless this thread writes on behalf of its owner already."""
+    if is_acting(store, run_id):
+        yield cast(Hold, acting.hold)
+        return
+    hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
+    try:
+        own(store, hold, take_over=take_over)
+        with on_behalf_of(hold):
+            yield hold
+    finally:
+        let_go(hold)
+
+
+@contextmanager
+def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
+    """Own those of these runs that nobody owns, for a single write by hand; return what there is of them, by run."""
+    holds: dict[str, Hold] = {}
+    with ExitStack() as stack:
+        for run_id in run_ids:
+            hold = Hold(run_id, is_brief=True, is_by_hand=True)
+            stack.callback(let_go, hold)
+            try:
+                store._own(hold, take_over=False)
+            except RunBusyError:
+                continue
+            holds[run_id] = hold
+        yield holds
+
+
+def is_acting(store: object, run_id: str) -> bool:
+    """Return whether this thread writes to a run, or to what is nested in it, on behalf of its owner."""
+    hold = acting.hold
+    return hold is not None and hold.store is store and hold.run_id == given_id(run_id)
+
+
+@contextmanager
 def on_behalf_of(hold: Hold | None) -> Iterator[None]:
     """Write to stores on behalf of the owner of a run, in this thread."""
     before, acting.hold = acting.hold, hold
@@ -279,6 +353,42 @@ def lost(run_id: str) -> RunLostError:
         "nothing more of this call is saved; load the run to see how it stands"
     )
     return RunLostError(run_id, reason)
+
+
+# --------------------------------------------------------------------------- stores that know nothing of owners
+
+_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
+
+
+def guard_writes(store: type, contract: type) -> None:
+    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract: what
+    writes to a run is for its owner only."""
+    for name in _WRITES:
+        method = getattr(store, name)
+        if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):
+            setattr(store, name, _guarded(method))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a store as one for the owner of a run: a State of it, or several, or its id is the first
+    argument."""
+
+    @wraps(method)
+    def write(store: Any, *arguments: Any, take_over: bool = False, **named: Any) -> Any:
+        about = next(iter((*arguments, *named.values())), None)
+        first = about[0] if isinstance(about, list | tuple) and about else about  # of several States
+        run_id = first if isinstance(first, str) else getattr(first, "run_id", None)
+        if not isinstance(run_id, str):
+            return method(store, *arguments, **named)  # which says what is wrong with it
+        with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
+            hold.check()
+            return method(store, *arguments, **named)
+
+    write.is_guarded = True  # type: ignore[attr-defined]
+    return write
+
+
+# --------------------------------------------------------------------------- this process
 
 
 @cache

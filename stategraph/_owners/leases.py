@@ -7,23 +7,21 @@ runs at once, by the clock of the server, and a lease of a process that is not t
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 
-from stategraph._owners.holds import Hold, busy, host_name
-from stategraph._owners.shared import SharedHolds
+from stategraph._owners.holds import Fence, Hold, Holds, busy, host_name, let_go
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
@@ -88,7 +86,7 @@ class Lease:
 class Leases(Protocol):
     """The leases that a server keeps."""
 
-    def fence(self, run_id: str) -> tuple[int, bool]:
+    def fence(self, run_id: str) -> Fence:
         """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
@@ -112,31 +110,52 @@ class Leases(Protocol):
     def end_worker(self, worker: Worker) -> None:
         """Say that a process has ended: all that it has is free."""
 
-    def is_in_use(self) -> bool:
-        """Return whether this thread asks the server already, further down its stack."""
+
+@attrs.frozen
+class Claim:
+    """A run that a sweeper has come to.
+
+    Attributes:
+        number: How old the run is: older ones have lower numbers.
+        run_id: The run; None if another sweeper was faster.
+        is_cancelled: Whether it is cancelled.
+        left: The numbers, of those that the sweeper has tried, whose runs are still active.
+    """
+
+    number: int
+    run_id: str | None
+    is_cancelled: bool
+    left: list[int]
 
 
-Claimed: TypeAlias = "Callable[[LeaseHolds, str], Iterator[Hold]]"
+class Claims(Protocol):
+    """Leases runs that were left unfinished."""
+
+    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
+        """Lease the oldest active run of a graph that no process owns which is there, but for those with these numbers.
+
+        Runs that others claim at the same time are not waited for. None if there is no such run.
+        """
+
+    def workers_at(self, machine: str) -> list[Worker]:
+        """Return the processes of a machine that have said that they are there."""
 
 
-class LeaseHolds(SharedHolds[Leases]):
+class LeaseHolds(Holds):
     """The runs that are owned in this process, with leases that keep other processes out.
 
     Args:
         leases: Where they are kept.
-        seconds: How long they hold without being renewed.
-        claims: Owns one run of a graph after the other that was left unfinished, if the server has a way for it.
+        seconds: How long they are valid without being renewed.
+        claims: Leases runs that were left unfinished, if the server has a way for it.
     """
 
-    def __init__(self, leases: Leases, seconds: float, claims: Claimed | None = None) -> None:
-        self._leases, self._seconds, self._claims = leases, seconds, claims
+    def __init__(self, leases: Leases, seconds: float, claims: Claims | None = None) -> None:
         super().__init__()
-        _all.add(self)
+        self._leases, self._seconds, self._claims = leases, seconds, claims
+        self._begin()
 
-    def renew(self) -> None:
-        for hold in list(self._by_run.values()):
-            hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
-        super().renew()
+    def _begin(self) -> None:
         self._worker: Worker | None = None
         self._renewed = self._sure_until = -float("inf")
         self._to_free: dict[int, str] = {}
@@ -145,22 +164,22 @@ class LeaseHolds(SharedHolds[Leases]):
         self._is_renewing = False
         self._thread: threading.Thread | None = None
 
+    def own_nothing(self) -> None:
+        for hold in self._by_run.values():
+            hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
+        super().own_nothing()
+        self._begin()
+
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Leases, *, take_over: bool) -> None:
-        """Make this the hold on its run. A write by hand finds out itself whether somebody has leased the run.
-
-        Raises:
-            RunBusyError: somebody else owns it, and it is not to be taken over.
-            CheckpointError: the server cannot be asked.
-        """
+        """Make this the hold on its run. A write by hand finds out itself whether somebody has leased the run."""
         if hold.fence and self._by_run.get(hold.run_id) is hold:  # it is claimed
             return
         self.drop_lost(hold.run_id, table)
         self.take(hold, take_over=take_over)
-        hold.fence = 0
         try:
-            if not hold.is_by_hand or take_over:
+            if take_over or not hold.is_by_hand:
                 self._lease(hold, take_over=take_over)
             hold.is_settled = True
         except BaseException:
@@ -181,26 +200,18 @@ class LeaseHolds(SharedHolds[Leases]):
         return True
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
-        worker = self.present()
+        worker, instead = self.present(), 0
         hold.fence = new_fence()  # first: whatever comes, it is let go of by this number
-        try:
-            hold.is_cancelled = self._acquired(hold, worker, take_over=take_over)
-        except RunBusyError:
-            hold.fence = 0
-            raise
-        hold.check()
-
-    def _acquired(self, hold: Hold, worker: Worker, *, take_over: bool) -> bool:
-        """Lease a run; return whether it is cancelled."""
-        instead = 0
         while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
             other = self._leases.lease(hold.run_id)
             hold.check()  # or it would take the run from who has taken it from this one
             # A lease of this process is of somebody here who has lost the run, and may be about to come.
             if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
+                hold.fence = 0
                 raise busy(hold.run_id, other.owner, 0.0)
             instead = 0 if other is None else other.fence
-        return cancelled
+        hold.is_cancelled = cancelled
+        hold.check()
 
     def release(self, hold: Hold) -> None:
         super().release(hold)
@@ -223,7 +234,6 @@ class LeaseHolds(SharedHolds[Leases]):
             self._to_free.pop(fence, None)
 
     def owner(self, run_id: str, table: Leases) -> Owner | None:
-        """Return who owns a run, here or elsewhere."""
         lease = table.lease(run_id)
         if lease is not None and lease.is_held and lease.fence not in self._to_free:
             return lease.owner
@@ -250,11 +260,38 @@ class LeaseHolds(SharedHolds[Leases]):
     # ------------------------------------------------------------------ claiming
 
     def orphans(self, graph: str) -> Iterator[Hold] | None:
-        return None if self._claims is None else self._claims(self, graph)
+        return None if self._claims is None else self._claimed(self._claims, graph)
 
-    def forget_ended(self, workers_at: Callable[[str], Iterable[Worker]]) -> None:
+    def _claimed(self, claims: Claims, graph: str) -> Iterator[Hold]:
+        """Own one run after the other that was left unfinished; each is let go of before the next at the latest.
+
+        Each is the oldest there is by then, those of processes that have died since included. No run is tried twice.
+        """
+        tried: list[int] = []
+        while True:
+            hold = Hold("")
+            try:
+                self._end_killed(claims)
+                worker, hold.holds, hold.fence = self.present(), self, new_fence()
+                claim = claims.claim(graph, worker, hold.fence, tried)
+                if claim is None:
+                    hold.fence = 0
+                    return
+                if claim.run_id is None:
+                    hold.fence = 0
+                    continue
+                tried, hold.run_id = [*claim.left, claim.number], claim.run_id
+                with suppress(RunBusyError):  # another thread of this process writes to it by hand
+                    self.take(hold, take_over=False)
+                    hold.is_settled, hold.is_cancelled = True, claim.is_cancelled
+                if hold.is_settled:
+                    yield hold
+            finally:
+                let_go(hold)
+
+    def _end_killed(self, claims: Claims) -> None:
         """Say that processes of this machine have ended that were killed."""
-        for worker in workers_at(_machine()) if _machine() else ():
+        for worker in claims.workers_at(_machine()) if _machine() else ():
             if _has_ended(worker):
                 self._leases.end_worker(worker)
 
@@ -268,7 +305,10 @@ class LeaseHolds(SharedHolds[Leases]):
 
     def is_sure(self) -> bool:
         """Return whether nobody else can have taken any of these runs since that was last made sure."""
-        return time.monotonic() < self._sure_until or not any(hold.fence for hold in list(self._by_run.values()))
+        return time.monotonic() < self._sure_until or not self._leased()
+
+    def _leased(self) -> list[Hold]:
+        return [hold for hold in list(self._by_run.values()) if hold.fence]
 
     def make_sure(self) -> None:
         """Say that this process is there, and find out what it has lost.
@@ -288,13 +328,10 @@ class LeaseHolds(SharedHolds[Leases]):
         )
         return type(error)(error.run_id, reason)
 
-    # ------------------------------------------------------------------ in a thread
-
     def present(self) -> Worker:
         """Return this process, which has said that it is there, and goes on to say so."""
         with self._renewing:
-            if self._worker is None:
-                self._worker = _this_worker()
+            self._worker = self._worker or _this_worker()
             if self._renewed < time.monotonic() - self._seconds / _PARTS:
                 self._renew()
             if self._thread is None:
@@ -311,7 +348,7 @@ class LeaseHolds(SharedHolds[Leases]):
                     self._leases.renew_worker(worker, self._seconds)
                     self._renewed = now
                     if not self.is_sure():  # for a while this process was not there, as far as others know
-                        for hold in [hold for hold in list(self._by_run.values()) if hold.fence]:
+                        for hold in self._leased():
                             self.drop_lost(hold.run_id, self._leases)
                     self._sure_until = now + _SURE * self._seconds
             finally:
@@ -327,7 +364,8 @@ class LeaseHolds(SharedHolds[Leases]):
                 self._renew()
             self._free_all()
         except CheckpointError as error:
-            self._tell(error)
+            if self._worker is not None:  # the store was not closed meanwhile
+                self._tell(error)
             return part * _AGAIN
         with self._renewing:  # who owns a run from now on begins another thread
             if self._by_run or self._renewed > time.monotonic() - self._seconds:
@@ -336,12 +374,12 @@ class LeaseHolds(SharedHolds[Leases]):
             return 0.0
 
     def _tell(self, error: CheckpointError) -> None:
-        """Tell whoever is concerned that this process could not say that it is there."""
-        holds = [hold for hold in list(self._by_run.values()) if hold.fence]
+        """Log, and tell observers, that this process could not say that it is there."""
+        leased = self._leased()
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
         message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
-        logging.getLogger("stategraph").warning(message, len(holds), error.reason)
-        for hold in holds:
+        logging.getLogger("stategraph").warning(message, len(leased), error.reason)
+        for hold in leased:
             if hold.tell is not None:
                 hold.tell({"run_id": hold.run_id, "left": left, "error": str(error.reason)})
 
@@ -354,17 +392,6 @@ def _go_on(holds: weakref.ref[LeaseHolds], wake: threading.Event, seconds: float
         found = holds()
         seconds = 0.0 if found is None else found.go_on()
         del found
-
-
-_all: weakref.WeakSet[LeaseHolds] = weakref.WeakSet()
-
-
-def _leave_all() -> None:
-    for holds in list(_all):
-        holds.leave()
-
-
-atexit.register(_leave_all)
 
 
 # --------------------------------------------------------------------------- processes

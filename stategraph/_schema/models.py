@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph._schema.mismatch import MismatchError, describe_type
-from stategraph._values.records import made_again
+from stategraph._values.registered_types import made_again
 
 
 def model_of(value: Mapping[str, Any], cls: Any) -> Any:

@@ -18,8 +18,7 @@ from stategraph._schema.structuring import Hook, classes_in, hook_for
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
-from stategraph._values.records import field_types, is_model, is_record
-from stategraph._values.registered_types import find_by_class, register_type
+from stategraph._values.registered_types import field_types, find_by_class, is_model, is_record, register_type
 from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, SchemaError
 from stategraph.state import State, data_of, with_data

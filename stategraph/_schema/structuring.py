@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_
 
 from stategraph._schema.mismatch import MismatchError, describe, describe_type, mismatches
 from stategraph._schema.models import model_of
-from stategraph._values.records import field_types, is_model, is_record
+from stategraph._values.registered_types import field_types, is_model, is_record
 
 if TYPE_CHECKING:
     from cattrs import Converter

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from stategraph.errors import ConfigError
 
 Validator = Callable[[Any, Any, Any], None]
@@ -41,6 +43,11 @@ def check_fields(config: object, path: str, allowed: Allowed, hidden: str) -> No
         value = getattr(config, name)
         if not is_allowed(value):
             raise ConfigError(f"{path}{name}", value, words, name != hidden)
+
+
+def is_optional(cls: type) -> Any:
+    """Return a validator of attrs for None or a value of this class."""
+    return attrs.validators.optional(attrs.validators.instance_of(cls))
 
 
 def is_name(value: object) -> bool:

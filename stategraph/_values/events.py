@@ -101,8 +101,6 @@ def wants(listener: Listener, type: EventType) -> bool:
         answer = ask(type)
         return answer is True or (answer is not False and bool(answered(answer, "wants")))
     except failures() as error:
-        from stategraph._values.reporting import report  # imported when used
-
         report(listener, error)
         return False
 
@@ -127,6 +125,25 @@ def notify_of(listener: Listener, event: Event) -> None:
         if answer is not None:
             answered(answer, "on_event")
     except failures() as error:
-        from stategraph._values.reporting import report  # imported when used
-
         report(listener, error)
+
+
+_MOST_REPORTED = 100
+_reported: dict[int, object] = {}
+"""The observers that have raised last, by their ids: they need not be hashable, and no other object gets their ids."""
+
+
+def report(listener: object, error: BaseException) -> None:
+    """Log what an observer has raised, unless something of it was logged before."""
+    if id(listener) in _reported:
+        return
+    _reported[id(listener)] = listener
+    if len(_reported) > _MOST_REPORTED:
+        _reported.pop(next(iter(_reported)), None)
+    import logging  # imported when used
+
+    logging.getLogger("stategraph").error(
+        "observer %s raised; the run goes on, and further errors of this observer are not reported",
+        type(listener).__qualname__,
+        exc_info=error,
+    )

@@ -1,18 +1,20 @@
-"""What few States have besides their data: what a run waits for, and what else it needs to go on."""
+"""What few runs have: what a run waits for, what else it needs to go on, cached results, outlines of nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.validators import LONGEST_WAIT
+from stategraph._util.validators import LONGEST_WAIT, is_optional
 from stategraph._values.frozen import freeze, freeze_at
-from stategraph._values.provenance import check_step
+from stategraph._values.provenance import GraphStructure, check_step
+
+_is_str = attrs.validators.instance_of(str)
 
 
 def _in_utc(value: datetime) -> datetime:
@@ -28,7 +30,7 @@ def _frozen_value(value: Any) -> Any:
     return freeze_at("pause.value", value)
 
 
-def _as_tuple(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+def _pauses(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
     return tuple(pauses)
 
 
@@ -49,15 +51,15 @@ class Pause:
         others: What else the run waits for at the same time: other parts of the same step.
     """
 
-    reason: str = attrs.field(validator=attrs.validators.instance_of(str))
-    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    reason: str = attrs.field(validator=_is_str)
+    node: str = attrs.field(validator=_is_str)
     value: Any = attrs.field(converter=_frozen_value)
-    response_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    response_param: str | None = attrs.field(validator=is_optional(str))
     at: datetime = attrs.field(converter=_in_utc)
     deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
-    id: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
-    part: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
-    others: tuple[Pause, ...] = attrs.field(default=(), converter=_as_tuple)
+    id: str = attrs.field(default="", validator=_is_str)
+    part: str = attrs.field(default="", validator=_is_str)
+    others: tuple[Pause, ...] = attrs.field(default=(), converter=_pauses)
 
     @property
     def each(self) -> tuple[Pause, ...]:
@@ -105,7 +107,7 @@ def _emitted(chunks: Iterable[Any] | _Emitted) -> _Emitted:
 class Partial:
     """What a node that did not finish has emitted so far."""
 
-    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=_is_str)
     _emitted: _Emitted = attrs.field(default=_NO_CHUNKS, converter=_emitted, alias="chunks", eq=_Emitted.as_tuple)
 
     @property
@@ -269,3 +271,53 @@ def deadline_of(now: datetime, given: datetime | float | None) -> datetime | Non
         allowed = f"a number of seconds up to {LONGEST_WAIT:,}, or a datetime with a time zone, is"
         raise ValueError(f"deadline: {shorten(given)} is not allowed; {allowed}")
     return now + timedelta(seconds=given)
+
+
+# --------------------------------------------------------------------------- cached results
+
+Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
+"""The values that a node has set, by key, and the keys that it has removed."""
+
+
+@attrs.frozen
+class CachedResult:
+    """What was found in a cache.
+
+    Attributes:
+        key: The key of the result in the cache; None if the inputs have none.
+        changes: The result; None if there is none that can be used.
+        reason: Why there is none.
+        is_broken: Whether the cache needs attention: it fails, or has other signatures.
+    """
+
+    key: str | None
+    changes: Changes | None = None
+    reason: str = ""
+    is_broken: bool = False
+
+
+# --------------------------------------------------------------------------- outlines
+
+Structures: TypeAlias = dict[int, GraphStructure | None]
+"""The structures of graphs by their ids, so that each is made once; None for those that are being made."""
+
+
+def _notes(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(notes)
+
+
+@attrs.frozen
+class NodeOutline:
+    """What a node is.
+
+    Attributes:
+        kind: "function", "pause", "map", "parallel" or "graph".
+        notes: What is to be known of it, in few words each.
+        nested: What is inside of it: the structure of its graph or, without edges, its branches.
+    """
+
+    kind: str = attrs.field(default="function", validator=_is_str)
+    notes: tuple[str, ...] = attrs.field(
+        default=(), converter=_notes, validator=attrs.validators.deep_iterable(_is_str)
+    )
+    nested: GraphStructure | None = attrs.field(default=None, validator=is_optional(GraphStructure))

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from types import FrameType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.tracebacks import is_ours, users_part
+from stategraph._util.validators import is_optional
+from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
 
@@ -23,11 +26,27 @@ _MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept, and o
 _CALLS = 10  # of its traceback
 
 
+_is_str = attrs.validators.instance_of(str)
+
+
 def check_step(value: int) -> int:
     """Return the number of a step. Raises ValueError if it is none."""
     if type(value) is not int or value < 0:
         raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
     return value
+
+
+NO_LABELS: Mapping[str, str] = freeze({})
+"""Those of most runs."""
+
+
+def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
+    if isinstance(labels, Mapping) and not labels:
+        return NO_LABELS
+    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in chain(labels, labels.values())):
+        raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
+    return cast(Mapping[str, str], freeze(dict(labels)))
 
 
 class RunStatus(StrEnum):
@@ -82,7 +101,7 @@ class Facts:
     """
 
     kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
-    by: str | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    by: str | None = attrs.field(default=None, validator=is_optional(str))
     attempts: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
 
 
@@ -95,10 +114,10 @@ class ErrorInfo:
             none. It is neither compared nor in the repr.
     """
 
-    type: str = attrs.field(validator=attrs.validators.instance_of(str))
-    message: str = attrs.field(validator=attrs.validators.instance_of(str))
-    node: str = attrs.field(validator=attrs.validators.instance_of(str))
-    traceback: str = attrs.field(default="", validator=attrs.validators.instance_of(str), eq=False, repr=False)
+    type: str = attrs.field(validator=_is_str)
+    message: str = attrs.field(validator=_is_str)
+    node: str = attrs.field(validator=_is_str)
+    traceback: str = attrs.field(default="", validator=_is_str, eq=False, repr=False)
 
     @property
     def parts(self) -> list[str]:
@@ -198,10 +217,10 @@ class EdgeStructure:
             itself. It is not compared.
     """
 
-    source: str = attrs.field(validator=attrs.validators.instance_of(str))
-    target: str = attrs.field(validator=attrs.validators.instance_of(str))
-    label: str = attrs.field(validator=attrs.validators.instance_of(str))
-    shown: str = attrs.field(default="", eq=False, order=False, validator=attrs.validators.instance_of(str))
+    source: str = attrs.field(validator=_is_str)
+    target: str = attrs.field(validator=_is_str)
+    label: str = attrs.field(validator=_is_str)
+    shown: str = attrs.field(default="", eq=False, order=False, validator=_is_str)
 
     def __str__(self) -> str:
         return f"{self.source!r} -> {self.target!r} ({self.label})"

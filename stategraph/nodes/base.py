@@ -9,7 +9,7 @@ from stategraph._protocol.commands import Task
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
-    from stategraph._values.outline import NodeOutline, Structures
+    from stategraph._values.progress import NodeOutline, Structures
     from stategraph.nodes.step import Question, StepContext
 
 

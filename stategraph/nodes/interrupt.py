@@ -11,7 +11,7 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
-from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node
 from stategraph.nodes.step import StepContext
 

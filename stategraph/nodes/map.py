@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
-from stategraph._values.outline import NodeOutline, Structures
-from stategraph._values.progress import Pause
+from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
 from stategraph.nodes.base import Node, graph_of

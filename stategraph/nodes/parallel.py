@@ -13,8 +13,7 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph._values.outline import NodeOutline, Structures
-from stategraph._values.progress import Pause
+from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
 from stategraph.nodes.base import Node, graph_of

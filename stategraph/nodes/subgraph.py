@@ -13,7 +13,7 @@ from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError

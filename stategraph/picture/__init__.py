@@ -15,9 +15,8 @@ from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, Unkno
 from stategraph.picture._layout import drawing_of
 from stategraph.picture._mermaid import mermaid_of
 from stategraph.picture._run import Walk, walk_of
-from stategraph.picture._sketch import DEPTH, sketch_of
+from stategraph.picture._sketch import DEPTH, marked_up, sketch_of
 from stategraph.picture._svg import svg_of
-from stategraph.picture._text import marked_up
 from stategraph.state import State
 
 if TYPE_CHECKING:

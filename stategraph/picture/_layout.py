@@ -1,25 +1,70 @@
-"""Where everything in a picture stands: boxes, the ways between them, and their labels."""
+"""Where everything in a picture stands: boxes in rows, labels below them, and lines from the bottom of a box to the top
+of another one.
+
+A box stands below all boxes that lead to it, but for edges that close cycles. Lines to the next row are direct; all
+others go around, in lanes to the right of the boxes. Below each row is a strip, in which each line that leaves the row
+has a place of its own: as wide as its label.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import TypeAlias
 
 import attrs
 
-from stategraph.picture._places import arrange
-from stategraph.picture._ranks import Item, Line, rows_of
 from stategraph.picture._run import in_time
-from stategraph.picture._sketch import Box, Sketch, Way
-from stategraph.picture._text import cut, width_of
+from stategraph.picture._sketch import Box, Sketch, Way, cut, width_of
 
 Point: TypeAlias = tuple[float, float]
 
 NAME, SMALL, LEADING = 13.0, 11.0, 15.0
 STACK = 5.0
-"""How far the sheets of a stack stand out."""
-_PADDING, _LOOP, _DOT = 12.0, 30.0, 12.0
-_ROW_GAP, _LABEL_GAP, _LANE = 32.0, 20.0, 9.0
+"""How far the sheet of a stack stands out."""
+_PADDING, _DOT = 12.0, 12.0
+_GAP, _ROW_GAP, _STRIP_GAP, _LANE, _TIP = 26.0, 30.0, 14.0, 9.0, 12.0
+_SWEEPS = 9
+_SINGLE_IN_A_ROW = 4
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """The room that a box or a label takes: its size, its row, the middle of it, and its upper edge."""
+
+    width: float
+    height: float
+    row: int = 0
+    middle: float = 0.0
+    y: float = 0.0
+
+    @property
+    def x(self) -> float:
+        return self.middle - self.width / 2
+
+
+@attrs.define(eq=False)
+class _Line:
+    """A line between two boxes: where it leaves and enters them, the room of its label, and its lane if it has one."""
+
+    way: Way | None
+    source: _Slot
+    target: _Slot
+    label: _Slot
+    leaves: float = 0.0
+    enters: float = 0.0
+    lane: float = 0.0
+
+    @property
+    def is_direct(self) -> bool:
+        return self.target.row == self.source.row + 1
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The first and the last row below which the lane passes."""
+        ends = self.source.row, self.target.row - 1
+        return min(ends), max(ends)
 
 
 @attrs.frozen
@@ -37,26 +82,19 @@ class PlacedBox:
 
 
 @attrs.frozen
-class Label:
-    """A text in the middle of a rectangle."""
-
-    text: str
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-@attrs.frozen
 class PlacedWay:
-    """A way: the points that it goes through; from one to the next upright, or in a bend that begins and ends upright.
+    """A way: the points that it goes through, and its label, with the rectangle that this stands in.
 
-    The way of a node to itself is one bend to the right of it. That which leads to the entry is no edge.
+    The way without a Way leads from the dot to the entry.
     """
 
     way: Way | None
     points: tuple[Point, ...]
-    label: Label | None
+    label: str
+    x: float
+    y: float
+    width: float
+    height: float
 
 
 @attrs.frozen
@@ -72,207 +110,234 @@ class Drawing:
 
 def drawing_of(sketch: Sketch) -> Drawing:
     """Return a sketch with everything in its place. The same sketch gives the same drawing."""
-    insides = [None if box.inside is None or not box.inside.boxes else drawing_of(box.inside) for box in sketch.boxes]
-    texts = [texts_of(box) for box in sketch.boxes]
-    numbers = {box.name: number for number, box in enumerate(sketch.boxes)}
-    loops: dict[str, list[Way]] = {}
-    between: list[Way] = []
-    for way in sketch.ways:
-        (loops.setdefault(way.source, []) if way.source == way.target else between).append(way)
-    sizes = [
-        _size_of(text, inside, len(loops.get(box.name, ())))
-        for box, text, inside in zip(sketch.boxes, texts, insides, strict=True)
-    ]
-    items = [_item_of(box, size, loops.get(box.name, ())) for box, size in zip(sketch.boxes, sizes, strict=True)]
-    lines = [Line(numbers[way.source], numbers[way.target], _label_size(way)) for way in between]
-    entry = next((number for number, box in enumerate(sketch.boxes) if box.is_entry), None)
+    insides = [drawing_of(box.inside) if box.inside is not None and box.inside.boxes else None for box in sketch.boxes]
+    slots = {box.name: _slot_of(box, inside) for box, inside in zip(sketch.boxes, insides, strict=True)}
+    lines = [_Line(way, slots[way.source], slots[way.target], _label_slot(way)) for way in sketch.ways]
+    dot = _Slot(_DOT, _DOT)
+    entry = next((slots[box.name] for box in sketch.boxes if box.is_entry), None)
     if entry is not None:
-        items.append(Item(_DOT, _DOT, is_box=True))
-        lines.append(Line(len(items) - 1, entry, None))
-    rows = rows_of(items, lines, None if entry is None else len(items) - 1)
-    arrange(rows, lines)
-    plan = _Plan(items, lines, rows)
-    boxes = [
-        _placed(box, plan.corner(number), sizes[number], texts[number], insides[number])
-        for number, box in enumerate(sketch.boxes)
-    ]
-    routed = [
-        PlacedWay(way, tuple(plan.route(line)), _label_at(way, line.sign))
-        for way, line in zip([*between, None], lines, strict=False)
-    ]
-    looped = [
-        _loop(way, boxes[numbers[name]], place, len(ways))
-        for name, ways in loops.items()
-        for place, way in enumerate(ways)
-    ]
-    start = None if entry is None else (items[-1].middle, items[-1].y + _DOT / 2)
-    return Drawing(plan.width, plan.height, tuple(boxes), (*routed, *looped), start)
+        lines.append(_Line(None, dot, entry, _Slot(10.0, 0.0)))
+    rows = _rows([*slots.values(), *([] if entry is None else [dot])], lines, dot)
+    _arrange(rows, lines)
+    by_row: list[list[_Line]] = [[] for _ in rows]
+    for line in lines:
+        by_row[line.source.row].append(line)
+    _place_labels(rows, lines, by_row)
+    left = min((slot.x for slot in (*slots.values(), *(line.label for line in lines))), default=0.0)
+    right = max((slot.x + slot.width for slot in (*slots.values(), *(line.label for line in lines))), default=0.0)
+    right = _place_lanes([line for line in lines if not line.is_direct], right)
+    frames, height = _place_rows(rows, by_row)
+    start = None if entry is None else (dot.middle - left, dot.y + _DOT / 2)
+    boxes = (_placed(box, slots[box.name], left, inside) for box, inside in zip(sketch.boxes, insides, strict=True))
+    return Drawing(right - left, height, tuple(boxes), tuple(_routed(line, frames, left) for line in lines), start)
 
 
-# --------------------------------------------------------------------------- how large it is
+# --------------------------------------------------------------------------- texts and sizes
 
 
 def texts_of(box: Box) -> tuple[str, ...]:
     """Return the lines of text in a box; the first is its name."""
     visit = box.visit
-    told = [f"×{visit.times}"] if visit.times > 1 else []
-    if visit.seconds is not None:
-        told.append(in_time(visit.seconds))
-    if visit.retries:
-        told.append(f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}")
-    if visit.parts:
-        told.append(f"{visit.parts} part{'' if visit.parts == 1 else 's'} done")
-    is_told = visit.status not in ("", "done")
-    status = [f"{visit.status}: {visit.said}" if visit.said else visit.status] if is_told else []
-    return (cut(box.name) or "(no name)", *(cut(line) for line in (*box.notes, " · ".join(told), *status) if line))
+    counts = " · ".join(
+        (
+            *([f"×{visit.times}"] if visit.times > 1 else []),
+            *([] if visit.seconds is None else [in_time(visit.seconds)]),
+            *([f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}"] if visit.retries else []),
+            *([f"{visit.parts} part{'' if visit.parts == 1 else 's'} done"] if visit.parts else []),
+        )
+    )
+    status = "" if visit.status == "done" else ": ".join(filter(None, (visit.status, visit.said)))
+    return (cut(box.name) or "(no name)", *(cut(line) for line in (*box.notes, counts, status) if line))
 
 
 def label_of(way: Way) -> str:
     """Return what stands at a way."""
-    said = "on error" if way.is_failure else way.label
-    return cut(" ".join(filter(None, (said, f"×{way.taken}" if way.taken > 1 else ""))))
+    reason = "on error" if way.is_failure else way.label
+    return cut(" ".join(filter(None, (reason, f"×{way.taken}" if way.taken > 1 else ""))))
 
 
-def _size_of(texts: Sequence[str], inside: Drawing | None, loops: int) -> Point:
+def _slot_of(box: Box, inside: Drawing | None) -> _Slot:
+    """Return the room that a box takes, with the sheet below it if it is a stack."""
+    texts = texts_of(box)
     width = max(width_of(text, SMALL if line else NAME * 1.06) for line, text in enumerate(texts)) + 2 * _PADDING + 8
-    height = max(14.0 + LEADING * len(texts), 20.0 * loops)
-    if inside is None:
-        return max(width, 76.0), height
-    return max(width, inside.width + 2 * _PADDING), height + inside.height + _PADDING
-
-
-def _is_stack(box: Box) -> bool:
-    return box.kind in ("map", "parallel")
-
-
-def _item_of(box: Box, size: Point, loops: Sequence[Way]) -> Item:
-    """Return the room that a box takes, with what stands out of it to the right and below."""
-    beside = STACK if _is_stack(box) else 0.0
-    if loops:
-        beside += _LOOP + max(width_of(label_of(way), SMALL) for way in loops)
-    return Item(size[0] + beside, size[1] + (STACK if _is_stack(box) else 0.0), is_box=True, lean=beside / 2)
-
-
-def _label_size(way: Way) -> Point | None:
-    label = label_of(way)
-    return (width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else None
-
-
-# --------------------------------------------------------------------------- where it stands
-
-
-class _Plan:
-    """The rows of a drawing, once their items stand side by side.
-
-    Args:
-        items: The room that boxes take.
-        lines: The lines between them.
-        rows: The rows, from the top.
-    """
-
-    def __init__(self, items: Sequence[Item], lines: Sequence[Line], rows: Sequence[list[Item]]) -> None:
-        self._items, self._lines = items, lines
-        self._tops: list[float] = []
-        self._bottoms: list[float] = []
-        self._gaps = _gaps(rows)
-        y = 0.0
-        for row, gap in zip(rows, self._gaps, strict=True):
-            height = max((item.height for item in row), default=0.0)
-            for item in row:
-                item.y = y + (height - item.height) / 2
-            self._tops.append(y)
-            self._bottoms.append(y + height)
-            y += height + gap
-        self.height = self._bottoms[-1] if rows else 0.0
-        self.width = max((item.x + item.width for row in rows for item in row), default=0.0)
-        self._ports = self._all_ports()
-        self._lanes = self._all_lanes()
-
-    def corner(self, number: int) -> Point:
-        """Return the upper left corner of a box."""
-        item = self._items[number]
-        return item.x, item.y
-
-    def route(self, line: Line) -> list[Point]:
-        """Return the points that a line goes through, from its source to its target."""
-        upper, lower = line.chain[0], line.chain[-1]
-        first, last = self._ports[id(line), True], self._ports[id(line), False]
-        points = [(first, upper.y + upper.height), (first, self._bottoms[upper.row])]
-        if line.goes_around:
-            lane = self._lanes[id(line)]
-            under = self._bottoms[upper.row] + self._gaps[upper.row]
-            over = self._tops[lower.row] - self._gaps[lower.row - 1]
-            points += [(lane, under), (lane, max(over, under))]
-        for item in line.chain[1:-1]:
-            points += [(item.middle, self._tops[item.row]), (item.middle, self._bottoms[item.row])]
-        points += [(last, self._tops[lower.row]), (last, lower.y)]
-        points = [point for place, point in enumerate(points) if not place or point != points[place - 1]]
-        return points[::-1] if line.is_back else points
-
-    def _all_ports(self) -> dict[tuple[int, bool], float]:
-        """Return where each line leaves its upper box, and where it meets the lower one."""
-        sides: dict[tuple[int, bool], list[Line]] = {}
-        for line in self._lines:
-            sides.setdefault((id(line.chain[0]), True), []).append(line)
-            sides.setdefault((id(line.chain[-1]), False), []).append(line)
-        ports = {}
-        for (_, is_upper), lines in sides.items():
-            item = lines[0].chain[0 if is_upper else -1]
-            lines.sort(key=lambda line, is_upper=is_upper: _toward(line, is_upper))  # type: ignore[misc]
-            room = min((item.width - 2 * item.lean) * 0.9, 46.0 * len(lines))
-            for place, line in enumerate(lines):
-                ports[id(line), is_upper] = item.middle + room * ((place + 1) / (len(lines) + 1) - 0.5)
-        return ports
-
-    def _all_lanes(self) -> dict[int, float]:
-        """Give each line that goes around a lane right of everything: its own, as long as it needs it."""
-        lanes: dict[int, float] = {}
-        ends: list[int] = []
-        right = self.width
-        around = [line for line in self._lines if line.goes_around]
-        for line in sorted(around, key=lambda line: line.chain[0].row):
-            lane = next((lane for lane, end in enumerate(ends) if end < line.chain[0].row), len(ends))
-            ends[lane : lane + 1] = [line.chain[-1].row]
-            lanes[id(line)] = right + _LANE * (lane + 2)
-            self.width = max(self.width, lanes[id(line)] + _LANE)
-        return lanes
-
-
-def _toward(line: Line, is_upper: bool) -> float:
-    if line.goes_around:
-        return float("inf")
-    return line.chain[1 if is_upper else -2].middle
-
-
-def _gaps(rows: Sequence[list[Item]]) -> list[float]:
-    """Return the room below each row: more where lines have far to go to the side."""
-    gaps = []
-    for place, row in enumerate(rows):
-        following = rows[place + 1] if place + 1 < len(rows) else []
-        is_label = not any(item.is_box for item in row) or not any(item.is_box for item in following)
-        far = max((abs(item.middle - other.middle) for item in row for other in item.below), default=0.0)
-        gaps.append((_LABEL_GAP if is_label else _ROW_GAP) + min(far * 0.14, 70.0))
-    return gaps
-
-
-def _placed(box: Box, corner: Point, size: Point, texts: tuple[str, ...], inside: Drawing | None) -> PlacedBox:
-    place = (0.0, 0.0)
+    width, height = max(width, 76.0), 14.0 + LEADING * len(texts)
     if inside is not None:
-        place = corner[0] + (size[0] - inside.width) / 2, corner[1] + 12.0 + LEADING * len(texts)
-    return PlacedBox(box, *corner, *size, texts, inside, place)
+        width, height = max(width, inside.width + 2 * _PADDING), height + inside.height + _PADDING
+    sheet = _sheet_of(box)
+    return _Slot(width + sheet, height + sheet)
 
 
-def _label_at(way: Way | None, sign: Item | None) -> Label | None:
-    return None if way is None or sign is None else Label(label_of(way), sign.x, sign.y, sign.width, sign.height)
+def _sheet_of(box: Box) -> float:
+    return STACK if box.kind in ("map", "parallel") else 0.0
 
 
-def _loop(way: Way, placed: PlacedBox, place: int, count: int) -> PlacedWay:
-    """Return the way of a node to itself, at the right side of its box."""
-    right, height = placed.x + placed.width, placed.height / count
-    middle, half = placed.y + height * (place + 0.5), min(height * 0.28, 18.0)
-    top, bottom = middle - half, middle + half
-    text = label_of(way)
-    far = right + _LOOP - 4.0
-    label = Label(text, far, middle - 9.0, width_of(text, SMALL), 18.0) if text else None
-    points = ((right, top), (far + 4.0, top), (far + 4.0, bottom), (right, bottom))
-    return PlacedWay(way, points, label)
+def _label_slot(way: Way) -> _Slot:
+    label = label_of(way)
+    return _Slot(width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else _Slot(10.0, 0.0)
+
+
+# --------------------------------------------------------------------------- rows
+
+
+def _rows(slots: Sequence[_Slot], lines: Sequence[_Line], start: _Slot) -> list[list[_Slot]]:
+    """Give each box a row below those of all boxes that lead to it, and return the rows."""
+    targets: dict[_Slot, list[_Slot]] = {slot: [] for slot in slots}
+    for line in lines:
+        targets[line.source].append(line.target)
+    order = {slot: place for place, slot in enumerate(_walk(targets, start))}
+    for slot, place in order.items():
+        for target in targets[slot]:
+            if order[target] > place:
+                target.row = max(target.row, slot.row + 1)
+    joined = {end for line in lines for end in (line.source, line.target)}
+    for place, slot in enumerate(slot for slot in slots if slot not in joined):  # such as the branches of a node
+        slot.row = place // _SINGLE_IN_A_ROW
+    rows: list[list[_Slot]] = [[] for _ in range(max((slot.row for slot in slots), default=-1) + 1)]
+    for slot in slots:
+        rows[slot.row].append(slot)
+    return rows
+
+
+def _walk(targets: dict[_Slot, list[_Slot]], start: _Slot) -> list[_Slot]:
+    """Return the boxes in an order in which edges lead from earlier to later ones, but for those that close cycles."""
+    seen: set[_Slot] = set()
+    left: list[_Slot] = []  # in the reverse of that order: depth first, each box after all that it leads to
+    for root in sorted(targets, key=lambda slot: slot is not start):
+        trail = [] if root in seen else [(root, iter(targets[root]))]
+        seen.add(root)
+        while trail:
+            following = next((target for target in trail[-1][1] if target not in seen), None)
+            if following is None:
+                left.append(trail.pop()[0])
+            else:
+                seen.add(following)
+                trail.append((following, iter(targets[following])))
+    return left[::-1]
+
+
+# --------------------------------------------------------------------------- from left to right
+
+
+def _arrange(rows: Sequence[list[_Slot]], lines: Iterable[_Line]) -> None:
+    """Order the boxes of each row, and place them near those in the rows above and below that they are joined to."""
+    above: dict[_Slot, list[_Slot]] = {}
+    below: dict[_Slot, list[_Slot]] = {}
+    for line in lines:
+        if line.is_direct:
+            above.setdefault(line.target, []).append(line.source)
+            below.setdefault(line.source, []).append(line.target)
+    for row in rows:
+        _spread(row, [0.0] * len(row))
+    for sweep in range(_SWEEPS):
+        near = above if sweep % 2 == 0 else below
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            wishes = {
+                slot: fmean(other.middle for other in near[slot]) if slot in near else slot.middle for slot in row
+            }
+            row.sort(key=wishes.__getitem__)
+            _spread(row, [wishes[slot] for slot in row])
+
+
+def _spread(slots: Sequence[_Slot], wishes: Sequence[float]) -> None:
+    """Place slots side by side in their order, near to where they are wished.
+
+    The mean of two ways to do it: one never moves a slot to the left of its wish, and the other never to the right.
+    """
+    offsets = [0.0, *accumulate((one.width + other.width) / 2 + _GAP for one, other in pairwise(slots))]
+    starts = [wish - offset for wish, offset in zip(wishes, offsets, strict=False)]
+    right = accumulate(starts, max)
+    left = reversed([*accumulate(reversed(starts), min)])
+    for slot, offset, one, other in zip(slots, offsets, right, left, strict=False):
+        slot.middle = offset + (one + other) / 2
+
+
+def _place_labels(rows: Sequence[list[_Slot]], lines: Iterable[_Line], by_row: Sequence[list[_Line]]) -> None:
+    """Place where lines leave and enter boxes, and their labels in the strips below the rows."""
+    for line in lines:
+        line.label.middle = line.target.middle if line.is_direct else float("inf")  # as if they stood in their lanes
+    for row in by_row:
+        row.sort(key=lambda line: (line.source.middle, line.label.middle))
+        _attach(row, "source", "leaves")
+        _spread(
+            [line.label for line in row],
+            [(line.leaves + line.target.middle) / 2 if line.is_direct else line.leaves for line in row],
+        )
+    _attach(sorted(lines, key=lambda line: (not line.is_direct, line.label.middle)), "target", "enters")
+
+
+def _attach(lines: Iterable[_Line], side: str, place: str) -> None:
+    """Let the lines of each box meet it side by side, in their order."""
+    by_box: dict[_Slot, list[_Line]] = {}
+    for line in lines:
+        by_box.setdefault(getattr(line, side), []).append(line)
+    for slot, of_box in by_box.items():
+        room = min(slot.width * 0.8, 46.0 * len(of_box))
+        for number, line in enumerate(of_box, 1):
+            setattr(line, place, slot.middle + room * (number / (len(of_box) + 1) - 0.5))
+
+
+def _place_lanes(lines: Iterable[_Line], right: float) -> float:
+    """Give each line a lane right of everything, which it shares with lines that need it elsewhere; return the edge."""
+    ends: list[int] = []  # the last row that each lane is used at
+    for line in sorted(lines, key=lambda line: line.rows):
+        first, last = line.rows
+        lane = next((lane for lane, end in enumerate(ends) if end < first), len(ends))
+        ends[lane : lane + 1] = [last]
+        line.lane = right + _LANE * (lane + 1)
+    return right + _LANE * len(ends)
+
+
+# --------------------------------------------------------------------------- from the top to the bottom
+
+
+@attrs.frozen
+class _Frame:
+    """A row: its upper and its lower edge, and the lower edge of the strip below it."""
+
+    top: float
+    bottom: float
+    strip: float
+
+
+def _place_rows(rows: Sequence[list[_Slot]], by_row: Sequence[list[_Line]]) -> tuple[list[_Frame], float]:
+    """Place the rows below each other; return them, and how high they are."""
+    y = _ROW_GAP if any(not line.target.row for row in by_row for line in row) else 0.0
+    frames: list[_Frame] = []
+    for row, lines in zip(rows, by_row, strict=True):
+        height = max(slot.height for slot in row)
+        for slot in row:
+            slot.y = y + (height - slot.height) / 2
+        bottom = y + height
+        for line in lines:
+            line.label.y = bottom + _STRIP_GAP
+        strip = bottom + (_STRIP_GAP if lines else 0.0) + max((line.label.height for line in lines), default=0.0)
+        frames.append(_Frame(y, bottom, strip))
+        y = strip + _ROW_GAP
+    return frames, frames[-1].strip + (_ROW_GAP if by_row[-1] else 0.0) if frames else 0.0
+
+
+def _routed(line: _Line, frames: Sequence[_Frame], left: float) -> PlacedWay:
+    """Return a line with the points that it goes through."""
+    source, target, label = line.source, line.target, line.label
+    here, there = frames[source.row], frames[target.row]
+    points = [
+        (line.leaves, source.y + source.height),
+        (line.leaves, here.bottom),
+        (label.middle, label.y),
+        (label.middle, here.strip),
+    ]
+    if not line.is_direct:
+        points += [(line.lane, here.strip + _ROW_GAP), (line.lane, there.top - _ROW_GAP)]
+    points += [(line.enters, there.top - _TIP), (line.enters, target.y)]
+    shifted = [(x - left, y) for x, y in points]
+    path = [shifted[0], *(after for before, after in pairwise(shifted) if before != after)]
+    text = "" if line.way is None else label_of(line.way)
+    return PlacedWay(line.way, tuple(path), text, label.x - left, label.y, label.width, label.height)
+
+
+def _placed(box: Box, slot: _Slot, left: float, inside: Drawing | None) -> PlacedBox:
+    x, texts, sheet = slot.x - left, texts_of(box), _sheet_of(box)
+    width, corner = slot.width - sheet, (0.0, 0.0)
+    if inside is not None:
+        corner = x + (width - inside.width) / 2, slot.y + 12.0 + LEADING * len(texts)
+    return PlacedBox(box, x, slot.y, width, slot.height - sheet, texts, inside, corner)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from stategraph.picture._layout import LEADING, STACK, Drawing, PlacedBox, PlacedWay, Point
-from stategraph.picture._text import marked_up
+from stategraph.picture._sketch import Way, marked_up
 
 _MARGIN, _HEAD = 16.0, 20.0
 
@@ -19,7 +19,8 @@ _STYLE = """
 .sg .page,.sg .under{fill:var(--page)}.sg .title,.sg .name{font-size:13px;font-weight:600}
 .sg .note,.sg .label,.sg .caption{fill:var(--soft)}.sg .node>.shape{fill:var(--box);stroke:var(--line);stroke-width:1.3}
 .sg .nest>.shape{fill:var(--nest)}.sg .nest .under{fill:var(--nest)}.sg .exit{fill:none;stroke:var(--line)}
-.sg .way{fill:none;stroke:var(--line);stroke-width:1.3}.sg .tip,.sg .start{fill:var(--line);stroke:none}
+.sg .way{fill:none;stroke:var(--line);stroke-width:1.3;stroke-linejoin:round}
+.sg .tip,.sg .start{fill:var(--line);stroke:none}
 .sg .taken>.way{stroke:var(--taken);stroke-width:2.4}.sg .taken>.tip{fill:var(--taken)}
 .sg .taken>.label{fill:var(--ink)}
 .sg .failure>.way{stroke-dasharray:5 4}.sg .mark{stroke:var(--on);stroke-width:2;fill:none;stroke-linecap:round}
@@ -82,8 +83,7 @@ def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
 # --------------------------------------------------------------------------- ways
 
 
-def _classes(placed: PlacedWay) -> str:
-    way = placed.way
+def _classes(way: Way | None) -> str:
     if way is None:
         return "edge"
     return "edge" + (" failure" if way.is_failure else "") + (" taken" if way.taken else "")
@@ -92,52 +92,23 @@ def _classes(placed: PlacedWay) -> str:
 def _way(placed: PlacedWay) -> Iterator[str]:
     way = placed.way
     ends = "" if way is None else f' data-source="{marked_up(way.source)}" data-target="{marked_up(way.target)}"'
-    yield f'<g class="{_classes(placed)}"{ends}>'
+    yield f'<g class="{_classes(way)}"{ends}>'
     if way is not None:
         reason = "on error" if way.is_failure else way.label
         yield f"<title>{marked_up(f'{way.source} → {way.target}' + (f': {reason}' if reason else ''))}</title>"
-    is_loop = way is not None and way.source == way.target
-    yield f'<path class="way" d="{_loop(placed.points) if is_loop else _path(placed.points)}"/>'
-    is_taken = way is not None and way.taken > 0
-    yield f'<path class="tip" d="{_tip(placed.points, 5.5 if is_taken else 4.0, is_loop=is_loop)}"/></g>'
-
-
-def _path(points: Sequence[Point]) -> str:
-    x, y = points[0]
-    path = [f"M{x:.1f} {y:.1f}"]
-    for to_x, to_y in points[1:]:
-        middle = (y + to_y) / 2
-        is_upright = abs(x - to_x) < 0.05
-        path.append(
-            f"V{to_y:.1f}" if is_upright else f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
-        )
-        x, y = to_x, to_y
-    return "".join(path)
-
-
-def _loop(points: Sequence[Point]) -> str:
-    (x, y), *others = points
-    return f"M{x:.1f} {y:.1f}C" + " ".join(f"{to_x:.1f} {to_y:.1f}" for to_x, to_y in others)
-
-
-def _tip(points: Sequence[Point], half: float, *, is_loop: bool) -> str:
-    x, y = points[-1]
-    if is_loop:
-        return f"M{x:.1f} {y:.1f}l{half + 3:g}-{half:g}v{2 * half:g}z"
-    up = "-" if points[-2][1] < y else " "
-    return f"M{x:.1f} {y:.1f}l-{half:g}{up}{half + 3:g}h{2 * half:g}z"
+    x, y = placed.points[-1]
+    half = 5.5 if way is not None and way.taken else 4.0
+    yield f'<path class="way" d="M{" ".join(f"{at:.1f} {down:.1f}" for at, down in placed.points)}"/>'
+    yield f'<path class="tip" d="M{x:.1f} {y:.1f}l-{half:g}-{half + 3:g}h{2 * half:g}z"/></g>'
 
 
 def _label(placed: PlacedWay) -> Iterator[str]:
-    label = placed.label
-    if label is None:
-        return
-    is_loop = placed.way is not None and placed.way.source == placed.way.target
-    x, anchor = (label.x, "start") if is_loop else (label.x + label.width / 2, "middle")
-    size = f'x="{label.x:.1f}" y="{label.y:.1f}" width="{label.width:.1f}" height="{label.height:.1f}"'
-    yield f'<g class="{_classes(placed)}"><rect class="under" {size} rx="4"/>'
-    yield f'<text class="label" x="{x:.1f}" y="{label.y + 13:.1f}" text-anchor="{anchor}">'
-    yield f"{marked_up(label.text)}</text></g>"
+    if placed.label:
+        size = f'x="{placed.x:.1f}" y="{placed.y:.1f}" width="{placed.width:.1f}" height="{placed.height:.1f}"'
+        middle = placed.x + placed.width / 2
+        yield f'<g class="{_classes(placed.way)}"><rect class="under" {size} rx="4"/>'
+        yield f'<text class="label" x="{middle:.1f}" y="{placed.y + 13:.1f}" text-anchor="middle">'
+        yield f"{marked_up(placed.label)}</text></g>"
 
 
 # --------------------------------------------------------------------------- nodes

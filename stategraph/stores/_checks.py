@@ -11,8 +11,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.ids import given_id, is_nested_id, is_parts_id
-from stategraph._values.provenance import RunStatus, StatusName
-from stategraph._values.state_fields import checked_labels
+from stategraph._values.provenance import RunStatus, StatusName, checked_labels
 from stategraph.errors import StepConflictError
 from stategraph.state import State
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
-from stategraph._owners.holds import Hold, Holds, held
+from stategraph._owners.holds import Hold, Holds, guard_writes, held
 from stategraph._values.ids import check_run_id, given_id
 from stategraph.errors import StepConflictError
 from stategraph.stores._retention import RETENTIONS, Policy, RetentionPolicy
@@ -373,8 +373,6 @@ class CheckpointStore(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:
-            from stategraph._owners.guarded import guard_writes  # imported when used: few stores need it
-
             guard_writes(cls, CheckpointStore)
 
     never_waits: ClassVar[bool] = False

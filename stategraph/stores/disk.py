@@ -66,7 +66,7 @@ def _table_in(folder: Path, store: object, identify: Identify, *, read_only: boo
     if is_older and read_only and not file.exists():
         way_out = "open it once without read_only=True, which copies its runs into disk-store.db"
         raise FormatError("", f"{folder} was written by an older version of stategraph: {way_out}")
-    open_table = partial(SqliteTable, store, file, identify, read_only=read_only, owners=folder / "owners")
+    open_table = partial(SqliteTable, store, file, identify, read_only=read_only, owners="owners")
     if read_only or not is_older:
         return open_table()
     from stategraph.stores._rows.diskcache_runs import copy_runs, remove_copied  # imported when used: few are older

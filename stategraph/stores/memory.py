@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, acting, held, is_acting
+from stategraph._owners.holds import Hold, Holds, acting, held, held_if_free, is_acting
 from stategraph._values import clock
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -337,7 +337,6 @@ class MemoryStore(CheckpointStore):
                 self._copy(nested_id, len(nested.kept) - 1, state, with_nested=True)
 
     def prune(self) -> Pruned:
-        from stategraph._owners.free import held_if_free
         from stategraph.stores.summaries import Pruned
 
         with self._alone(""):

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import attrs
 
-from stategraph._values.records import field_names, field_types, is_record
+from stategraph._values.registered_types import field_names, field_types, is_record
 from stategraph.graph import StateGraph
 from stategraph.nodes.interrupt import InterruptNode
 

@@ -196,15 +196,19 @@ class TestWithAStore:
         with kind(tmp_path / "runs") as store, ThreadPoolExecutor(THREADS) as pool:
             for number in range(THREADS):
                 store.save(State({"n": 0}, run_id=f"run-{number}"))
-            apply, sizes = table_of(store).apply, []
+            apply, make, sizes = table_of(store).apply, table_of(store).write, []
+
+            def damaged(write):
+                if write.run.run_id == "run-3":
+                    raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
+                return make(write)
 
             def counted(writes):
                 sizes.append(len(writes))
                 time.sleep(0.005)
-                if "run-3" in [write.run_id for write in writes]:
-                    raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
                 return apply(writes)
 
+            monkeypatch.setattr(table_of(store), "write", damaged)
             monkeypatch.setattr(log_of(store).committer, "_apply", counted)
 
             def run(number):

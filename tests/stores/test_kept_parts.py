@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -19,10 +20,12 @@ from stategraph import (
     StateGraph,
 )
 from stategraph._values.progress import Part
-from stategraph._values.provenance import ParentStep
+from stategraph._values.provenance import ParentStep, RunStatus
+from stategraph.errors import RunExistsError
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing.parts import are_gone, parts_of, save_nested
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 
@@ -190,3 +193,73 @@ def test_a_part_that_cannot_be_kept_names_its_run(store):
 
     with pytest.raises(NotSerializableError, match=r"\[1\]"):
         store.save_parts("a", [Part(3, "map", "x", [1, object()])])
+
+
+# --------------------------------------------------------------------------- forks and names
+
+
+@pytest.fixture
+def run(store):
+    """Return the store, with a run "a" that has completed two steps."""
+    store.save(State({"n": 2}, run_id="a", step=2))
+    return store
+
+
+def test_a_run_named_as_if_nested_in_another_is_one_of_its_own(run):
+    """A run that a user has named "a/b" is shown, and nothing that happens to "a" concerns it."""
+    run.save(State({"n": 1}, run_id="a/b", step=2, parent=ParentStep("a", 2)))
+    run.save_parts("a/b", parts_of(3, x="own"))
+    save_nested(run, "a/b/#3/child")
+    run.save_parts("a", parts_of(3, x="of a"))
+
+    assert run.fork("a", "c").run_id == "c"
+    run.drop_parts("a", 9, newer_too=True)
+    run.delete("a")
+
+    assert run.list() == ["a/b", "c"]
+    assert run.load_parts("a/b", 3, "map") == {"x": "own"}
+    assert run.load("a/b/#3/child").step == 1
+
+
+def test_a_fork_has_the_nested_runs_of_the_step_after(run):
+    """With all that is nested in them, as nested runs of the copy; hidden, and gone with it."""
+    save_nested(run, "a/#3/child", step=3, n=1)
+    save_nested(run, "a/#3/child/#4/grandchild", n=2)
+    save_nested(run, "a/#2/earlier")
+
+    run.fork("a", "b")
+    run.delete("a")
+
+    assert run.list() == ["b"]
+    child, grandchild = run.load("b/#3/child"), run.load("b/#3/child/#4/grandchild")
+    assert (dict(child), child.step, child.parent) == ({"n": 1}, 3, ParentStep("b", 2))
+    assert (dict(grandchild), grandchild.parent) == ({"n": 2}, ParentStep("b/#3/child", 3))
+    assert run.load_parts("b/#3/child", 4, "map") == {"x": 1}
+    run.save(attrs.evolve(child, step=4))
+    assert run.list() == ["b"]
+    run.delete("b")
+    assert are_gone(run, "b/#3/child", "b/#3/child/#4/grandchild", "b/#2/earlier")
+
+
+def test_a_fork_never_takes_the_place_of_a_nested_run(run):
+    """Where something is left that has the id of a nested run of the copy, nothing is copied."""
+    save_nested(run, "a/#3/child", n="nested")
+    save_nested(run, "b/#3/child", n="left")
+
+    with pytest.raises(RunExistsError, match="'b/#3/child'"):
+        run.fork("a", "b")
+
+    assert run.load("b/#3/child")["n"] == "left"
+    assert run.list() == ["a"]
+
+
+def test_a_fork_of_a_nested_run_is_a_run_of_its_own(run):
+    """Somebody has named it, so it is shown, and stays when the outer run goes."""
+    save_nested(run, "a/#3/child", n=1)
+
+    forked = run.fork("a/#3/child", "b")
+    run.delete("a")
+
+    assert run.list() == ["b"]
+    assert run.load("b") == forked
+    assert forked.status is RunStatus.ACTIVE

@@ -19,7 +19,7 @@ from stategraph import (
     StateGraph,
     key_equals,
 )
-from stategraph._values.outline import NodeOutline
+from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores import get_checkpoint_store
 from stategraph.stores._codec.structures import drawing_parts, structure_of

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._values.outline import NodeOutline
+from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores._codec.type_codecs import expect_list
 

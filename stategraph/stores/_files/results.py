@@ -19,8 +19,8 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW
 
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
-from stategraph._values.cached import CachedResult, Changes
 from stategraph._values.frozen import freeze_items
+from stategraph._values.progress import CachedResult, Changes
 from stategraph.errors import ConfigError, NotSerializableError
 from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from stategraph._owners.file_holds import Fence
+from stategraph._owners.holds import Fence
 from stategraph._owners.leases import Lease, Worker
 from stategraph._values import clock
 from stategraph.stores._redis.connections import Asked, Nodes

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from stategraph._owners.holds import Hold
 from stategraph._values.ids import given_id
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores._redis.connections import Asked, Nodes
-from stategraph.stores._redis.scripts import REMOVE, SAVE
+from stategraph.stores._redis.scripts import SAVE
 from stategraph.stores._rows.columns import no_checkpoint, pack_row, pack_run, unpack_row
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
+from stategraph.stores._servers.guards import fence_of
 
 _LARGEST = 512 * 1024 * 1024  # bytes of a value that a server takes, unless it was told otherwise
 
 
-def asked(write: Write, nodes: Nodes, store: object) -> Asked:
-    """Return what makes a write.
+def asked(batch: WriteBatch, nodes: Nodes, store: object) -> Asked:
+    """Return what writes a batch.
 
     Raises:
         CheckpointSaveError: no Redis can hold it.
     """
-    run_id = write.run_id
-    if isinstance(write, Removal):
-        version = "" if write.version is None else write.version
-        return Asked(nodes.partition_of(run_id), REMOVE, (run_id, version, given_id(run_id), *_guard(write.hold)))
+    run_id = batch.run.run_id
     try:
-        values = _values(write, nodes)
+        values = _values(batch, nodes)
     except (TypeError, ValueError, CheckpointCorruptError) as error:
         cause = ValueError(str(error))
         cause.__cause__ = error
@@ -34,18 +31,12 @@ def asked(write: Write, nodes: Nodes, store: object) -> Asked:
     return Asked(nodes.partition_of(run_id), SAVE, values)
 
 
-def _guard(hold: Hold | None) -> tuple[int, int]:
-    """Return what is compared: 0 for nothing, 1 for a fence, 2 for that nobody has the run; and the fence."""
-    if hold is None:
-        return 0, 0
-    return (1, hold.fence) if hold.fence else (2, 0)
-
-
 def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
     run, old, run_id = batch.run, batch.old, batch.run.run_id
+    guard, fence = fence_of(batch.hold)
     nested = "all" if batch.cut_nested else "parts" if batch.cut_parts else ""
     values: list[Any] = [
-        *(run_id, given_id(run_id), *_guard(batch.hold), batch.outer or b""),
+        *(run_id, given_id(run_id), int(guard), fence, batch.outer or b""),
         *(b"" if old is None else _version_of(old), _version_of(run), pack_run(run), run.incarnation),
         *(run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run_id), batch.cut_below),

@@ -12,7 +12,7 @@ from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._rows.encoder import Place
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 
 
@@ -69,9 +69,9 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     written = log.table.apply(batches)
     if all(written):
         return
-    begun = [batch for batch, is_written in zip(batches, written, strict=True) if is_written]
-    if begun:
-        log.table.apply([Removal(batch.run_id, batch.run.version) for batch in begun])
+    for batch, is_written in zip(batches, written, strict=True):
+        if is_written:
+            log.table.remove(batch.run.run_id, batch.run.version)
     raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
 
 

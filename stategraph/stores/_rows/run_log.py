@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
+from stategraph._values.ids import NESTED
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -21,7 +22,7 @@ from stategraph.stores._rows.committer import Committer, Outcome
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.history import check_all, check_gapless, checked_pages
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Summary
@@ -345,38 +346,39 @@ class RunLog:
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # as its constructor does, at every save
 
-    def write(self, write: Write) -> bool:
-        """Make a write, together with those of other threads; return False if others have written to the run.
+    def write(self, batch: WriteBatch) -> bool:
+        """Write a batch, together with those of other threads; return False if others have written to the run.
 
         Raises:
-            RunLostError: it is made on behalf of somebody who does not own the run any more.
+            RunLostError: it is written on behalf of somebody who does not own the run any more.
             StepConflictError: the store has lost what it had of the run.
         """
         try:
-            is_written = self._is_written(write) or (self.is_settled(write.hold) and self._is_written(write))
+            is_written = self._is_written(batch) or (self.is_settled(batch.hold) and self._is_written(batch))
         except CheckpointError as error:
-            error.run_id = error.run_id or write.run_id
+            error.run_id = error.run_id or batch.run.run_id
             raise
         if is_written:
             return True
-        if write.hold is not None and self.has_lost(write.hold):
-            raise lost(write.hold.run_id)
-        self.check_kept(write)
+        if batch.hold is not None and self.has_lost(batch.hold):
+            raise lost(batch.hold.run_id)
+        self.check_kept(batch)
         return False
 
-    def _is_written(self, write: Write) -> bool:
-        (outcome,) = self.commit([write])
+    def _is_written(self, batch: WriteBatch) -> bool:
+        (outcome,) = self.commit([batch])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    def commit(self, writes: Sequence[Write]) -> list[Outcome]:
-        """Make writes of several runs; return the outcome of each."""
-        return self.committer.commit([*map(self.runs.guarded, writes)]) if writes else []
+    def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
+        """Write batches of several runs; return the outcome of each."""
+        guarded = [self.runs.guarded(batch) if NESTED in batch.run.run_id else batch for batch in batches]
+        return self.committer.commit(guarded) if guarded else []
 
-    def check_kept(self, refused: Write) -> None:
+    def check_kept(self, refused: WriteBatch) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
-        run = refused.old if isinstance(refused, WriteBatch) else None
+        run = refused.old
         now = None if run is None else self.table.run(run.run_id)
         if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
             self.known.forget(run.run_id)
@@ -406,11 +408,8 @@ class RunLog:
             raise StepConflictError(batch.run.run_id, "others wrote to the run at the same time")
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
-        """Remove a run and all that is nested in it, and forget what is remembered of it; return whether there was one.
-
-        With a version, nothing is removed unless the run has it.
-        """
-        is_removed = self.write(Removal(run_id, version))
+        """Remove a run, as `Table.remove`, and forget what is remembered of it."""
+        is_removed = self.table.remove(run_id, version)
         if is_removed or version is None:
             self.known.forget_all(run_id)
         return is_removed

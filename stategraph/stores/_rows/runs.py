@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from stategraph._values.ids import NESTED, given_id, is_nested_id, nested_range
+from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Unreadable, Write, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy
 
@@ -185,7 +185,7 @@ class Runs:
         """Remove a nested run that a deleted run has left, so that another one can take its place."""
         run = self._table.run(run_id) if is_nested_id(run_id) else None
         if run is not None and not self._is_of_its_run(run):
-            self._table.apply([Removal(run_id, run.version)])
+            self._table.remove(run_id, run.version)
 
     # ------------------------------------------------------------------ incarnations
 
@@ -221,16 +221,16 @@ class Runs:
             raise _deleted(outer_id)
         return incarnation
 
-    def guarded(self, write: Write) -> Write:
+    def guarded(self, nested: WriteBatch) -> WriteBatch:
         """Return a batch of a nested run as one that is written only if the outer run exists.
 
         Where it is this handle that has yet to begin the outer run, the batch stays as it is.
         """
-        if not isinstance(write, WriteBatch) or NESTED not in write.run_id:
-            return write
-        incarnation = write.run.incarnation
-        is_promised = self._known.promised.get(given_id(write.run_id)) == incarnation
-        return write if is_promised else attrs.evolve(write, outer=incarnation)
+        incarnation = nested.run.incarnation
+        if self._known.promised.get(given_id(nested.run.run_id)) == incarnation:
+            return nested
+        changes = nested.put, nested.cut_below, nested.cut_above, nested.cut_nested
+        return WriteBatch(nested.run, nested.old, *changes, incarnation)
 
     # ------------------------------------------------------------------ all of them
 

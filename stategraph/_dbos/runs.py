@@ -1,0 +1,303 @@
+"""The runs of a runner, from their stores and from DBOS: where a run stands, a list of runs, a turn to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import monotonic, sleep
+from typing import Any, cast
+
+import attrs
+
+from stategraph._dbos.checks import check_no_loop
+from stategraph._dbos.orders import (
+    DATABASE,
+    OPEN,
+    WAITING,
+    WAY_OUT,
+    Ordered,
+    find_turns,
+    order_of,
+    turn_id,
+    turns_of,
+    turns_of_all,
+)
+from stategraph._engine.calling import turn_of
+from stategraph._engine.pauses import to_be_answered
+from stategraph._progress.answers import is_overdue
+from stategraph._text.shown import describe_exception
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import RunStatus, StatusName
+from stategraph.errors import (
+    AnswerError,
+    CheckpointNotFoundError,
+    ExecutionError,
+    RunCancelledError,
+    RunCompleteError,
+    StateGraphError,
+)
+from stategraph.graph import StateGraph
+from stategraph.state import State
+from stategraph.stores.summaries import Summary
+from stategraph.stores.toolkit import state_from_bytes
+from stategraph.turns import Order
+
+
+@attrs.frozen
+class Standing:
+    """How a run stands.
+
+    Attributes:
+        run_id: The run.
+        turns: Its newest turns, as DBOS knows of them, the newest first.
+        graph: Its graph; None if no store has the run.
+        saved: Its newest State; None if no store has it.
+        stores: The stores that were looked into, in words.
+    """
+
+    run_id: str
+    turns: list[Ordered]
+    graph: StateGraph | None
+    saved: State | None
+    stores: str
+
+    @classmethod
+    def of(cls, run_id: str, graphs: Mapping[str, StateGraph]) -> Standing:
+        """Look how a run stands, first in DBOS: what is not in a store then has not begun, or is done with."""
+        turns = turns_of(run_id)
+        stores = " and the ".join(sorted({str(graph.store) for graph in graphs.values()}))
+        for graph in graphs.values():
+            try:
+                saved = graph.store.load(run_id)
+            except CheckpointNotFoundError:
+                continue
+            return cls(run_id, turns, graphs.get(saved.graph or "", graph), saved, stores)
+        if not turns:
+            raise CheckpointNotFoundError(run_id, stores)
+        return cls(run_id, turns, None, None, stores)
+
+    @property
+    def coming(self) -> Ordered | None:
+        """The newest turn, if it is on its way: still to be taken up, or at work."""
+        newest = self.turns[0] if self.turns else None
+        if newest is None or not newest.is_open or self.saved is None:
+            return newest if newest is not None and newest.is_open else None
+        is_coming = newest.number > turn_of(self.saved) or self.saved.status is RunStatus.ACTIVE
+        return newest if is_coming else None
+
+    def next_order(self) -> Order:
+        """Return the order for its next turn. A run that has not begun does so with the State of its first turn.
+
+        Raises:
+            RunCompleteError: the run is complete.
+        """
+        number = 1 + max([0 if self.saved is None else turn_of(self.saved), *(turn.number for turn in self.turns)])
+        if self.saved is not None and self.graph is not None:
+            if self.saved.status is RunStatus.COMPLETED:
+                raise RunCompleteError(self.run_id, self.saved.checkpoint_node)
+            return Order(self.graph, self.run_id, number)
+        if self.turns[0].status == "SUCCESS":
+            raise RunCompleteError(self.run_id, "an exit point")
+        first = order_of(turn_id(self.run_id, 1))
+        if first is None:
+            raise CheckpointNotFoundError(self.run_id, self.stores)
+        return attrs.evolve(first, number=number)
+
+    def answered_by(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
+        """Return the pause that updates answer. Raises AnswerError unless the run waits for them at that pause."""
+        saved = self.saved
+        if saved is None:
+            status = "complete" if self.turns[0].status == "SUCCESS" else "not begun"
+            raise AnswerError(self.run_id, None, f"the run waits for no answer: it is {status}")
+        pause = saved.pause
+        if saved.status is not RunStatus.PAUSED or pause is None:
+            problem = f"the run waits for no answer: it is {saved.status.value}, after step {saved.step}"
+            raise AnswerError(self.run_id, None, problem)
+        if pause_id not in (None, *(one.id for one in pause.each)):
+            problem = "the pause that is to be answered is over: the run waits at another one"
+            raise AnswerError(self.run_id, pause, problem)
+        pause, problem = cast(Pause, to_be_answered(saved, updates, pause_id).pause), ""
+        if pause.response_param is not None and pause.response_param not in updates and not is_overdue(pause):
+            problem = "no answer is given"
+        elif self.coming is not None:
+            problem = "an answer to it is on its way already, and one counts"
+        if problem:
+            raise AnswerError(self.run_id, pause, problem)
+        return pause
+
+
+_WAITING = dict(zip(WAITING, ("queued", "delayed"), strict=True))
+
+
+@attrs.frozen
+class RunView:
+    """A run.
+
+    Attributes:
+        run_id: The run.
+        graph: The name of its graph.
+        status: How it stands: "queued" or "delayed" where a turn of it waits for a worker, else as `RunStatus` says.
+        step: How many nodes it has completed.
+        turn: The id of its newest turn that is not done, or that has ended with an error.
+        queue: The queue of that turn.
+        worker: Who is at work on it, or was last.
+        error: Why it failed, or why its newest turn could not go on with it.
+        pause: What it waits for.
+        labels: What it was labelled with.
+    """
+
+    run_id: str
+    graph: str
+    status: str
+    step: int = 0
+    turn: str | None = None
+    queue: str | None = None
+    worker: str | None = None
+    error: str | None = None
+    pause: Pause | None = None
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+    @classmethod
+    def of_stored(cls, summary: Summary) -> RunView:
+        """Return what a store knows of a run."""
+        error = summary.error
+        return cls(
+            summary.run_id,
+            summary.graph or "",
+            summary.status.value,
+            summary.step,
+            error=None if error is None else f"{error.type}: {error.message} (at {error.node})",
+            pause=summary.pause,
+            labels=summary.labels,
+        )
+
+    @classmethod
+    def of_turn(cls, turn: Ordered) -> RunView:
+        """Return what DBOS knows of a run that is not in its store: one that has not begun."""
+        status = "failed" if turn.status == "ERROR" else "active"
+        return cls(turn.run_id, turn.graph, status, labels=turn.labels).with_turn(turn)
+
+    def with_turn(self, turn: Ordered) -> RunView:
+        """Return this with what DBOS knows of its newest turn."""
+        status = self.status if self.status == RunStatus.COMPLETED else _WAITING.get(turn.status, self.status)
+        error = self.error or (None if turn.error is None else describe_exception(turn.error))
+        return attrs.evolve(self, status=status, error=error, turn=turn.id, queue=turn.queue, worker=turn.worker)
+
+
+def list_runs(
+    graphs: Mapping[str, StateGraph], status: str | None, labels: Mapping[str, str], limit: int
+) -> Iterator[RunView]:
+    """Yield the runs of graphs: those whose turns wait, are at work or could not go on, then those in their stores.
+
+    Of the stores, the newest of this status and with these labels are asked for; what the turns make of it may be
+    another status.
+    """
+    turns = _turns(graphs, status, limit)
+    stored: dict[str, Summary] = {}
+    if status not in _WAITING.values():
+        for graph in graphs.values():
+            found = graph.store.runs(cast("StatusName | None", status), graph.config.name, labels=labels, limit=limit)
+            stored.update((summary.run_id, summary) for summary in found)
+    for run_id, turn in turns.items():
+        summary = stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id)
+        yield RunView.of_turn(turn) if summary is None else RunView.of_stored(summary).with_turn(turn)
+    yield from map(RunView.of_stored, stored.values())
+
+
+def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Ordered]:
+    """Return the turns that are not done, and those that have ended with an error and have no later one, by run."""
+    found: dict[str, Ordered] = {}
+    asked = [known for known, said in _WAITING.items() if said == status] or [*OPEN, "ERROR"]
+    for turn in find_turns(status=asked, load_output=True, limit=limit):
+        if turn.graph in graphs and (turn.run_id not in found or found[turn.run_id].number < turn.number):
+            found[turn.run_id] = turn
+    newest = turns_of_all([run_id for run_id, turn in found.items() if not turn.is_open])
+    return {run_id: turn for run_id, turn in found.items() if turn.is_open or newest[run_id].id == turn.id}
+
+
+def _summary_of(graph: StateGraph, run_id: str) -> Summary | None:
+    """Return how a run stands that is beyond the page of its store."""
+    found = graph.store.iter_runs(graph=graph.config.name, prefix=run_id)
+    return next((summary for summary in found if summary.run_id == run_id), None)
+
+
+_SOONEST, _LATEST = 0.01, 0.25  # seconds after which it is looked again whether a turn is done
+
+
+@attrs.frozen(repr=False)
+class TurnHandle:
+    """A turn that was ordered.
+
+    Attributes:
+        run_id: The run.
+        number: Which turn of the run it is.
+        id: The id of its workflow in DBOS.
+        graph: Its graph.
+    """
+
+    run_id: str
+    number: int
+    id: str
+    graph: StateGraph
+
+    @property
+    def status(self) -> str:
+        """What DBOS says of it: DELAYED, ENQUEUED, PENDING, SUCCESS, ERROR or CANCELLED."""
+        return self._found().status
+
+    def result(self, timeout: float | None = None) -> State:
+        """Wait for the end of the turn; return the State with which the run has completed or paused.
+
+        A run that is preserved is loaded: it may have gone on since, with a later turn.
+
+        Args:
+            timeout: For how many seconds to wait; None for as long as it takes.
+
+        Raises:
+            TimeoutError: it has not ended by then. It goes on.
+            RunCancelledError: the run was cancelled.
+            ExecutionError: the run has failed.
+            And all else that `stategraph.turns.perform` raises.
+        """
+        check_no_loop("handle.result")
+        until = None if timeout is None else monotonic() + timeout
+        wait = _SOONEST
+        while self._found().is_open:
+            left = wait if until is None else until - monotonic()
+            if left <= 0:
+                raise TimeoutError(f"turn {self.number} of run {self.run_id!r} is not done after {timeout} seconds")
+            sleep(min(wait, left))
+            wait = min(2 * wait, _LATEST)
+        return self._came_of(self._found(load_output=True))
+
+    def _came_of(self, found: Ordered) -> State:
+        if found.error is not None:
+            raise self._with_state(found.error)
+        if found.status == "SUCCESS" and found.outcome["state"] is not None:
+            return state_from_bytes(self.run_id, found.outcome["state"])
+        try:
+            state = self.graph.store.load(self.run_id)
+        except CheckpointNotFoundError:
+            if found.status != "CANCELLED":
+                raise
+            state = State(run_id=self.run_id, status=RunStatus.CANCELLED)
+        is_cancelled = found.status == "CANCELLED" or found.outcome["status"] == RunStatus.CANCELLED
+        if is_cancelled and turn_of(state) <= self.number:
+            raise RunCancelledError(state, "it was cancelled")
+        return state
+
+    def _with_state(self, error: Exception) -> Exception:
+        """Return an error with the State of the run, where DBOS has kept no more than which it was."""
+        if isinstance(error, ExecutionError):
+            try:
+                error.state = self.graph.store.load(self.run_id)
+            except StateGraphError:  # it is gone, or damaged: the error tells what it can
+                return error
+        return error
+
+    def _found(self, **which: Any) -> Ordered:
+        for found in find_turns(workflow_ids=[self.id], **which):
+            return found
+        raise CheckpointNotFoundError(self.run_id, DATABASE, way_out=WAY_OUT)
+
+    def __repr__(self) -> str:
+        return f"TurnHandle({self.id!r}, {self.graph.name!r})"

@@ -1,0 +1,133 @@
+"""Reporting what happens in a run to its observer, and showing States to a caller who iterates over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from stategraph._engine.context import RunContext
+from stategraph._graph.compiled import CompiledNode
+from stategraph._protocol.commands import Notify, Show, Task
+from stategraph._text.shown import describe_exception
+from stategraph._values import clock
+from stategraph._values.events import PART_EVENTS, EventType
+from stategraph._values.provenance import shortened_traceback
+from stategraph.edges import Edge, NoWay, describe_predicate, place_of
+from stategraph.errors import ExecutionError
+from stategraph.nodes.step import PartTold
+from stategraph.state import State, took_ns_of
+
+_KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}
+_OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
+
+
+class Teller(Protocol):
+    """A step that reports events."""
+
+    attempt: int
+
+    def tell(self, type: EventType, **about: Any) -> Task[None]:
+        """Report an event of the step."""
+
+
+def tell(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
+    """Report an event that happens at a step."""
+    if type in run.wanted:
+        yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, **about}))
+
+
+def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
+    """Report an event of the run, with its last State; what has ended now, with how long it took."""
+    if type in run.wanted:
+        about: dict[str, Any] = {"node": state.checkpoint_node, "status": state.status.value}
+        if began_ns is not None:
+            about["took"] = seconds_since(began_ns)
+        yield from tell(run, type, state.run_id, state.step, **{**about, **more})
+
+
+def seconds_since(began_ns: int) -> float:
+    """Return how many seconds have passed since a time of clock.monotonic_ns."""
+    return (clock.monotonic_ns() - began_ns) / 1e9
+
+
+def show(run: RunContext, state: State) -> Task[None]:
+    """Show a State to the caller who iterates over the run. A nested run shows nothing: it is one step."""
+    if run.shows:
+        yield (Show, None, state)
+
+
+def announce_entry(
+    run: RunContext, stage: CompiledNode, way: Edge | NoWay | None, name: str, *, begins: bool
+) -> Task[None]:
+    """Report the edges that were tried after a node, the one that was taken, and that the next node begins.
+
+    Args:
+        run: The run.
+        stage: The node.
+        way: The edge that was taken; None if the next node handles a failure, or goes on after a pause.
+        name: The next node.
+        begins: Whether it begins: there may be no way on, or the run may have run too many nodes.
+    """
+    state = run.state
+    at = state.run_id, state.step
+    edges: tuple[Edge, ...] = ()
+    if way is not None:
+        edges = stage.edges[: way.tried if isinstance(way, NoWay) else place_of(way, stage.edges) + 1]
+    elif stage.policies.on_error == name and not (state.progress and state.progress.woken):
+        handled = {"source": stage.name, "target": name, "edge": "on_error", "predicate": "on_error"}
+        yield from tell(run, EventType.EDGE_TRANSITION, *at, **handled)
+    for edge in edges:
+        about = {"source": edge.source, "target": edge.target, "edge": edge.name}
+        about["predicate"] = describe_predicate(edge.predicate)
+        yield from tell(run, EventType.EDGE_EVALUATE, *at, **about, result=edge is way)
+        if edge is way:
+            yield from tell(run, EventType.EDGE_TRANSITION, *at, **about)
+    if begins:
+        if name in run.completed:
+            yield from tell(run, EventType.CYCLE_DETECTED, state.run_id, state.step + 1, node=name)
+        yield from tell(run, EventType.NODE_START, state.run_id, state.step + 1, node=name)
+
+
+def announce_completion(run: RunContext, handler: str) -> Task[None]:
+    """Report that a node is completed, or has failed and another one handles that."""
+    state, took = run.state, took_ns_of(run.state)
+    run.completed.add(state.checkpoint_node)
+    attempts, outcome = state.facts.attempts if state.facts else 1, "failed" if handler else "completed"
+    about: dict[str, Any] = {"attempts": attempts, "outcome": outcome, "took": None if took is None else took / 1e9}
+    yield from emit(run, EventType.NODE_COMPLETE, state, **about)
+
+
+def announce_failure(run: RunContext, name: str, error: BaseException, attempt: int, began_ns: int) -> Task[None]:
+    """Report that an attempt of a node has failed."""
+    if EventType.NODE_ERROR in run.wanted:
+        about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
+        yield from tell(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
+
+
+def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:
+    """Report that the run ends early, and at which node: the one that failed or, if none has, the one entered last."""
+    if EventType.GRAPH_ERROR in run.wanted:
+        node, about = run.path[-1] if run.path else state.checkpoint_node, about_error(error)
+        if isinstance(error, ExecutionError) and state.error is not None:
+            node, info = error.node_name, state.error
+            about |= {"error_type": info.type, "traceback": info.traceback}
+        about["attempts"] = state.facts.attempts if state.facts else 1
+        yield from emit(run, EventType.GRAPH_ERROR, state, run.began_ns, **{**about, "node": node})
+
+
+def announce_parts(run: RunContext, step: Teller, parts: Iterable[PartTold], total: int) -> Task[None]:
+    """Report what came of parts of a step, which has so many."""
+    for part in () if run.wanted.isdisjoint(_OF_PARTS) else parts:
+        about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
+        if part.error is not None:
+            about |= about_error(part.error)
+        if part.delay is not None:
+            about["delay"] = part.delay
+        kind = _KINDS_OF_PARTS.get(part.outcome, EventType.PART_COMPLETE)
+        yield from step.tell(kind, attempt=part.attempt or step.attempt, **about)
+
+
+def about_error(error: BaseException) -> dict[str, Any]:
+    """Return what is told of an exception."""
+    about = {"error": describe_exception(error), "error_type": type(error).__name__}
+    return {**about, "traceback": shortened_traceback(error)}
