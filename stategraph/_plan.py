@@ -1,21 +1,26 @@
-"""What a compiled graph, and a run of it, take from the configuration and the store of their graph."""
+"""What a graph, once compiled, and its runs take from the configuration and the store."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
-from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._values.events import Listener, wanted_events
+from stategraph._values.frozen import freeze_items
 from stategraph.config import CheckpointConfig, GraphConfig
-from stategraph.errors import NotSerializableError
+from stategraph.errors import ConfigError, GraphError, NotSerializableError
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
+    from stategraph._schema.schema import Schema
     from stategraph.stores._save_queue import SaveQueue
 
 
@@ -52,11 +57,69 @@ def plan_of(
         digest=_digest_of,
         copier=_copier_of,
     )
-    if all(stage.is_plain for stage in plan.stages.values()):
-        return plan
-    from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
+    return plan if all(stage.is_plain for stage in plan.stages.values()) else equipped(plan, store)
 
-    return equipped(plan, store)
+
+def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
+    """Return a graph with what its nodes, its schema and its policies ask for.
+
+    Args:
+        plan: The graph, some of whose nodes are more than a function that is called once.
+        store: Its store.
+
+    Raises:
+        GraphError: its schema holds values that no store can save.
+    """
+    from stategraph._engine.step import StepExecution  # imported when used, as all that follows
+
+    nodes = {
+        name: node if node.is_plain else attrs.evolve(node, execution=StepExecution)
+        for name, node in plan.stages.items()
+    }
+    if any(node.policies.cache is not None for node in nodes.values()):
+        nodes = _with_caches(plan.graph, nodes, store)
+    plan = attrs.evolve(plan, stages=nodes, lacks=_lacks(plan, store))
+    if any(node.node.graphs for node in nodes.values()):
+        from stategraph._engine.subgraphs import NestedRun
+
+        plan = attrs.evolve(plan, nested_run=NestedRun)
+    return plan if plan.schema is None else _with_schema(plan, plan.schema)
+
+
+def _lacks(plan: CompiledGraph, store: CheckpointStore) -> str:
+    """Return what runs of the graph cannot do without, if that is not there."""
+    pausing = {name: stage for name, stage in plan.stages.items() if stage.node.pauses}
+    nested = [name for name, stage in pausing.items() if stage.node.has_parts]
+    if pausing and not plan.saves:
+        name = next(iter(pausing))
+        return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+    if nested and not store.keeps_parts:
+        return f"node {nested[0]!r} pauses runs within a graph, which takes a store that keeps parts"
+    return ""
+
+
+def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: CheckpointStore) -> dict[str, CompiledNode]:
+    from stategraph._engine.result_cache import with_caches
+    from stategraph.stores._files.results import result_cache_of
+
+    return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key))
+
+
+def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
+    """Return the graph with defaults that are as its schema wants them."""
+    from stategraph._values.registered_types import find_by_class
+
+    unknown = [cls for cls in schema.classes if plan.saves and find_by_class(cls) is None]
+    if unknown:
+        raise GraphError(plan.graph, tuple(_not_registered(schema.name, cls) for cls in unknown))
+    return attrs.evolve(plan, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
+
+
+def _not_registered(schema: str, cls: type) -> str:
+    return (
+        f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
+        f"stategraph.register_type({cls.__name__}) says why"
+    )
 
 
 def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:
@@ -119,3 +182,50 @@ def _copier_of(values: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
         with suppress(NotSerializableError):
             kept[key] = encode([value])
     return lambda: {key: decode(packed)[0] for key, packed in kept.items()}
+
+
+# --------------------------------------------------------------------------- short ways to configure a graph
+
+
+def short_config(
+    given: object,
+    store: CheckpointStore | str | os.PathLike[str] | None,
+    observer: Listener | str | None,
+    preserve: bool | None,
+) -> tuple[GraphConfig, CheckpointStore | None, Listener | None]:
+    """Return the configuration of a graph, and the store and the observer that it does not name.
+
+    Args:
+        given: The configuration, or the name of the graph; beside a name, a store saves every step.
+        store: Keeps the runs. An address replaces the store of the configuration and its place; other options stay.
+        observer: Hears of the runs; a name replaces that in the configuration.
+        preserve: Replaces that in the configuration.
+
+    Raises:
+        ConfigError: the name is none, or nothing can be at the address of the store.
+    """
+    config = given if isinstance(given, GraphConfig) else _named(given, has_store=store is not None)
+    changes: dict[str, Any] = {} if preserve is None else {"preserve": preserve}
+    usual: dict[str, Any] = {}
+    if isinstance(store, str | os.PathLike):
+        from stategraph.stores._addresses import PLACES, store_at  # imported when used
+
+        kind, options = store_at(store)
+        others = {name: value for name, value in config.checkpoint.options.items() if name not in PLACES}
+        changes |= {"store": kind, "options": {**others, **options}}
+        store, usual = None, {"interval": 1}
+    checkpoint = CheckpointConfig(**{**usual, **config.checkpoint.without_usual(), **changes})
+    if isinstance(observer, str):
+        return attrs.evolve(config, observer=observer, checkpoint=checkpoint), store, None
+    return attrs.evolve(config, checkpoint=checkpoint), store, observer
+
+
+def _named(name: object, *, has_store: bool) -> GraphConfig:
+    if isinstance(name, type):
+        allowed = (
+            f'the name of the graph comes first; a class is the schema: StateGraph("name", schema={name.__name__})'
+        )
+        raise ConfigError("config", name.__name__, allowed)
+    if not isinstance(name, str):
+        raise ConfigError("config", name, "a name, or a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False)
+    return GraphConfig(name, checkpoint=CheckpointConfig(interval=1 if has_store else 0))

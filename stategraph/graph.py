@@ -24,7 +24,7 @@ from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._plan import blocks, new_run, plan_of
+from stategraph._plan import blocks, new_run, plan_of, short_config
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
 from stategraph.observers.registry import checked_observer, get_observer, with_progress
@@ -76,8 +76,6 @@ class StateGraph(GraphBuilder):
     ) -> None:
         is_short = isinstance(observer, str) or isinstance(store, str | os.PathLike) or preserve is not None
         if is_short or not isinstance(config, GraphConfig):
-            from stategraph._capabilities.short import short_config  # imported when used
-
             config, store, observer = short_config(config, store, observer, preserve)
         if store is not None and not is_memory_store(store):
             config = config.for_store_object()

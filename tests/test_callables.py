@@ -127,13 +127,6 @@ PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
     "inputs": (lambda function: as_node(inputs=function), "inputs"),
     "outputs": (lambda function: as_node(outputs=function), "outputs"),
     "an upgrade": (registered, "upgrade"),
-    "a validator of a schema": (lambda function: with_schema(validator=function), "validator of field 'n'"),
-    "validators of a schema": (
-        lambda function: with_schema(validator=[attrs.validators.ge(0), attrs.validators.optional(function)]),
-        "validator of field 'n'",
-    ),
-    "a converter of a schema": (lambda function: with_schema(converter=function), "converter of field 'n'"),
-    "a factory of a schema": (lambda function: with_schema(factory=function), "factory of field 'n'"),
     "a factory of stores": (lambda function: register_checkpoint_store("unfit", function), "store 'unfit'"),
     "a factory of observers": (lambda function: register_observer("unfit", function), "observer 'unfit'"),
     "on_event": (
@@ -156,9 +149,6 @@ def test_what_cannot_answer_at_once_is_refused_early(place: str, kind: str) -> N
     """When it is handed in; the error names the argument, and says what to do."""
     hand_in, name = PLACES[place]
     function, problem = UNFIT[kind]
-    if not callable(function) and place in {"validators of a schema", "a factory of a schema"}:
-        pytest.skip("attrs refuses it itself, or when it is called")
-
     with pytest.raises((TypeError, ConfigError, GraphError), match=name) as caught:
         hand_in(function)
 

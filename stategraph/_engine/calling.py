@@ -13,7 +13,7 @@ from stategraph._engine.endings import failure_at
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
 from stategraph._engine.saving import check_saves, flush, newest_of, owning, save, take_up
 from stategraph._engine.start import admit, begin, check_not_of_another, id_of
-from stategraph._graph.compatibility import check_compatible, off_removed
+from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Load, Save, Task

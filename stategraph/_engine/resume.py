@@ -11,7 +11,7 @@ from stategraph._engine.loop import run_from
 from stategraph._engine.pauses import check_answers, take_answer, take_answer_of_fork, to_be_answered
 from stategraph._engine.saving import check_saves, owning, save
 from stategraph._engine.start import stamped, with_all_keys, with_origins
-from stategraph._graph.compatibility import check_compatible, off_removed
+from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._progress.answers import awaited
@@ -98,7 +98,7 @@ def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
     run.renamed_nested = {}
     if not migrate:
         return off_removed(run.plan, saved)
-    from stategraph._graph.renaming import migrate_state, split_migration  # imported when used
+    from stategraph._graph.changed import migrate_state, split_migration  # imported when used
 
     own, run.renamed_nested = split_migration(migrate, run.plan)
     return off_removed(run.plan, migrate_state(saved, own, run.plan))

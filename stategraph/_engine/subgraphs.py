@@ -14,10 +14,8 @@ from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compatibility import check_compatible, off_removed
-from stategraph._graph.compiled import CompiledGraph
-from stategraph._graph.nested import nested_in, unsaved_in
-from stategraph._graph.renaming import migrate_state, split_migration
+from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
+from stategraph._graph.compiled import CompiledGraph, nested_in, unsaved_in
 from stategraph._progress.answers import awaited, awake, before_updates, is_overdue
 from stategraph._protocol.commands import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items

@@ -10,8 +10,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+import attrs
+
+from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
-from stategraph._graph.soundness import problems_of
 from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
@@ -24,7 +26,7 @@ from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph._values.progress import Structures
+    from stategraph._values.progress import NodeOutline, Structures
     from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
 
@@ -79,9 +81,7 @@ class GraphBuilder:
         edges = *(edge.structure for edge in self._edges), *handlers
         exits, outlines = tuple(name for name in nodes if name in self._exits), {}
         if any(type(node) is not FunctionNode or self._policies[name].is_at_work for name, node in nodes.items()):
-            from stategraph._graph.outlines import outlines_of  # imported when used: most nodes are plain functions
-
-            outlines = outlines_of(nodes, self._policies, others)
+            outlines = _outlines_of(nodes, self._policies, others)
         return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines)
 
     @property
@@ -294,35 +294,15 @@ class GraphBuilder:
             GraphError: runs cannot work; it lists all problems.
         """
         structure = self.structure
-        problems = problems_of(structure, len(self._edges))
-        for name, node in self._nodes.items():
-            problems += node.problems(name)
-        problems += [
-            f"node {name!r} goes to {policies.on_error!r} on error, which is not there"
-            for name, policies in self._policies.items()
-            if policies.on_error is not None and policies.on_error not in self._nodes
-        ]
-        problems += [
-            f"stands_at names node {node!r}, which is not there"
-            for node in self._stands_at.values()
-            if node not in self._nodes
-        ]
-        if (
-            persist is not None
-            or self._schema is not None
-            or any(map(_is_annotated, self._nodes.values()))
-            or any(policies.cache is not None for policies in self._policies.values())
-        ):
-            from stategraph._graph.checks import further_problems  # imported when used
-
-            further = (
-                self._schema,
-                self._nodes,
-                self._policies,
-                self._defaults,
-                frozenset[str]() if persist is None else persist,
-            )
-            problems += list(further_problems(*further, is_sound=not problems))
+        problems = problems_of(
+            structure,
+            self._nodes,
+            self._policies,
+            stands_at=self._stands_at,
+            schema=self._schema,
+            defaults=self._defaults,
+            persist=frozenset() if persist is None else persist,
+        )
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
         # A schema checks what nodes return; where only some keys are saved, what they read is noted.
@@ -389,9 +369,29 @@ def _own_name(function: NodeFunction) -> str:
     return getattr(function, "__name__", "")
 
 
-def _is_annotated(node: Node) -> bool:
-    return isinstance(node, FunctionNode) and bool(getattr(node.given, "__annotations__", None))
-
-
 def _as_given(node: Node) -> NodeFunction | Node:
     return node.given if isinstance(node, FunctionNode) else node
+
+
+def _outlines_of(
+    nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], others: Structures
+) -> dict[str, NodeOutline]:
+    """Return the outlines of the nodes that are more than a function that is called once."""
+    from stategraph._values.progress import NodeOutline  # imported when used: most nodes are plain functions
+
+    plain, outlines = NodeOutline(), {}
+    for name, node in nodes.items():
+        outline = node.outline(others) or plain
+        outline = attrs.evolve(outline, notes=(*outline.notes, *_notes(policies[name])))
+        if outline != plain:
+            outlines[name] = outline
+    return outlines
+
+
+def _notes(policies: NodePolicies) -> Iterator[str]:
+    if policies.retry is not None:
+        yield f"up to {policies.retry.max_attempts} attempts"
+    if policies.timeout is not None:
+        yield f"at most {policies.timeout:g} s"
+    if policies.cache is not None:
+        yield "cached"

@@ -1,56 +1,109 @@
-"""What can be wrong with a graph that has a schema or caches, or saves only some keys."""
+"""What keeps the runs of a graph from starting, from reaching an exit point, or from working on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from stategraph._graph.compiled import NodePolicies
 from stategraph._text.shown import with_article
+from stategraph._values.provenance import GraphStructure
 from stategraph.errors import SchemaError
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
-from stategraph.nodes.schema_calls import object_class
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
     from stategraph.policies import CachePolicy
 
 
-def further_problems(
-    schema: Schema | None,
+def problems_of(
+    structure: GraphStructure,
     nodes: Mapping[str, Node],
     policies: Mapping[str, NodePolicies],
+    *,
+    stands_at: Mapping[str, str],
+    schema: Schema | None,
     defaults: Mapping[str, Any],
     persist: AbstractSet[str],
-    *,
-    is_sound: bool,
-) -> Iterator[str]:
-    """Yield what keeps nodes and policies from working with the schema, the caches and the keys that are saved.
+) -> list[str]:
+    """Return everything that keeps runs of a graph from working; empty if nothing does.
 
     Args:
-        schema: The schema; None for any keys and values.
+        structure: The structure of the graph.
         nodes: The nodes by their names.
         policies: What they do beyond being called.
+        stands_at: For nodes that were removed, the nodes that runs go on from.
+        schema: The schema; None for any keys and values.
         defaults: Values for keys that a run has no value for.
         persist: The only keys that are saved; empty for all.
-        is_sound: Whether nothing else is wrong: if so, nested graphs could not say what they ask for.
     """
+    handlers = {name: policy.on_error for name, policy in policies.items() if policy.on_error is not None}
+    problems = list(_unsound(structure, len(structure.edges) - len(handlers)))
     for name, node in nodes.items():
+        problems += node.problems(name)
         if node.writes & persist and node.writes - persist:
             from stategraph._progress.origins import mixture  # imported when used, as those below
 
-            is_sound = False
-            yield f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}"
+            problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
+    for name, handler in handlers.items():
+        if handler not in nodes:
+            problems.append(f"node {name!r} goes to {handler!r} on error, which is not there")
+    problems += [
+        f"stands_at names node {name!r}, which is not there" for name in stands_at.values() if name not in nodes
+    ]
     for name, policy in policies.items():
-        for problem in () if policy.cache is None else _cache_problems(name, nodes[name], policy.cache):
-            is_sound = False
-            yield problem
+        if policy.cache is not None:
+            problems += _cache_problems(name, nodes[name], policy.cache)
     if schema is None:
-        yield from _untyped_problems(nodes)
-    elif is_sound:
-        yield from _schema_problems(schema, nodes, policies, defaults, persist)
+        problems += _untyped_problems(nodes)
+    elif not problems:  # or nested graphs could not say which keys they need
+        problems += _schema_problems(schema, nodes, policies, defaults, persist)
+    return problems
+
+
+def _unsound(structure: GraphStructure, count: int) -> Iterator[str]:
+    """Yield what keeps runs from starting, or from reaching an exit point.
+
+    Args:
+        structure: The structure of the graph.
+        count: How many of its edges are taken by what their predicates say; the others lead to handlers of failures.
+    """
+    nodes, entry, exits = structure.nodes, structure.entry, structure.exits
+    ways = [(edge.source, edge.target) for edge in structure.edges]
+    if not nodes:
+        yield "it has no nodes; add_node adds one"
+    if entry is None:
+        yield "it has no entry point; set_entry_point sets it"
+    if not exits:
+        yield "it has no exit point; set_exit_point sets one"
+    # A run completes at an exit point: edges out of one are never taken.
+    taken = [way for way in ways[:count] if way[0] not in exits]
+    dead_ends = [name for name in nodes if name not in {*exits, *(source for source, _ in taken)}]
+    taken += [way for way in ways[count:] if way[1] in nodes]
+    reached = set(nodes) if entry is None else _reachable({entry}, taken)
+    yield from (
+        f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached
+    )
+    yield from (f"node {name!r} is a dead end: it has no edge out and is no exit point" for name in dead_ends)
+    if exits:
+        leading_out = _reachable({*exits, *dead_ends}, [(target, source) for source, target in taken])
+        yield from (f"no exit point can be reached from node {name!r}" for name in nodes if name not in leading_out)
+
+
+def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the nodes that can be reached from those in `start`, which they include."""
+    following: dict[str, list[str]] = {}
+    for source, target in edges:
+        following.setdefault(source, []).append(target)
+    reached, new = set(start), list(start)
+    while new:
+        for target in following.get(new.pop(), ()):
+            if target not in reached:
+                reached.add(target)
+                new.append(target)
+    return reached
 
 
 def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
@@ -89,7 +142,11 @@ def _schema_problems(
 def _untyped_problems(nodes: Mapping[str, Node]) -> Iterator[str]:
     """Yield why nodes cannot work in a graph without a schema."""
     for name, node in nodes.items():
-        cls = object_class(node.given) if isinstance(node, FunctionNode) else None
+        if not isinstance(node, FunctionNode) or not getattr(node.given, "__annotations__", None):
+            continue
+        from stategraph.nodes.schema_calls import object_class  # imported when used
+
+        cls = object_class(node.given)
         if cls is not None:
             way_out = f"make the graph with StateGraph(config, schema={cls.__name__})"
             yield f"node {name!r} takes {with_article(cls.__name__)}, and gets a State: {way_out}"

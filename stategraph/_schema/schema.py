@@ -12,13 +12,18 @@ from typing import Any
 
 import attrs
 
-from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
-from stategraph._schema.models import argument_of, field_check
-from stategraph._schema.structuring import Hook, classes_in, hook_for
+from stategraph._schema.structuring import Hook, Mismatch, classes_in, describe_type, hook_for, mismatches
 from stategraph._text.shown import describe_exception
-from stategraph._util.callables import answered, problem_of
+from stategraph._util.callables import answered
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
-from stategraph._values.registered_types import field_types, find_by_class, is_model, is_record, register_type
+from stategraph._values.registered_types import (
+    field_types,
+    find_by_class,
+    is_model,
+    is_record,
+    made_again,
+    register_type,
+)
 from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, SchemaError
 from stategraph.state import State, data_of, with_data
@@ -237,10 +242,6 @@ def _schema_of(cls: type) -> Schema:
     except Exception as error:
         allowed = f"a class whose annotations can be resolved where it is defined ({describe_exception(error)})"
         raise ConfigError("schema", cls, allowed) from error
-    for what, function in () if typing.is_typeddict(cls) or is_model(cls) else _functions_of(cls):
-        problem = problem_of(function)
-        if problem:
-            raise ConfigError("schema", cls, f"a class whose own functions are sync; {what}: {problem}")
     made = next(fields(cls, types) for is_kind, fields in _KINDS if is_kind(cls))
     return Schema(cls, {field.name: field for field in made})
 
@@ -262,7 +263,7 @@ def _fields_of_dataclass(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
 
 def _fields_of_model(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
     for name, one in cls.model_fields.items():
-        yield Field(name, argument_of(cls, name, one), types[name], one.is_required(), field_check(cls, name))
+        yield Field(name, _argument_of(cls, name, one), types[name], one.is_required(), _field_check(cls, name))
 
 
 def _fields_of_typed_dict(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
@@ -278,36 +279,41 @@ _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Mapping[str, Any]], It
 )
 
 
-def _functions_of(cls: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the functions that are called when an object of the class is made or checked, each with what it is."""
-    for name in ("__attrs_pre_init__", "__attrs_post_init__", "__post_init__"):
-        if hasattr(cls, name):
-            yield name, getattr(cls, name)
-    for one in attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls):
-        validator, converter = getattr(one, "validator", None), getattr(one, "converter", None)
-        factory = getattr(one, "default_factory", getattr(one.default, "factory", None))
-        for function in _made_of(validator):
-            yield f"a validator of field {one.name!r}", function
-        for what, function in (("converter", getattr(converter, "converter", converter)), ("factory", factory)):
-            if function is not None and function is not dataclasses.MISSING:
-                yield f"the {what} of field {one.name!r}", function
-
-
-def _made_of(validator: Any) -> Iterator[Any]:
-    """Yield a validator and those that it is made of, where attrs has made it, as `attrs.validators.optional` does."""
-    if validator is None:
-        return
-    yield validator
-    if type(validator).__module__.partition(".")[0] == "attr":
-        for part in attrs.astuple(validator, recurse=False):
-            for argument in part if isinstance(part, tuple) else (part,):
-                if callable(argument) and not isinstance(argument, type):
-                    yield from _made_of(argument)
-
-
 def _hook(cls: type, name: str, expected: Any) -> Hook:
     try:
         return hook_for(expected)
     except Exception as error:
         allowed = f"a class with types that cattrs knows; field {name!r}: {describe_exception(error)}"
         raise ConfigError("schema", cls, allowed) from error
+
+
+def _argument_of(cls: Any, name: str, field: Any) -> str:
+    """Return what a model takes a field as."""
+    by_name = cls.model_config.get("populate_by_name") or cls.model_config.get("validate_by_name")
+    alias = field.validation_alias if field.validation_alias is not None else field.alias
+    return name if by_name or not isinstance(alias, str) else alias
+
+
+def _field_check(cls: Any, name: str) -> Hook:
+    """Return the function that makes a value fit a field of a model: with its constraints and its validators.
+
+    Validators of the whole model are asked when an object is made: what they look at may not be there yet.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    open_cls = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__}, frozen=False)
+    field = cls.model_fields[name]
+    alone = TypeAdapter(field.rebuild_annotation())
+
+    def check(value: Any, _: Any) -> Any:
+        instance = made_again(open_cls, {})
+        try:
+            open_cls.__pydantic_validator__.validate_assignment(instance, name, value)  # type: ignore[attr-defined]
+        except ValidationError as error:
+            if any(one["loc"][:1] == (name,) for one in error.errors(include_url=False)):
+                raise
+        except Exception:  # noqa: BLE001 - a validator of the model misses other fields
+            return alone.validate_python(value)
+        return vars(instance).get(name, value)
+
+    return check

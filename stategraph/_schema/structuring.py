@@ -1,4 +1,4 @@
-"""Values made to fit types by cattrs, strictly.
+"""Values made to fit types by cattrs, strictly; what does not fit is reported with its place.
 
 What fits a type already is the same object afterwards, and nothing is guessed: "no" is no bool, and "5" no int.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from operator import is_
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
-from stategraph._schema.mismatch import MismatchError, describe, describe_type, mismatches
-from stategraph._schema.models import model_of
+import attrs
+
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.registered_types import field_types, is_model, is_record
 
 if TYPE_CHECKING:
@@ -23,6 +25,92 @@ if TYPE_CHECKING:
 
 Hook: TypeAlias = Callable[[Any, Any], Any]
 """``(value, type) -> value of the type``, as cattrs calls it."""
+
+
+# --------------------------------------------------------------------------- what does not fit
+
+
+@attrs.frozen
+class Mismatch:
+    """A value that does not fit: where it stands, what is expected there, what was found."""
+
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r}: expected {self.expected}, found {self.found}"
+
+
+class MismatchError(ValueError):
+    """A value does not fit a type. The paths of the mismatches begin at the value."""
+
+    def __init__(self, *mismatches: Mismatch) -> None:
+        super().__init__(*mismatches)
+
+
+def _misfit(expected: Any, value: object) -> MismatchError:
+    """Return the error about a value that is not of this type."""
+    return MismatchError(Mismatch("", describe_type(expected), describe(value)))
+
+
+def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]:
+    """Return everything that did not fit, from the error that a hook for this type raised about the value at a path."""
+    from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
+
+    if isinstance(error, MismatchError):
+        yield from (attrs.evolve(one, path=f"{path}{one.path}") for one in error.args)
+    elif isinstance(error, BaseValidationError):
+        noted, others = cast(Any, error).group_exceptions()
+        for cause, note in noted:
+            at = f"{path}.{note.name}"
+            if type(cause) is KeyError:
+                yield Mismatch(at, describe_type(note.type), "nothing")
+            else:
+                yield from mismatches(cause, at, note.type)
+        for cause in others:
+            yield from mismatches(cause, path, expected)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        fields = f"the fields of {describe_type(error.cl)}"
+        yield from (Mismatch(f"{path}.{name}", fields, "another one") for name in sorted(map(str, error.extra_fields)))
+    elif type(error).__module__.startswith("pydantic"):
+        yield from _of_model(cast(Any, error), path)
+    else:
+        yield Mismatch(path, describe_type(expected), describe_exception(error))
+
+
+def _of_model(error: Any, path: str) -> Iterator[Mismatch]:
+    """Return what a Pydantic model has refused."""
+    for one in error.errors(include_url=False, include_context=False):
+        loc = one["loc"][1:] if error.title and one["loc"][:1] == (path,) else one["loc"]  # of a field: it is the path
+        at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+        found = "nothing" if one["type"] == "missing" else describe(one["input"])
+        yield Mismatch(f"{path}{at}", one["msg"], found)
+
+
+def describe(value: object) -> str:
+    """Return a value in words: its repr, cut, and its type."""
+    return "None" if value is None else f"{shorten(value)} ({type(value).__name__})"
+
+
+def describe_type(expected: Any) -> str:
+    """Return a type as it is written in an annotation, without the modules of classes."""
+    origin, args = get_origin(expected), get_args(expected)
+    if expected is None or expected is NoneType:
+        return "None"
+    if expected is ...:
+        return "..."
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    if origin in (Union, UnionType):
+        return " | ".join(map(describe_type, args))
+    if origin is typing.Annotated:
+        return describe_type(args[0])
+    name = getattr(origin or expected, "__name__", None) or repr(expected)
+    return f"{name}[{', '.join(map(describe_type, args))}]" if args else name
+
+
+# --------------------------------------------------------------------------- values of types
 
 
 def structured(path: str, value: Any, expected: Any) -> Any:
@@ -105,7 +193,7 @@ def _as_plain(value: Any, cls: Any) -> Any:
         for member in cls:
             if type(member.value) is type(value) and member.value == value:
                 return member
-    raise MismatchError(describe_type(cls), describe(value))
+    raise _misfit(cls, value)
 
 
 _EXACT = 1 << 53
@@ -119,13 +207,13 @@ def _is_record(expected: Any) -> bool:
 def _record_hook(converter: Converter, expected: Any) -> Hook:
     """Return the hook for a class of records: it keeps an instance, and makes one of a mapping."""
     cls = get_origin(expected) or expected
-    make = model_of if is_model(cls) else converter.gen_structure_attrs_fromdict(expected)
+    make = _model_of if is_model(cls) else converter.gen_structure_attrs_fromdict(expected)
 
     def hook(value: Any, _: Any) -> Any:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise MismatchError(f"{describe_type(expected)} or a mapping of its fields", describe(value))
+            raise MismatchError(Mismatch("", f"{describe_type(expected)} or a mapping of its fields", describe(value)))
         return make(value, expected)
 
     return hook
@@ -155,7 +243,7 @@ def _union_hook(converter: Converter, expected: Any) -> Hook:
             return made[0]
         if len(others) == 1 and isinstance(value, Mapping | list | tuple):  # then it is clear what is meant
             raise next(error for member, error in errors if member is others[0])
-        raise MismatchError(describe_type(expected), describe(value))
+        raise _misfit(expected, value)
 
     return hook
 
@@ -167,7 +255,7 @@ def _is_none(expected: Any) -> bool:
 def _none_hook(converter: Converter, expected: Any) -> Hook:
     def hook(value: Any, _: Any) -> Any:
         if value is not None:
-            raise MismatchError("None", describe(value))
+            raise _misfit(None, value)
         return value
 
     return hook
@@ -184,7 +272,7 @@ def _literal_hook(converter: Converter, expected: Any) -> Hook:
         for one in allowed:
             if type(one) is type(value) and one == value:
                 return value
-        raise MismatchError(describe_type(expected), describe(value))
+        raise _misfit(expected, value)
 
     return hook
 
@@ -211,9 +299,9 @@ def _array_hook(converter: Converter, expected: Any) -> Hook:
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, taken):
-            raise MismatchError(describe_type(expected), describe(value))
-        made = _each(structure, item, value, enumerate(value), expected)
-        if isinstance(value, kept) and all(map(_same, made, value)):
+            raise _misfit(expected, value)
+        made = _each(structure, item, value)
+        if isinstance(value, kept) and all(map(is_, made, value)):
             return value
         return origin(made) if origin in _SETS[:2] else set(made) if origin in _SETS else made
 
@@ -230,10 +318,10 @@ def _mapping_hook(converter: Converter, expected: Any) -> Hook:
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise MismatchError(describe_type(expected), describe(value))
-        keys = _each(key_hook, key_type, value, zip(value, value, strict=True), expected)
-        values = _each(value_hook, value_type, value.values(), value.items(), expected)
-        if isinstance(value, dict) and all(map(_same, keys, value)) and all(map(_same, values, value.values())):
+            raise _misfit(expected, value)
+        keys = _each(key_hook, key_type, value, value)
+        values = _each(value_hook, value_type, value.values(), value)
+        if isinstance(value, dict) and all(map(is_, keys, value)) and all(map(is_, values, value.values())):
             return value
         return dict(zip(keys, values, strict=True))
 
@@ -248,48 +336,33 @@ def _tuple_hook(converter: Converter, expected: Any) -> Hook:
     """Return the hook for a tuple, which it also makes of a list."""
     types = get_args(expected)
     is_open = types[1:] == (...,)
-    hooks = [(one, converter.get_structure_hook(one)) for one in (types[:1] if is_open else types)]
+    hooks = [converter.get_structure_hook(one) for one in (types[:1] if is_open else types)]
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, tuple | list) or not (is_open or len(value) == len(hooks)):
-            raise MismatchError(describe_type(expected), describe(value))
+            raise _misfit(expected, value)
         if is_open:
-            ((of, structure),) = hooks
-            made = _each(structure, of, value, enumerate(value), expected)
+            made = _each(hooks[0], types[0], value)
         else:
-            fits = zip(hooks, enumerate(value), strict=True)
-            made = [_each(structure, of, [item[1]], [item], expected)[0] for (of, structure), item in fits]
-        return value if isinstance(value, tuple) and all(map(_same, made, value)) else tuple(made)
+            each = zip(hooks, types, enumerate(value), strict=True)
+            made = [_each(structure, of, [item], [place])[0] for structure, of, (place, item) in each]
+        return value if isinstance(value, tuple) and all(map(is_, made, value)) else tuple(made)
 
     return hook
 
 
-def _each(
-    structure: Hook, of: Any, values: Iterable[Any], labelled: Iterable[tuple[Any, Any]], expected: Any
-) -> list[Any]:
-    """Return the values, structured; what does not fit is reported with its label."""
+def _each(structure: Hook, of: Any, values: Collection[Any], labels: Iterable[Any] | None = None) -> list[Any]:
+    """Return the values, structured; each that does not fit is reported with its label, or its place."""
     try:
         return [structure(value, of) for value in values]
     except Exception:  # noqa: BLE001 - done again, more slowly, to find all of them
-        raise _all_errors(structure, of, labelled, expected) from None
-
-
-def _all_errors(structure: Hook, of: Any, labelled: Iterable[tuple[Any, Any]], expected: Any) -> Exception:
-    from cattrs.errors import IterableValidationError, IterableValidationNote
-
-    errors = []
-    for label, value in labelled:
-        try:
-            structure(value, of)
-        except Exception as error:  # noqa: BLE001 - collected
-            notes = [*getattr(error, "__notes__", ()), IterableValidationNote(f"at {label!r}", label, of)]
-            error.__notes__ = notes
-            errors.append(error)
-    return IterableValidationError(f"While structuring {describe_type(expected)}", errors, expected)
-
-
-def _same(a: object, b: object) -> bool:
-    return a is b
+        wrong: list[Mismatch] = []
+        for label, value in zip(range(len(values)) if labels is None else labels, values, strict=True):
+            try:
+                structure(value, of)
+            except Exception as error:  # noqa: BLE001 - reported as what does not fit
+                wrong += mismatches(error, f"[{label!r}]", of)
+        raise MismatchError(*wrong) from None
 
 
 _FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Converter, Any], Hook]], ...] = (
@@ -303,3 +376,28 @@ _FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Converter, Any], Hook]]
     (_is_tuple, _tuple_hook),
 )
 """Which types are structured how. cattrs asks the last one first."""
+
+
+# --------------------------------------------------------------------------- Pydantic models
+
+
+def _model_of(value: Mapping[str, Any], cls: Any) -> Any:
+    """Return an instance of a model, made of a mapping of its fields.
+
+    A field that the model does not have is an error, unless its ``model_config`` says what becomes of those.
+    """
+    if cls.model_config.get("extra") is None:
+        known = {name for field in cls.model_fields.items() for name in _names_of(*field)}
+        unknown = [key for key in value if key not in known]
+        if unknown and not any(_is_deep(field) for field in cls.model_fields.values()):
+            raise MismatchError(Mismatch("", f"the fields of {describe_type(cls)}", f"another one, {unknown[0]!r}"))
+    return cls.model_validate(dict(value))
+
+
+def _names_of(name: str, field: Any) -> list[str]:
+    return [one for one in (name, field.alias, field.validation_alias) if isinstance(one, str)]
+
+
+def _is_deep(field: Any) -> bool:
+    """Return whether a field is looked for in more than one place."""
+    return field.validation_alias is not None and not isinstance(field.validation_alias, str)

@@ -13,11 +13,10 @@ import attrs
 
 from stategraph import _plan
 from stategraph import graph as _graph
-from stategraph._capabilities.equip import equipped
 from stategraph._engine.context import RunContext
 from stategraph._engine.subgraphs import NestedRun
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._plan import saved_keys
+from stategraph._plan import equipped, saved_keys
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import NESTED, is_nested_id
