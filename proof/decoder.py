@@ -19,7 +19,7 @@ from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores._rows.columns import pack_row, pack_run, unpack_row, unpack_run
-from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores.base import Policy
@@ -82,7 +82,7 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
         "States, sealed again": (_resealed, kept),
     }
     for encoding in ("msgpack", "json"):
-        encoder = CheckpointEncoder(Sealer(), PayloadCodec(encoding))
+        encoder = CheckpointEncoder(Sealer(), encoding)
         payloads = [encoder.snapshot(state)[0].payload for state in states]
         targets[f"{encoding} payloads"] = _sealed(encoding), payloads
         targets |= _compressed(encoding, payloads)

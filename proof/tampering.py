@@ -27,7 +27,8 @@ from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._rows.encoder import PayloadCodec
+from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores.base import Policy
 from stategraph.stores.serializers import find_format
 
@@ -174,7 +175,7 @@ def _warm_up(name: str, clean: Path) -> None:
     installed instead of a serializer that is not known."""
     use(name, clean / _STORE)
     with suppress(ConfigError):
-        PayloadCodec(compress=True)
+        CheckpointEncoder(Sealer(), compress=True)
     try:
         find_format("unheard-of")
     except UnknownNameError as error:

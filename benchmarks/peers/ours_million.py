@@ -13,8 +13,7 @@ from benchmarks.measure import Run
 from stategraph import RunStatus, State
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._rows.runs import new_incarnation
+from stategraph.stores._rows.run_log import RunLog, new_incarnation
 
 _FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 _TOGETHER = 10_000

@@ -175,14 +175,13 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
         raise StepConflictError(run_id, reason)
 
 
-def filtered(status: str | None, graph: str | None, which: Narrower) -> RunFilter:
-    """Return which runs are asked for. Raises TypeError if `runs` takes no such argument."""
-    names = Narrower.__annotations__
-    for name in which:
-        if name not in names:
-            import difflib  # imported when used
+def filtered(which: Which) -> RunFilter:
+    """Return a filter of runs. Raises TypeError if `runs` takes no such argument."""
+    names = Which.__annotations__
+    for name in which.keys() - names.keys():
+        import difflib  # imported when used
 
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f" (it takes: {', '.join(names)})"
-            raise TypeError(f"runs() got an unexpected keyword argument {name!r}{hint}")
-    return RunFilter(status, graph, **which)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f" (it takes: {', '.join(names)})"
+        raise TypeError(f"runs() got an unexpected keyword argument {name!r}{hint}")
+    return RunFilter(**which)

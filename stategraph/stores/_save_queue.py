@@ -7,10 +7,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -27,29 +27,18 @@ _GATHER = 0.002  # seconds for which a save waits for those of other runs
 _IDLE = 1.0  # seconds after which the thread of a store ends that has nothing to save
 
 
-@attrs.frozen
-class _SaveParts:
-    """A queued call of `save_parts`."""
+class _Write(NamedTuple):
+    """A queued State, part of a step, or call of `drop_parts`.
 
+    Attributes:
+        method: The method of the store that takes it, with others of the same run.
+        run_id: The run.
+        value: The State, the part, or the step and whether newer parts are dropped, too.
+    """
+
+    method: str
     run_id: str
-    parts: list[Part]
-
-
-@attrs.frozen
-class _DropParts:
-    """A queued call of `drop_parts`."""
-
-    run_id: str
-    step: int
-    newer_too: bool
-
-
-_Write: TypeAlias = State | _SaveParts | _DropParts
-
-
-def _count(write: _Write) -> int:
-    """Return how many saves a write counts as."""
-    return len(write.parts) if isinstance(write, _SaveParts) else 1
+    value: Any
 
 
 def _copy_of(part: Part) -> Part:
@@ -73,12 +62,12 @@ class SaveQueue:
         self.saving = threading.Lock()  # held by the thread that saves
         self._lock = threading.Lock()  # several threads may be at work on parts of a step
         self._writes: list[_Write] = []
-        self._count = 0
         self._error: BaseException | None = None
 
     def has_room_for(self, state: State) -> bool:
         """Return whether `save` would only queue the State: it neither waits nor calls its values."""
-        return self._count < QUEUE_BOUND and self._error is None and are_settled(data_of(state).values())
+        is_free = len(self._writes) < QUEUE_BOUND and self._error is None
+        return is_free and are_settled(data_of(state).values())
 
     def save(self, states: Sequence[State]) -> None:
         """Queue States; wait while `QUEUE_BOUND` saves are queued."""
@@ -88,33 +77,31 @@ class SaveQueue:
             self.flush()
             self.store.save_many(states)
         else:
-            for state in copies:
-                self._put(state)
+            self._put(_Write("save_many", state.run_id, state) for state in copies)
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Queue finished parts; wait as `save` does."""
         try:
-            copies = [_copy_of(part) for part in parts]
+            copies = [*map(_copy_of, parts)]
         except Exception:  # noqa: BLE001 - as in `save`
             self.flush()
             self.store.save_parts(run_id, parts)
         else:
-            self._put(_SaveParts(run_id, copies))
+            self._put(_Write("save_parts", run_id, part) for part in copies)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool) -> None:
         """Queue that parts are dropped, after the State that has joined them is saved."""
-        self._put(_DropParts(run_id, step, newer_too))
+        self._put([_Write("drop_parts", run_id, (step, newer_too))])
 
-    def _put(self, write: _Write) -> None:
+    def _put(self, writes: Iterable[_Write]) -> None:
         self.hold = acting.hold
-        while self._count >= QUEUE_BOUND and self._error is None:
+        while len(self._writes) >= QUEUE_BOUND and self._error is None:
             save_queued([self])
         self._raise_error()
         with self._lock:
-            self._count += _count(write)
-            self._writes.append(write)
-            is_first = len(self._writes) == 1
-        if is_first and not _saver_of(self.store).call(self):
+            was_empty = not self._writes
+            self._writes += writes
+        if was_empty and not _saver_of(self.store).call(self):
             self.flush()
 
     def flush(self) -> None:
@@ -127,7 +114,6 @@ class SaveQueue:
             error, self._error = self._error, None
             if error is not None:
                 self._writes.clear()  # later writes build on the one that failed
-                self._count = 0
         if error is not None:
             raise error
 
@@ -138,75 +124,58 @@ class SaveQueue:
 
     # ------------------------------------------------------------------ in the thread that saves
 
-    def waiting(self) -> list[_Write]:
-        """Return what is to be saved."""
-        return [] if self._error is not None else list(self._writes)
+    def next_writes(self) -> list[_Write]:
+        """Return the writes that one call of the store makes next."""
+        if self._error is not None or not self._writes:
+            return []
+        first = self._writes[0]
+        return [*takewhile(lambda write: write[:2] == first[:2], self._writes)]
 
     def end(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         """Forget writes that have been made, or note why they could not be."""
         with self._lock:
-            if error is not None:
-                self._error = error
-            else:
+            self._error = error
+            if error is None:
                 del self._writes[: len(writes)]
-                self._count -= sum(map(_count, writes))
 
 
-def save_queued(queues: Sequence[SaveQueue]) -> None:
+def save_queued(queues: Collection[SaveQueue]) -> None:
     """Save what is queued of some runs of a store, in one go as far as the store can do that."""
-    if len(queues) == 1:
-        with queues[0].saving:
-            _save_begun(queues)
-        return
-    begun = [queue for queue in queues if queue.saving.acquire(blocking=False)]
+    begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
     try:
-        _save_begun(begun)
+        while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
+            _make(writes)
     finally:
         for queue in begun:
             queue.saving.release()
 
 
-def _save_begun(queues: Sequence[SaveQueue]) -> None:
-    waiting = [(queue, writes) for queue in queues if (writes := queue.waiting())]
-    together = [(queue, writes) for queue, writes in waiting if all(map(_is_state, writes))]
-    save_runs = getattr(waiting[0][0].store, "_save_runs", None) if waiting else None
-    if save_runs is not None and together:
-        runs = [(queue.hold, list(of_run)) for queue, writes in together for _, of_run in groupby(writes, _run_of)]
-        errors = iter(save_runs(runs))
-        for queue, writes in together:
-            found = [next(errors) for _ in groupby(writes, _run_of)]
-            queue.end(writes, next((error for error in found if error is not None), None))
-    for queue, writes in waiting:
-        if save_runs is None or not all(map(_is_state, writes)):
-            _save_apart(queue, writes)
+def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
+    """Make writes of several runs: those of States together, parts run by run."""
+    states = [(queue, some) for queue, some in writes if some[0].method == "save_many"]
+    if states:
+        saves = [(queue.hold, [write.value for write in some]) for queue, some in states]
+        errors = states[0][0].store._save_runs(saves)
+        for (queue, some), error in zip(states, errors, strict=True):
+            queue.end(some, error)
+    for queue, some in writes:
+        if some[0].method != "save_many":
+            queue.end(some, _error_of(queue, some))
 
 
-def _is_state(write: _Write) -> bool:
-    return isinstance(write, State)
-
-
-def _run_of(write: _Write) -> str:
-    return write.run_id
-
-
-def _save_apart(queue: SaveQueue, writes: Sequence[_Write]) -> None:
-    """Make the writes of one run, one kind after the other."""
-    for (kind, run_id), some in groupby(writes, lambda write: (type(write), write.run_id)):
-        group = list(some)
-        try:
-            with on_behalf_of(queue.hold):
-                if kind is State:
-                    queue.store.save_many([write for write in group if isinstance(write, State)])
-                elif kind is _SaveParts:
-                    parts = [part for write in group if isinstance(write, _SaveParts) for part in write.parts]
-                    queue.store.save_parts(run_id, parts)
-                for write in group:
-                    if isinstance(write, _DropParts):
-                        queue.store.drop_parts(run_id, write.step, newer_too=write.newer_too)
-        except Exception as error:  # noqa: BLE001 - raised in the thread of the run
-            queue.end(group, error)
-            return
-        queue.end(group, None)
+def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
+    """Make writes about parts of a run; return the error."""
+    method, run_id, _ = writes[0]
+    try:
+        with on_behalf_of(queue.hold):
+            if method == "save_parts":
+                queue.store.save_parts(run_id, [write.value for write in writes])
+            else:
+                for _, _, (step, newer_too) in writes:
+                    queue.store.drop_parts(run_id, step, newer_too=newer_too)
+    except Exception as error:  # noqa: BLE001 - raised in the thread of the run
+        return error
+    return None
 
 
 class _Saver:
@@ -232,7 +201,7 @@ class _Saver:
     def _work(self) -> None:
         while True:
             try:
-                queues = dict.fromkeys((self._called.get(timeout=_IDLE),))
+                queues = {self._called.get(timeout=_IDLE)}
             except Empty:
                 with self._lock:
                     if self._called.empty():
@@ -241,18 +210,18 @@ class _Saver:
                 continue
             time.sleep(_GATHER)
             while not self._called.empty():
-                queues[self._called.get()] = None
-            self._save_all(list(queues))
+                queues.add(self._called.get())
+            self._save_all(queues)
             del queues
 
-    def _save_all(self, queues: list[SaveQueue]) -> None:
+    def _save_all(self, queues: Collection[SaveQueue]) -> None:
         try:
             save_queued(queues)
         except BaseException as error:  # noqa: BLE001 - raised in the threads of the runs
             for queue in queues:
                 queue.end([], error)
         for queue in queues:
-            if queue.waiting():  # more has come, or the run was saving itself
+            if queue.next_writes():  # the run was saving itself
                 self._called.put(queue)
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, acting, held, held_if_free, is_acting
+from stategraph._owners.holds import Hold, Holds, acting, held, held_if_free, is_acting, this_process
 from stategraph._values import clock
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -60,16 +60,12 @@ class _Run:
         del self.kept[:superfluous]
         return superfluous
 
-    def summaries(self) -> Iterator[Summary]:
-        """Yield the checkpoints without their data."""
+    def summary(self, kept: Kept, revision: int, **more: Any) -> Summary:
+        """Return a checkpoint without its data."""
         from stategraph.stores.summaries import Summary  # imported when used, as below: few runs ask for it
 
-        revisions: Counter[int] = Counter()
-        created = clock.to_datetime(self.created_ns)
-        for kept in tuple(self.kept):
-            shown = Summary.of(head_of(kept, with_pause=True), str(self.number))
-            yield attrs.evolve(shown, revision=revisions[kept.step], created=created)
-            revisions[kept.step] += 1
+        shown, created = Summary.of(head_of(kept, with_pause=True)), clock.to_datetime(self.created_ns)
+        return attrs.evolve(shown, revision=revision, created=created, **more)
 
 
 class MemoryStore(CheckpointStore):
@@ -246,7 +242,7 @@ class MemoryStore(CheckpointStore):
         return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        from stategraph.stores._defaults import is_in_story
+        from stategraph.stores._time_travel import is_in_story
 
         with self._changing(check_run_id(run_id)):
             run = self._runs_by_id.get(run_id)
@@ -265,20 +261,29 @@ class MemoryStore(CheckpointStore):
         return sorted(run_id for run_id in tuple(self._runs_by_id) if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        from stategraph._owners.holds import this_process
-
         run = self._runs_by_id.get(check_run_id(run_id))
-        found = () if run is None else run.summaries()
-        return [attrs.evolve(summary, cursor=None, owner=this_process()) for summary in found]
+        if run is None:
+            return []
+        found: builtins.list[Summary] = []
+        revisions = Counter[int]()
+        for kept in tuple(run.kept):
+            found.append(run.summary(kept, revisions[kept.step], owner=this_process()))
+            revisions[kept.step] += 1
+        return found
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         newest_first = sorted(self._runs_by_id.items(), key=lambda item: item[1].number, reverse=True)
         found = (
-            [*run.summaries()][-1]
+            self._newest(run)
             for run_id, run in newest_first
             if which.takes_id(run_id) and (after is None or run.number < after)
         )
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
+
+    @staticmethod
+    def _newest(run: _Run) -> Summary:
+        kept = tuple(run.kept)
+        return run.summary(kept[-1], sum(one.step == kept[-1].step for one in kept) - 1, cursor=str(run.number))
 
     def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
         with self._alone(""):
@@ -291,7 +296,7 @@ class MemoryStore(CheckpointStore):
         self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         from stategraph.stores._checks import check_number
-        from stategraph.stores._defaults import rolled_back
+        from stategraph.stores._time_travel import rolled_back
 
         check_number(step)
         if take_over:  # nobody loses a run to a step that is not there
@@ -307,7 +312,7 @@ class MemoryStore(CheckpointStore):
             return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        from stategraph.stores._defaults import forked_from, keeps_nested
+        from stategraph.stores._time_travel import forked_from, keeps_nested
 
         with self._changing(check_given_id(new_run_id)):
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():

@@ -14,39 +14,8 @@ from stategraph.errors import NotSerializableError
 from stategraph.state import State, took_ns_of
 
 
-class Draft:
-    """A Summary that is being filled in.
-
-    Summary adds no slots to these, so a draft becomes one by a change of its class: a history has many of them, and to
-    set the fields of a frozen object one by one takes several times as long.
-    """
-
-    __slots__ = (
-        *("__weakref__", "run_id", "graph", "step", "checkpoint_node", "timestamp", "status", "error", "parent"),
-        *("cursor", "pause", "kind", "revision", "by", "took", "attempts", "owner", "created", "labels"),
-    )
-    run_id: str
-    graph: str | None
-    step: int
-    checkpoint_node: str
-    timestamp: datetime
-    status: RunStatus
-    error: ErrorInfo | None
-    parent: ParentStep | None
-    cursor: str | None
-    pause: Pause | None
-    kind: Kind
-    revision: int
-    by: str | None
-    took: float | None
-    attempts: int
-    owner: str | None
-    created: datetime | None
-    labels: Mapping[str, str]
-
-
-@attrs.frozen
-class Summary(Draft):
+@attrs.frozen(slots=False)  # a history has many of them, and slots take longer to set
+class Summary:
     """A checkpoint without its data: one of the history of a run, or the newest of a run.
 
     Attributes:

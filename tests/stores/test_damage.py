@@ -83,7 +83,7 @@ class TestLostRows:
         """What is saved next holds everything."""
         saved(store, 1, 2)
         lose(store, 2)
-        log_of(store).known.forget_all("a")
+        log_of(store).forget_all("a")
 
         saved(store, 3)
         assert store.load("a")["n"] == 3
@@ -165,7 +165,7 @@ def test_a_run_that_is_deleted_while_it_is_loaded(store, monkeypatch):
 def test_a_run_that_is_deleted_while_its_step_is_saved_again(store, monkeypatch):
     """It begins anew."""
     saved(store, 1)
-    log_of(store).known.forget_all("a")
+    log_of(store).forget_all("a")
     chain = table_of(store).chain
 
     def deleted(*asked):
@@ -182,7 +182,7 @@ def test_a_run_that_is_deleted_while_its_step_is_saved_again(store, monkeypatch)
 def test_a_run_that_is_written_while_it_is_loaded(store, monkeypatch):
     """What the loader saves next builds on what is there by then."""
     saved(store, 1, 2, policy=Policy("full"))
-    log_of(store).known.forget("a")
+    log_of(store).forget("a")
     chain = table_of(store).chain
 
     def read_before_it_is_written(*asked):

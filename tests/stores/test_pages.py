@@ -9,14 +9,14 @@ import pytest
 from stategraph import CheckpointCorruptError, CheckpointError, State
 from stategraph.state import evolve
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows import history as gaps
+from stategraph.stores._rows import loading
 from stategraph.stores.base import RetentionPolicy
 from tests.stores.lease_servers import SERVERS
 
 
 @pytest.fixture(autouse=True)
 def pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaps, "_PAGE", 3)
+    monkeypatch.setattr(loading, "_PAGE", 3)
 
 
 @pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])

@@ -32,6 +32,7 @@ from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.saving import next_place
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 
@@ -216,10 +217,10 @@ def chain_of(steps: int, store: PostgresStore, node: Callable[[State], Any] = la
 
 def batch_of(store: PostgresStore, state: State) -> WriteBatch:
     """-> what the store writes for a State, of a run that it has saved."""
-    known = store._log.known.get(state.run_id)
+    known = store._log.remembered(state.run_id)
     assert known is not None
-    run, base = known
-    row, new = store._log.encoder.following(base, state, store._log.next_place(run, state))
+    run, base, _ = known
+    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
     return WriteBatch(store._log.next_run(run, row, new), run, (row,))
 
 

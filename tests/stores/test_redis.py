@@ -34,6 +34,7 @@ from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.saving import next_place
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import RUN, make_graph, traces
@@ -110,10 +111,10 @@ def numbered(run_id: str, step: int, **data: Any) -> State:
 def again(store: RedisStore, run_id: str) -> WriteBatch:
     """-> what the store writes for one more step of a run."""
     state = numbered(run_id, store.load(run_id).step + 1)
-    known = store._log.known.get(run_id)
+    known = store._log.remembered(run_id)
     assert known is not None
-    run, base = known
-    row, new = store._log.encoder.following(base, state, store._log.next_place(run, state))
+    run, base, _ = known
+    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
     return WriteBatch(store._log.next_run(run, row, new), run, (row,))
 
 
@@ -342,7 +343,7 @@ class TestValues:
                 assert isinstance(caught.value, CheckpointCorruptError)
                 other.delete("a")
                 assert other.list() == []
-            store._log.known.forget_all("a")
+            store._log.forget_all("a")
 
     def test_lists_come_in_pages(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """In the order in which the runs began, over all partitions, whatever is asked for."""

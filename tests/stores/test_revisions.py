@@ -218,7 +218,6 @@ def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) ->
     for _ in range(2):
         store.save(first)
     for _ in range(2):
-        store.save_many([second] if kind == "memory" else [first, second])  # memory saves one after the other
         store.save(second)
         store.save_many([second, second])
     rows = [(row.step, row.revision) for row in store.history("r")]

@@ -15,7 +15,7 @@ from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, Forma
 from stategraph._values.frozen import is_settled
 from stategraph._values.provenance import Kind
 from stategraph.stores._codec.delta import Delta
-from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.testing.corpus import Order, is_same
@@ -115,23 +115,6 @@ def test_a_tail_of_loaded_rows_goes_on_like_the_one_that_was_saved() -> None:
 
     assert row._replace(node="", time_ns=0, seal=b"") == made[3]._replace(node="", time_ns=0, seal=b"")
     assert (row.base, len(row.payload)) == (1, len(made[3].payload))
-
-
-def test_a_step_whose_status_changes_keeps_its_body() -> None:
-    """Only what is about it is written anew, and rows that follow build on that."""
-    states = run_of({"big": BIG}, {"n": 1}, {"n": 2})
-    first, tail = ROWS.snapshot(states[0])
-    second, tail = ROWS.following(tail, states[1], (2, 0))
-    failed = attrs.evolve(states[1], status="failed", error=ErrorInfo("ValueError", "no", "b"))
-
-    again, tail = ROWS.again(tail, second, failed)
-    third, _ = ROWS.following(tail, states[2], (3, 0))
-
-    assert (again.payload, again.base) == (second.payload, 1)
-    assert ROWS.state("a", [first, again]) == failed
-    assert ROWS.state("a", [first, again, third]) == states[2]
-    with pytest.raises(CheckpointCorruptError):
-        ROWS.state("a", [first, second, third])
 
 
 # --------------------------------------------------------------------------- what it weighs
@@ -379,15 +362,6 @@ def test_damage_is_not_copied() -> None:
         ROWS.copied(SOURCE, "b", b"", [*MADE[:-1], MADE[-1]._replace(node="other")])
 
 
-def test_what_was_damaged_meanwhile_is_not_sealed_again() -> None:
-    """A step whose status changes keeps its payload, if that is still the one that was sealed."""
-    row, tail = ROWS.snapshot(STATES[0])
-    failed = attrs.evolve(STATES[0], status="failed")
-
-    with pytest.raises(CheckpointCorruptError, match="damaged"):
-        ROWS.again(tail, row._replace(payload=MADE[1].payload), failed)
-
-
 # --------------------------------------------------------------------------- signing
 
 
@@ -423,13 +397,3 @@ class TestSigning:
         assert refused(made, reader=rows)
         keys.append(b"old" * 8)
         assert rows.state("a", made) == STATES[-1]
-
-
-def test_a_tail_holds_no_body() -> None:
-    """A thousand runs are remembered: their States are shared with who runs them, payloads would not be."""
-    _, tail = ROWS.snapshot(run_of({"big": BIG})[0])
-
-    assert isinstance(tail, DeltaBase)
-    assert all(type(field) in (int, bytes, dict, State) for field in attrs.astuple(tail, recurse=False))
-    assert max(len(tail.seal), len(tail.before)) < 100
-    assert tail.snapshot > len(BIG)

@@ -5,7 +5,7 @@ import pytest
 
 from stategraph import State
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import NotSerializableError, StepConflictError
+from stategraph.errors import NotSerializableError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import table_of
@@ -99,23 +99,3 @@ def test_the_last_step_saved_twice(sqlite):
     sqlite.save_many([one, two, attrs.evolve(two, status="failed")])
 
     assert sqlite.load("a").status is RunStatus.FAILED
-
-
-@pytest.mark.parametrize("before", [0, 1], ids=["the first", "later ones"])
-def test_a_write_whose_answer_was_lost(tmp_path, monkeypatch, before):
-    """An interrupt has cut off whoever committed it: it is made again and refused, because it was made."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.retain("a", Policy("full"))
-        store.save_many(states(*range(1, before + 1)))
-        commit, answers = store._log.committer.commit, [False]
-
-        def lost(batches):
-            written = commit(batches)
-            return [answers.pop()] if answers else written
-
-        monkeypatch.setattr(store._log.committer, "commit", lost)
-        store.save_many(states(before + 1, before + 2))
-
-        assert [row.step for row in store.history("a")] == [*range(1, before + 3)]
-        with pytest.raises(StepConflictError):
-            store.save_many(states(before + 1, before + 2, other=1))

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from itertools import product
+from types import UnionType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
-import attrs
 import ormsgpack
 
 from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, checked_row, wrong_field_of
-from stategraph.stores.base import RetentionPolicy
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores.base import RETENTIONS, RetentionPolicy
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
 _AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
-_OF_KIND, _OF_STATUS, _OF_ERROR, _OF_PARENT, _OF_POLICY, _OF_LABELS = map(
-    RunRecord._fields.index, ("kind", "status", "error", "parent", "policy", "labels")
-)
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
-@attrs.frozen
+def _types_of(record: type) -> list[tuple[type, ...]]:
+    """Return the types that each field of a record may have."""
+    hints = get_type_hints(record).values()
+    return [get_args(hint) if isinstance(hint, UnionType) else (get_origin(hint) or hint,) for hint in hints]
+
+
+_RUN_TYPES = _types_of(RunRecord)
+_TYPES_OF_RUNS = frozenset(product(*_RUN_TYPES))
+_TYPES_OF_ROWS = frozenset(product(*_types_of(CheckpointRecord)))
+
+
 class Columns:
     """Reads the records of a table, which writes an error, a parent and a policy in its own way: as lists, or as text.
 
@@ -32,10 +42,17 @@ class Columns:
         error, parent, policy, labels: Make them of what the table holds for them.
     """
 
-    error: Callable[[Any], ErrorInfo]
-    parent: Callable[[Any], ParentStep]
-    policy: Callable[[Any], RetentionPolicy]
-    labels: Callable[[Any], Labels]
+    def __init__(
+        self,
+        error: Callable[[Any], ErrorInfo],
+        parent: Callable[[Any], ParentStep],
+        policy: Callable[[Any], RetentionPolicy],
+        labels: Callable[[Any], Labels],
+    ) -> None:
+        readers: dict[str, Callable[[Any], Any]] = {"kind": _KIND.__getitem__, "status": _STATUS.__getitem__}
+        readers |= {"error": error, "parent": parent, "policy": policy, "labels": labels}
+        self._error = error
+        self._of_run = [(RunRecord._fields.index(name), read) for name, read in readers.items()]
 
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
@@ -43,70 +60,54 @@ class Columns:
         try:
             fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
             if fields[_AT_ERROR] is not None:
-                fields[_AT_ERROR] = self.error(fields[_AT_ERROR])
+                fields[_AT_ERROR] = self._error(fields[_AT_ERROR])
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
-        return checked_row(run_id, tuple.__new__(CheckpointRecord, fields))  # as its constructor does, at every row
+        if tuple(map(type, fields)) not in _TYPES_OF_ROWS:
+            raise no_checkpoint(run_id, "a column is of another type")
+        return tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row
 
     def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
         """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
         fields = [run_id, *found]
+        if len(fields) != len(RunRecord._fields):
+            raise no_run(run_id, f"it has {len(found)} columns", store)
+        at = 0
         try:
-            if len(fields) != len(RunRecord._fields):
-                raise ValueError(f"{len(found)} columns")
-            fields[_OF_KIND], fields[_OF_STATUS] = _KIND[fields[_OF_KIND]], _STATUS[fields[_OF_STATUS]]
-            fields[_OF_POLICY], fields[_OF_LABELS] = self.policy(fields[_OF_POLICY]), self.labels(fields[_OF_LABELS])
-            if fields[_OF_ERROR] is not None:
-                fields[_OF_ERROR] = self.error(fields[_OF_ERROR])
-            if fields[_OF_PARENT] is not None:
-                fields[_OF_PARENT] = self.parent(fields[_OF_PARENT])
+            for at, read in self._of_run:
+                if fields[at] is not None:
+                    fields[at] = read(fields[at])
         except _NOT_READ as wrong:
-            raise no_run(run_id, self._unread(found), store) from wrong
+            raise _not_held(at, fields, store) from wrong
+        if tuple(map(type, fields)) not in _TYPES_OF_RUNS:
+            raise _not_held(
+                next(at for at, types in enumerate(_RUN_TYPES) if type(fields[at]) not in types), fields, store
+            )
         run = tuple.__new__(RunRecord, fields)
-        wrong_field = wrong_field_of(run)
-        if wrong_field is not None:
-            raise no_run(run_id, _held(wrong_field, getattr(run, wrong_field)), store)
+        if not _is_policy(run.policy):
+            raise _not_held(RunRecord._fields.index("policy"), fields, store)
         return run
 
-    def _unread(self, found: Sequence[Any]) -> str:
-        """Say which of these columns of a run cannot be read."""
-        if len(found) != len(_OF_RUN):
-            return f"it has {len(found)} columns, and not {len(_OF_RUN)}"
-        readers = {"status": _STATUS.__getitem__, "error": self.error, "parent": self.parent, "policy": self.policy}
-        readers |= {"kind": _KIND.__getitem__, "labels": self.labels}
-        for name, value in zip(_OF_RUN, found, strict=True):
-            if name in readers and (value is not None or name in _NEVER_MISSING):
-                try:
-                    readers[name](value)
-                except _NOT_READ:
-                    return _held(name, value)
-        return "its columns cannot be read"
+
+def _is_policy(policy: RetentionPolicy) -> bool:
+    is_ttl = policy.ttl is None or type(policy.ttl) in (int, float)
+    return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, type(None))
 
 
-_OF_RUN = (
-    *("number", "version", "sequence", "step", "revision", "kind", "checkpoint_node", "timestamp_ns", "status"),
-    *("error", "by_whom", "graph", "parent", "policy", "created_ns", "labels", "pause", "incarnation", "tip", "seal"),
-)
-_NEVER_MISSING = ("kind", "status", "policy", "labels")
-_COLUMN_NAMES = {"node": "checkpoint_node", "time_ns": "timestamp_ns", "by": "by_whom"}  # of fields that have others
+def _not_held(at: int, fields: Sequence[Any], store: object) -> CheckpointCorruptError:
+    """Return the error for a column of a run that holds something else."""
+    return no_run(fields[0], f"its column {RunRecord._fields[at]} holds {shorten(fields[at])}", store)
 
 
-def _held(name: str, value: object) -> str:
-    return f"its column {_COLUMN_NAMES.get(name, name)} holds {shorten(value)}"
-
-
-def no_checkpoint(run_id: str, error: Exception) -> CheckpointCorruptError:
+def no_checkpoint(run_id: str, why: object) -> CheckpointCorruptError:
     """Return the error for columns that cannot be read as a row."""
-    return CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {error}")
+    return CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {why}")
 
 
 def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError:
     """Return the error for columns that cannot be read as a run."""
     way_out = f"put back a copy of the store, or remove it with store.delete({str(run_id)!r})"
     return CheckpointCorruptError(str(run_id), f"what the {store} holds for it is no run: {why}; {way_out}")
-
-
-Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def labels_of(texts: Sequence[str]) -> Labels:
@@ -118,25 +119,26 @@ def labels_of(texts: Sequence[str]) -> Labels:
     return tuple(zip(texts[::2], texts[1::2], strict=True))
 
 
-# --------------------------------------------------------------------------- bytes
+# --------------------------------------------------------------------------- plain values, and bytes
 
-_PACKED = Columns(
+PLAIN = Columns(
     error=lambda parts: ErrorInfo(*parts),
     parent=lambda parts: ParentStep(*parts),
     policy=lambda parts: RetentionPolicy(*parts),
     labels=labels_of,
 )
+"""Makes records of plain values, such as `plain_row` returns."""
+
+
+def plain_row(row: CheckpointRecord) -> dict[str, Any]:
+    """Return the columns of a row as plain values, by the names of its fields."""
+    error = None if row.error is None else row.error.parts
+    return {**row._asdict(), "kind": row.kind.value, "status": row.status.value, "error": error}
 
 
 def pack_row(row: CheckpointRecord, previous: int | None) -> bytes:
     """Return a row as bytes, together with the sequence number of the row before it in its run."""
-    return ormsgpack.packb(
-        [
-            *(previous, row.sequence, row.base, row.step, row.revision, row.kind.value, row.node, row.time_ns),
-            *(row.status.value, _error_parts(row.error), row.by, row.took_ns, row.attempts, row.owner),
-            *(row.format, row.encoding, row.payload, row.seal, row.pause),
-        ]
-    )
+    return ormsgpack.packb([previous, *plain_row(row).values()])
 
 
 def unpack_row(run_id: str, kept: bytes) -> tuple[CheckpointRecord, int | None]:
@@ -149,7 +151,7 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[CheckpointRecord, int | None]:
         previous, *columns = ormsgpack.unpackb(kept)
     except (TypeError, ValueError) as error:
         raise no_checkpoint(run_id, error) from error
-    return _PACKED.row(run_id, columns), previous
+    return PLAIN.row(run_id, columns), previous
 
 
 def pack_run(run: RunRecord) -> bytes:
@@ -158,22 +160,25 @@ def pack_run(run: RunRecord) -> bytes:
     Raises:
         CheckpointCorruptError: its number has more than 64 bits, because the largest that the store holds is damaged.
     """
-    parent, policy = run.parent, run.policy
-    columns = [
-        *(run.number, run.version, run.sequence, run.step, run.revision, run.kind.value, run.node, run.time_ns),
-        *(run.status.value, _error_parts(run.error), run.by, run.graph),
-        *(None if parent is None else [parent.run_id, parent.step], [policy.retention, policy.window, policy.ttl]),
-        *(run.created_ns, [text for pair in run.labels for text in pair], run.pause),
-        *(run.incarnation, run.tip, run.seal),
-    ]
+    error, parent, policy = run.error, run.parent, run.policy
+    columns = {
+        **run._asdict(),
+        "kind": run.kind.value,
+        "status": run.status.value,
+        "error": None if error is None else error.parts,
+        "parent": None if parent is None else [parent.run_id, parent.step],
+        "policy": [policy.retention, policy.window, policy.ttl],
+        "labels": [text for pair in run.labels for text in pair],
+    }
+    del columns["run_id"]
     try:
-        return ormsgpack.packb(columns)
-    except TypeError as error:
+        return ormsgpack.packb([*columns.values()])
+    except TypeError as wrong:
         reason = (
             f"it would have number {run.number} among the runs of its store, which no run can have: what the store "
             "holds as the number of its runs is damaged or forged; put back a copy of it"
         )
-        raise CheckpointCorruptError(run.run_id, reason) from error
+        raise CheckpointCorruptError(run.run_id, reason) from wrong
 
 
 def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
@@ -183,11 +188,7 @@ def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
         CheckpointCorruptError: they hold none; the error names the store.
     """
     try:
-        columns = list(ormsgpack.unpackb(kept))
+        columns = [*ormsgpack.unpackb(kept)]
     except (TypeError, ValueError) as error:
         raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error
-    return _PACKED.run(run_id, columns, store)
-
-
-def _error_parts(error: ErrorInfo | None) -> list[str] | None:
-    return None if error is None else error.parts
+    return PLAIN.run(run_id, columns, store)

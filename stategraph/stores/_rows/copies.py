@@ -1,69 +1,97 @@
-"""Copies of runs for `fork`: their history, and all that is nested in their next step."""
+"""Forks and rollbacks: copies of a run with its history and all that is nested in its next step, and ways back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 
-import attrs
-
-from stategraph._values.ids import given_id, is_parts_id, outer_id, step_of
+from stategraph._values.ids import is_nested_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
+from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State, evolve
-from stategraph.stores._rows.encoder import Place
+from stategraph.stores._rows.loading import chains, loaded, read, visible
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.saving import next_place
+from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
 
 
-def copy_run(log: RunLog, source: RunRecord, copy: State, place: Place, *, with_nested: bool) -> None:
-    """Begin a run with this State and the history that another run has before it.
+def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str | None) -> State:
+    """Take a run back to a step, as `CheckpointStore.rollback`."""
+    return read(log, run_id, lambda run: _rolled_back(log, run, step, revision, by), step)
 
-    Args:
-        log: The runs of the store.
-        source: The other run.
-        copy: The State, of the run that begins.
-        place: Where the State that it is a copy of stands in its run.
-        with_nested: Copy all that is nested in the step after, too.
 
-    Raises:
-        RunExistsError: there is a run of this id.
-        StepConflictError: others wrote to the source meanwhile.
-        CheckpointCorruptError: what is to be copied is damaged.
-    """
-    incarnation = log.runs.incarnation_for(copy.run_id)
-    with _of_one_time(log, source):
-        batches = [_copied_run(log, source, copy, place, incarnation)]
-        for batch in _nested(log, source.run_id, copy.step, copy.run_id, incarnation) if with_nested else ():
-            batches.append(attrs.evolve(batch, outer=incarnation))  # written only together with its outer run
-    is_of_one_read = len(batches) == len(batches[0].put) == 1
-    if not is_of_one_read and log.is_stale(source) and (len(batches) > 1 or not _has_grown(log, source)):
-        raise _overtaken(source)
+def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
+    """Return the State that a run is taken back to; None if others write to it at the same time."""
+    found = loaded(log, run, step, revision)
+    if found is None:
+        return None
+    to, state = found[0], rolled_back(found[1], run.parent, by)
+    keeps_all = log.policy_of(run.run_id, run).keeps_all
+    place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
+    row, base = log.encoder.snapshot(state, run.incarnation, place)
+    back = log.next_run(run, row, base)
+    # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
+    batch = WriteBatch(
+        back,
+        run,
+        (row,),
+        cut_above=None if keeps_all else to.sequence,
+        cut_nested=not keeps_all,
+        cut_parts=keeps_all,
+        outer=log.outer_of(back),
+    )
+    if not log.write(batch):
+        return None
+    log.remember(back, base)
+    return state
+
+
+# --------------------------------------------------------------------------- forks
+
+
+def fork(log: RunLog, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
+    """Copy a run under another id, as `CheckpointStore.fork`."""
+    return read(log, run_id, lambda run: _forked(log, run, new_run_id, step, revision), step)
+
+
+def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revision: int | None) -> State | None:
+    """Return the State of a copy that has begun; None if others write to the run at the same time."""
+    found = loaded(log, run, step, revision)
+    if found is None:
+        return None
+    row, source = found
+    forked = forked_from(source, new_run_id)
+    incarnation = log.incarnation_for(new_run_id)
+    batches = [_copied_run(log, run, forked, row, incarnation)]
+    # What is nested in a step that was completed is the story of this run, and done again in the copy.
+    if keeps_nested(source) and source.step == run.step:
+        batches += _nested(log, run.run_id, forked, incarnation)
+    if len(batches) > 1 and log.is_stale(run):
+        return None
+    if len(batches[0].put) > 1 and not _has_only_grown(log, run):
+        return None
     begin_runs(log, batches)
+    return forked
 
 
-def _has_grown(log: RunLog, run: RunRecord) -> bool:
-    """Return whether all that others may have done to a run is to add to it: what it held before stands as it was."""
+def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
+    """Return whether all that a run held when its record was read is still there."""
     now = log.table.run(run.run_id)
-    return now is not None and now.incarnation == run.incarnation and log.keeps_all(run) and log.keeps_all(now)
-
-
-@contextmanager
-def _of_one_time(log: RunLog, run: RunRecord) -> Iterator[None]:
-    """Raise StepConflictError in place of CheckpointCorruptError if others wrote to the run while it was read."""
-    try:
-        yield
-    except CheckpointCorruptError:
-        if log.is_stale(run):
-            raise _overtaken(run) from None
-        raise
+    if now is None or now.incarnation != run.incarnation:
+        return False
+    return now.version == run.version or all(log.policy_of(run.run_id, one).keeps_all for one in (run, now))
 
 
 def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     """Write batches that begin runs, in one transaction. Where another process begins one of them at the same time,
-    the others are taken back."""
+    the others are taken back.
+
+    Raises:
+        RunExistsError: there is a run of one of the ids.
+    """
     for batch in batches:
-        log.runs.remove_left_over(batch.run.run_id)
+        log.remove_left_over(batch.run.run_id)
         if log.table.run(batch.run.run_id) is not None:
             raise RunExistsError(batch.run.run_id, str(log.table))
     written = log.table.apply(batches)
@@ -75,63 +103,47 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
 
 
-def _copied_run(log: RunLog, source: RunRecord, copy: State, place: Place, incarnation: bytes) -> WriteBatch:
-    """Return the batch that keeps a State as the newest of a new run, with what another run has before it."""
-    row, base = log.encoder.snapshot(copy, incarnation, place)
-    run = log.next_run(None, row, base)._replace(policy=source.policy)
-    return WriteBatch(log.sealer.sealed_run(run), None, (*_earlier(log, source, copy.run_id, place, incarnation), row))
+def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
+    """Return the batch that begins a run with this State, and with the history that another one has before a row."""
+    earlier = [row for row in visible(log, source) if row.sequence < at.sequence]
+    row, base = log.encoder.snapshot(copy, incarnation, (at.sequence, at.revision))
+    run = log.sealer.sealed_run(log.next_run(None, row, base)._replace(policy=source.policy))
+    copies = [
+        one
+        for chain in chains(log, source, earlier)
+        for one in log.encoder.copied(source, copy.run_id, incarnation, chain)
+    ]
+    outer = incarnation if is_nested_id(copy.run_id) else None  # written only together with its outer run
+    return WriteBatch(run, None, (*copies, row), outer=outer)
 
 
-def _earlier(
-    log: RunLog, source: RunRecord, new_run_id: str, place: Place, incarnation: bytes
-) -> Iterator[CheckpointRecord]:
-    """Yield copies of the checkpoints of a run before a place, and of what they build on."""
-    visible = [row for row in log.visible(source) if row.sequence < place[0]]
-    for chain in log.holding(source, visible):
-        yield from log.encoder.copied(source, new_run_id, incarnation, chain)
-
-
-# --------------------------------------------------------------------------- what is nested
-
-
-def _nested(log: RunLog, run_id: str, step: int, new_run_id: str, incarnation: bytes) -> Iterator[WriteBatch]:
-    """Yield the batches that copy what is nested in the step after this one of a run."""
+def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterator[WriteBatch]:
+    """Yield the batches that copy what is nested in the next step of a run, for the State of its copy."""
     for nested_id in log.table.nested_ids(run_id):
-        if outer_id(nested_id) != run_id or step_of(nested_id) != step + 1:
-            continue
-        run = log.runs.find(nested_id)
-        if run is not None:
-            new_id, parent = new_run_id + nested_id.removeprefix(run_id), ParentStep(new_run_id, step)
+        if outer_id(nested_id) == run_id and step_of(nested_id) == copy.step + 1:
             copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
-            with _of_one_time(log, run):
-                batches = [*copied(log, run, new_id, parent, incarnation)]
-            yield from batches
+            new_id = copy.run_id + nested_id.removeprefix(run_id)
+            with suppress(CheckpointNotFoundError):  # it was joined at the same time
+                yield from read(log, nested_id, lambda run: copied(log, run, new_id, copy, incarnation))  # noqa: B023
 
 
-def _copied_parts(
-    log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
-) -> Iterator[WriteBatch]:
+def _copied_parts(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:
     copies: list[CheckpointRecord] = []
-    for at in log.visible(run):
+    for at in visible(log, run):
         copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.sequence))
-    if not copies:  # they were dropped meanwhile
-        return
-    tip = copies[-1].seal
+    if not copies:  # they were dropped at the same time
+        return []
+    parent, tip = ParentStep(outer.run_id, outer.step), copies[-1].seal
     copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
-    yield WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies))
+    return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
 
 
 def _copied_nested_run(
-    log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
-) -> Iterator[WriteBatch]:
-    try:
-        run, row, state = log.load_with_run(run.run_id, None)
-    except CheckpointNotFoundError:  # its last step was joined meanwhile
-        return
-    place = row.sequence, row.revision
-    yield _copied_run(log, run, evolve(state, run_id=new_id, parent=parent), place, incarnation)
-    yield from _nested(log, run.run_id, state.step, new_id, incarnation)
-
-
-def _overtaken(run: RunRecord) -> StepConflictError:
-    return StepConflictError(given_id(run.run_id), "others wrote to it while it was copied: fork it again")
+    log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes
+) -> list[WriteBatch] | None:
+    found = loaded(log, run)
+    if found is None:
+        return None
+    row, state = found
+    copy = evolve(state, run_id=new_id, parent=ParentStep(outer.run_id, outer.step))
+    return [_copied_run(log, run, copy, row, incarnation), *_nested(log, run.run_id, copy, incarnation)]

@@ -1,4 +1,4 @@
-"""CheckpointEncoder: makes records of States, and States of records. PayloadCodec: the bytes of what they hold.
+"""CheckpointEncoder: makes records of States, and States of records.
 
 A row names the encoding of its payload, so that a store may hold rows of several.
 """
@@ -6,6 +6,7 @@ A row names the encoding of its payload, so that a store may hold rows of severa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import attrs
@@ -20,7 +21,7 @@ from stategraph.errors import (
     StateGraphError,
     UnknownNameError,
 )
-from stategraph.state import State, data_of, time_ns_of, took_ns_of
+from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._codec.compression import ZSTD, compressed, decompress, zstandard_package
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
@@ -44,7 +45,6 @@ class DeltaBase:
         state: The State.
         base: The sequence number of the snapshot that it builds on.
         seal: The seal of its row.
-        before: The seal of the row before it; empty for a snapshot.
         encoded: Its values that may still change, as bytes, by key.
         snapshot: The size of the snapshot, in bytes.
         since: The size of the rows since the snapshot, in bytes.
@@ -54,60 +54,10 @@ class DeltaBase:
     state: State
     base: int
     seal: bytes
-    before: bytes
     encoded: dict[str, bytes]
     snapshot: int
     since: int
     incarnation: bytes = b""
-
-
-class PayloadCodec:
-    """Encodes and decodes payloads.
-
-    Args:
-        serializer: Name of the serializer of new payloads.
-        compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
-
-    Raises:
-        UnknownNameError: No serializer has this name.
-        ConfigError: `compress` is no bool, or the package for it is not installed.
-    """
-
-    def __init__(self, serializer: str = "msgpack", compress: bool = False) -> None:
-        if type(compress) is not bool:
-            raise ConfigError("checkpoint.options.compress", compress, "true or false")
-        written = find_format(serializer)
-        self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
-        self._encode = written.encode
-        self._name = serializer
-        self._zstd: Any = zstandard_package() if compress else None
-
-    def encode(self, parts: list[Any]) -> tuple[str, bytes]:
-        """Return values as an encoding and a payload.
-
-        Raises:
-            NotSerializableError: A value cannot be kept exactly.
-        """
-        payload = self._encode(parts)
-        smaller = None if self._zstd is None else compressed(self._zstd, payload)
-        return (self._name, payload) if smaller is None else (self._name + ZSTD, smaller)
-
-    def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
-        """Return the values of a snapshot, and of the rows that build on it.
-
-        Args:
-            run_id: Their run.
-            rows: The rows.
-
-        Raises:
-            DecodeError: A payload cannot be decoded.
-            FormatError: A serializer is not registered in this process.
-            ConfigError: One is compressed, and the package for it is not installed.
-        """
-        for row in rows:
-            if row.encoding not in self._readers:
-                self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
-        return [self._readers[row.encoding](row.payload) for row in rows]
 
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
@@ -131,11 +81,22 @@ class CheckpointEncoder:
 
     Args:
         sealer: Makes and checks the seals of rows.
-        payloads: Encodes and decodes what rows hold.
+        serializer: Name of the serializer of new payloads.
+        compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
+
+    Raises:
+        UnknownNameError: No serializer has this name.
+        ConfigError: `compress` is no bool, or the package for it is not installed.
     """
 
-    def __init__(self, sealer: Sealer, payloads: PayloadCodec | None = None) -> None:
-        self._sealer, self._codec = sealer, payloads or PayloadCodec()
+    def __init__(self, sealer: Sealer, serializer: str = "msgpack", compress: bool = False) -> None:
+        if type(compress) is not bool:
+            raise ConfigError("checkpoint.options.compress", compress, "true or false")
+        self._sealer, self._serializer = sealer, serializer
+        written = find_format(serializer)
+        self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
+        self._encode = written.encode
+        self._zstd: Any = zstandard_package() if compress else None
 
     def snapshot(
         self, state: State, incarnation: bytes = b"", place: Place | None = None
@@ -148,10 +109,10 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Delta.between(None, state, {})
-        kept = self._codec.encode(whole.parts())
+        kept = self.encoded(whole.parts())
         at = place or (state.step, 0)
         row = self._sealed(state, at, at[0], kept, b"", incarnation)
-        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(row.payload), 0, incarnation)
+        return row, DeltaBase(state, row.base, row.seal, whole.encoded, len(row.payload), 0, incarnation)
 
     def following(self, previous: DeltaBase, state: State, place: Place) -> tuple[CheckpointRecord, DeltaBase]:
         """Return the row that comes next, at this place, and what the one after it is to build on.
@@ -162,30 +123,13 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Delta.between(previous.state, state, previous.encoded)
-        kept = self._codec.encode(change.parts())
+        kept = self.encoded(change.parts())
         since = previous.since + len(kept[1]) + _ROW_WEIGHT
         if since > previous.snapshot + _LIGHT:
             return self.snapshot(state, previous.incarnation, place)
         row = self._sealed(state, place, previous.base, kept, previous.seal, previous.incarnation)
         weights = (previous.snapshot, since, previous.incarnation)
-        return row, DeltaBase(state, row.base, row.seal, previous.seal, change.encoded, *weights)
-
-    def again(self, previous: DeltaBase, saved: CheckpointRecord, state: State) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return the row of the same step with another node, time, status or error, and what the next is to build on.
-
-        Args:
-            previous: The step as it was saved or loaded here.
-            saved: Its row as the store holds it now.
-            state: The State, with the same data.
-
-        Raises:
-            CheckpointCorruptError: the row is damaged, and must not be sealed anew.
-        """
-        self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
-        place, kept = (saved.sequence, saved.revision), (saved.encoding, saved.payload)
-        row = self._sealed(state, place, saved.base, kept, previous.before, previous.incarnation)
-        encoded = previous.encoded if data_of(state) is data_of(previous.state) else encode_unsettled(state)
-        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal, encoded=encoded)
+        return row, DeltaBase(state, row.base, row.seal, change.encoded, *weights)
 
     def copied(
         self, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
@@ -203,19 +147,33 @@ class CheckpointEncoder:
             before = copies[-1].seal
         return copies
 
+    def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
+        """Return what a row is to hold as an encoding and a payload.
+
+        Raises:
+            NotSerializableError: A value cannot be kept exactly.
+        """
+        payload = self._encode(parts)
+        smaller = None if self._zstd is None else compressed(self._zstd, payload)
+        return (self._serializer, payload) if smaller is None else (self._serializer + ZSTD, smaller)
+
     def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
         """Return what the payloads of a snapshot and of rows that build on it hold; raise as `state`."""
         self.check(run_id, rows, incarnation)
-        try:
-            return self._codec.decode(run_id, rows)
-        except UnavailableValueError as error:
-            raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
-        except DecodeError as error:
-            raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
+        with _restored(run_id, rows[-1]):
+            return self._decoded(run_id, rows)
 
-    def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
-        """Return the encoding and the payload of what a row is to hold."""
-        return self._codec.encode(parts)
+    def _decoded(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
+        for row in rows:
+            if row.encoding not in self._readers:
+                self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
+        return [self._readers[row.encoding](row.payload) for row in rows]
+
+    def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
+        """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
+        self.check(run_id, rows, incarnation)
+        with _restored(run_id, rows[-1]):
+            return combine(self._decoded(run_id, rows))[0]
 
     def state(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> State:
         """Return the State of a snapshot and of the rows that build on it.
@@ -228,8 +186,8 @@ class CheckpointEncoder:
         """
         self.check(run_id, rows, incarnation)
         newest = rows[-1]
-        try:
-            data, about = combine(self._codec.decode(run_id, rows))
+        with _restored(run_id, newest):
+            data, about = combine(self._decoded(run_id, rows))
             return State(
                 data,
                 run_id=run_id,
@@ -243,28 +201,13 @@ class CheckpointEncoder:
                 took_ns=newest.took_ns,
                 **about,
             )
-        except (FormatError, ConfigError):
-            raise
-        except UnavailableValueError as error:
-            raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
-        except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
-
-    def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
-        """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
-        parts = self.parts(run_id, rows, incarnation)
-        try:
-            return combine(parts)[0]
-        except DecodeError as error:
-            raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
         """Return what the next row is to build on, after the State of these rows."""
-        *earlier, newest = rows
-        before = earlier[-1].seal if earlier else b""
+        newest = rows[-1]
         since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
         weights = (len(rows[0].payload), since, incarnation)
-        return DeltaBase(state, newest.base, newest.seal, before, encode_unsettled(state), *weights)
+        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
         """Check that these are a snapshot and all rows up to the last of them, as they were written.
@@ -305,12 +248,14 @@ class CheckpointEncoder:
         return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # as its constructor does, at every save
 
 
-def ascending_groups(states: Sequence[State]) -> Iterator[list[State]]:
-    """Yield the States in groups of ascending steps: a run completes at the step that it saved last."""
-    group: list[State] = []
-    for state in states:
-        if group and state.step <= group[-1].step:
-            yield group
-            group = []
-        group.append(state)
-    yield group
+@contextmanager
+def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
+    """Raise what keeps a State from being made of the bytes of rows as an error of their run."""
+    try:
+        yield
+    except (FormatError, ConfigError):
+        raise
+    except UnavailableValueError as error:
+        raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
+    except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error

@@ -42,16 +42,13 @@ def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") ->
         problem = problem_of(sign_with, 0)
         if problem:
             raise ConfigError(option, sign_with, f"a sync function that gives the key: {problem}")
-        return lambda: _checked_key(_given(sign_with, option), option, "its function returned {}")
-    if not isinstance(sign_with, str):
-        allowed = "a function that gives the key, or the name of an environment variable that holds it"
-        raise ConfigError(option, sign_with, allowed)
-    key = os.environ.get(sign_with, "").encode(errors="surrogateescape") if sign_with else b""
+        return lambda: _given(sign_with, option)
+    key = os.environ.get(sign_with) if isinstance(sign_with, str) and sign_with else None
     if not key:
-        allowed = "the name of an environment variable that holds the key; this one is not set, or empty"
+        allowed = "a function that gives the key, or the name of an environment variable that is set and holds it"
         raise ConfigError(option, sign_with, allowed)
-    _checked_key(key, option, f"the environment variable {sign_with} holds {{}}")
-    return lambda: key
+    checked = _checked_key(key.encode(errors="surrogateescape"), option, f"the environment variable {sign_with} holds")
+    return lambda: checked
 
 
 def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
@@ -67,22 +64,22 @@ def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
     return tuple(key for key in keys if key is not None)
 
 
-def _given(function: Callable[[], object], option: str) -> object:
+def _given(function: Callable[[], object], option: str) -> bytes:
     """Return the key that a function gives; the text of an error of it is not shown, for it may hold the key."""
     try:
-        return function()
+        key = function()
     except Exception as error:
         allowed = f"a function that gives the key; it raised {type(error).__name__}"
         raise ConfigError(option, function, allowed) from error
+    return _checked_key(answered(key, option), option, "its function returned")
 
 
-def _checked_key(key: object, option: str, found: str) -> bytes:
-    if type(key) is not bytes or len(key) < SHORTEST_KEY:
-        answered(key, option)
-        what = f"{len(key)} bytes" if type(key) is bytes else f"a {type(key).__name__}, which is to be encoded"
-        made = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
-        raise ConfigError(option, key, f"a key is {made}, and {found.format(what)}")
-    return key
+def _checked_key(key: object, option: str, origin: str) -> bytes:
+    if type(key) is bytes and len(key) >= SHORTEST_KEY:
+        return key
+    found = f"{len(key)} bytes" if type(key) is bytes else f"a {type(key).__name__}, which is to be encoded"
+    made = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
+    raise ConfigError(option, key, f"a key is {made}, and {origin} {found}")
 
 
 # --------------------------------------------------------------------------- seals
@@ -107,7 +104,6 @@ class Sealer:
             allowed = "it takes sign_with beside it, the key that is signed with now; this one only reads"
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
         self._key, self._former = sign_with, tuple(verify_with)
-        self.takes_former = bool(self._former)
         self._store_id = b""  # that of a State on its own, which is in no store
 
     def identify(self, store_id: bytes) -> None:
@@ -193,9 +189,7 @@ class Sealer:
     # ------------------------------------------------------------------ digests
 
     def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
-        if hmac.compare_digest(seal, self._digest(packed, payload, self._key)):
-            return True
-        return any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in self._former)
+        return any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in (self._key, *self._former))
 
     def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
         if key is not None:

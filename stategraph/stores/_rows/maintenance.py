@@ -18,6 +18,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._rows.loading import chains, check_indexed, read, summaries, visible
 from stategraph.stores._rows.records import RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
@@ -35,7 +36,7 @@ def verify(log: RunLog) -> Verified:
         try:
             if isinstance(status, CheckpointError):
                 raise status
-            checkpoints += log.read(run_id, lambda run: _checked(log, run))
+            checkpoints += read(log, run_id, lambda run: _checked(log, run))
         except CheckpointNotFoundError:  # it was deleted meanwhile
             continue
         except CheckpointCorruptError as error:
@@ -70,9 +71,9 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]
 def _checked(log: RunLog, run: RunRecord) -> int:
     """Return how many checkpoints a run has. Raises what is wrong with one of them."""
     with unknown_shown():  # what is not known here is not damaged
-        log.summaries(run)
+        summaries(log, run)
         rows = log.table.index(run.run_id)
-        for chain in log.holding(run, rows):
+        for chain in chains(log, run, rows):
             if is_parts_id(run.run_id):
                 log.encoder.data(run.run_id, chain, run.incarnation)
             else:
@@ -86,8 +87,8 @@ def prune(log: RunLog) -> Pruned:
     due: list[RunRecord] = []
     removed: list[str] = []
     cut = 0
-    runs = log.runs.listing(lambda run: run)
-    for run in runs.found:
+    found, damaged = log.listing(lambda run: run)
+    for run in found:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):
                 cut += _cut(log, run)
@@ -95,15 +96,15 @@ def prune(log: RunLog) -> Pruned:
                 due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
             if not _went_on(log, run):  # or what was read is not of one time
-                runs.damaged.append(run.run_id)
-                log.runs.report(run.run_id, error)
+                damaged.append(run.run_id)
+                log.report(run.run_id, error)
         if len(due) == log.table.removed_together:
             removed += _removed(log, due)
             due.clear()
     removed += _removed(log, due)
     if removed or cut:
         log.table.erase()
-    return Pruned(tuple(removed), cut, tuple(runs.damaged))
+    return Pruned(tuple(removed), cut, tuple(damaged))
 
 
 def _went_on(log: RunLog, run: RunRecord) -> bool:
@@ -119,7 +120,7 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
     Raises:
         CheckpointCorruptError: it is damaged; it stays.
     """
-    rows = log.table.chain(run.run_id, None)
+    rows = log.table.chain(run.run_id, run.sequence)
     if not rows or not log.is_newest(run, rows[-1]):
         if log.is_stale(run):
             return False
@@ -138,20 +139,20 @@ def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
             removed += [run.run_id for (run, _), is_removed in zip(left, outcomes, strict=False) if is_removed]
             left = left[len(outcomes) :]
     for run_id in removed:
-        log.known.forget_all(run_id)
+        log.forget_all(run_id)
     return removed
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:
     """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on meanwhile."""
-    lowest = min((row.base for row in log.visible(run)), default=0)
+    kept = visible(log, run)
+    lowest = min((row.base for row in kept), default=0)
     superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))
     if not superfluous:
         return 0
-    for chain in log.holding(run, log.visible(run)):
-        log.encoder.check(run.run_id, chain, run.incarnation)
+    check_indexed(log, run, kept)
     shorter = log.sealer.sealed_run(run._replace(version=run.version + 1))
     if not log.write(WriteBatch(shorter, run, cut_below=lowest)):
         return 0
-    log.known.forget(run.run_id)
+    log.forget(run.run_id)
     return superfluous

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from itertools import product
-from types import NoneType
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
 from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores.base import RETENTIONS, RetentionPolicy
-from stategraph.stores.summaries import Draft, Summary
+from stategraph.stores.base import RetentionPolicy
+from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1
 """The last step, and the last sequence number, that a row can have: that shares a 64-bit key with the number of its
@@ -133,41 +133,58 @@ class RunRecord(NamedTuple):
 
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
-        draft = _draft(self, self, clock.to_datetime(self.created_ns), dict(self.labels))
-        draft.cursor = str(self.number)
-        draft.__class__ = Summary
-        return draft  # type: ignore[return-value]
+        return self._summary_of(self, clock.to_datetime(self.created_ns), dict(self.labels), str(self.number))
 
     def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
         """Yield checkpoints of the run without their data."""
         created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
         for row in rows:
-            draft = _draft(self, row, created, labels)
-            if row.took_ns is not None:
-                draft.took = row.took_ns / 1e9
-            draft.attempts, draft.owner = row.attempts, row.owner
-            draft.__class__ = Summary
-            yield draft  # type: ignore[misc]
+            took = None if row.took_ns is None else row.took_ns / 1e9
+            yield self._summary_of(row, created, labels, None, took, row.attempts, row.owner)
 
+    def _summary_of(
+        self,
+        at: RunRecord | CheckpointRecord,
+        created: datetime,
+        labels: Mapping[str, str],
+        cursor: str | None,
+        *origin: Any,
+    ) -> Summary:
+        """Return a checkpoint without its data; `origin` is how long it took, in how many attempts, and who saved it."""
+        took, attempts, owner = origin or (None, 1, None)
+        return Summary(
+            self.run_id,
+            self.graph,
+            at.step,
+            at.node,
+            clock.to_datetime(at.time_ns),
+            at.status,
+            at.error,
+            self.parent,
+            cursor,
+            None if at.pause is None else self._pause_of(at.pause),
+            at.kind,
+            at.revision,
+            at.by,
+            took,
+            attempts,
+            owner,
+            created,
+            labels,
+        )
 
-def _draft(run: RunRecord, at: RunRecord | CheckpointRecord, created: datetime, labels: Mapping[str, str]) -> Draft:
-    draft = _new(Draft)
-    draft.run_id, draft.graph, draft.parent = run.run_id, run.graph, run.parent
-    draft.created, draft.labels = created, labels
-    draft.step, draft.revision, draft.kind, draft.checkpoint_node = at.step, at.revision, at.kind, at.node
-    draft.timestamp, draft.status, draft.error, draft.by = clock.to_datetime(at.time_ns), at.status, at.error, at.by
-    draft.cursor = draft.took = draft.owner = draft.pause = None
-    draft.attempts = 1
-    if at.pause is not None:
+    def _pause_of(self, kept: str) -> Pause | None:
         try:
-            with unknown_shown():  # whoever looks at runs need not know what they hold
-                draft.pause = pause_from_json(at.pause)
+            with unknown_shown():  # to look at runs, their values need not be known
+                return pause_from_json(kept)
         except DecodeError as error:
-            raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
-    return draft
+            raise CheckpointCorruptError(self.run_id, f"what it waits for cannot be restored: {error}") from error
 
 
-_new = object.__new__
+of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
+    "sequence", "step", "revision", "kind", "node", "time_ns", "status", "error", "by"
+)
+"""Returns what the record of a run has of its newest row, in the order of its fields."""
 
 
 @attrs.frozen
@@ -210,48 +227,6 @@ class Unreadable:
     run_id: str
     number: int | None
     error: CheckpointCorruptError
-
-
-def checked_row(run_id: str, row: CheckpointRecord) -> CheckpointRecord:
-    """Return a row that a store holds. Raises CheckpointCorruptError if a value in it is of another type."""
-    if tuple(map(type, row)) not in _TYPES_OF_ROWS:
-        raise CheckpointCorruptError(run_id, "what the store holds for it is no checkpoint")
-    return row
-
-
-_TYPES_OF_ROWS = frozenset(
-    (int, int, int, int, Kind, str, int, RunStatus, error, by, took, int, owner, int, str, bytes, bytes, pause)
-    for error in (NoneType, ErrorInfo)
-    for took in (NoneType, int)
-    for by, owner, pause in product((NoneType, str), repeat=3)
-)
-
-
-def wrong_field_of(run: RunRecord) -> str | None:
-    """Return the name of a field of a run whose value is of another type; None if there is none."""
-    if tuple(map(type, run)) not in _TYPES_OF_RUNS:
-        return next(name for name, value in zip(run._fields, run, strict=True) if type(value) not in _KINDS[name])
-    return None if _is_policy(run.policy) else "policy"
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("number", "version", "sequence", "step", "revision", "time_ns", "created_ns"), (int,)),
-    **dict.fromkeys(("incarnation", "tip", "seal"), (bytes,)),
-    **dict.fromkeys(("run_id", "node"), (str,)),
-    **dict.fromkeys(("graph", "pause", "by"), (str, NoneType)),
-    "kind": (Kind,),
-    "status": (RunStatus,),
-    "error": (ErrorInfo, NoneType),
-    "parent": (ParentStep, NoneType),
-    "policy": (RetentionPolicy,),
-    "labels": (tuple,),
-}
-_TYPES_OF_RUNS = frozenset(product(*map(_KINDS.__getitem__, RunRecord._fields)))
-
-
-def _is_policy(policy: RetentionPolicy) -> bool:
-    is_ttl = policy.ttl is None or type(policy.ttl) in (int, float)
-    return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, NoneType)
 
 
 ABOUT = list(CheckpointRecord.__annotations__).index("payload")

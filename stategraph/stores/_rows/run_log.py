@@ -1,49 +1,47 @@
-"""RunLog: the runs of one durable store, for all that saves, loads, copies or prunes them."""
+"""RunLog: the runs of one durable store, as all know them that save, load, copy or prune: records, memory, commits."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
-from stategraph._values.ids import NESTED
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointNotFoundError,
-    FormatError,
-    StepConflictError,
-)
-from stategraph.state import State
+from stategraph._values.ids import given_id, is_nested_id
+from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.committer import Committer, Outcome
-from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
-from stategraph.stores._rows.history import check_all, check_gapless, checked_pages
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.runs import KnownRuns, Runs
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch, of_newest
 from stategraph.stores._rows.table import Table
-from stategraph.stores.summaries import Summary
+from stategraph.stores.base import RetentionPolicy
 
-_NOWHERE = -1  # the sequence number of a checkpoint that is not there
-_READS = 100  # of a run that others write to: reading is over long before the next save is
+_MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
+_MOST_REMEMBERED = 100_000  # of what takes few bytes
+_MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
+_INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 
-_DISTURBED = 3  # times that others may write meanwhile before it is read undisturbed
+_PAGE = 100  # runs that are looked at at least, where few of them may match a filter
+_ALL = RunFilter()
 
 _Read = TypeVar("_Read")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class RunLog:
     """The runs of a store: what its table holds of them, and what is remembered of them here.
 
-    A chain is a snapshot and all checkpoints up to one of them that build on it.
+    A nested run has the incarnation of the run that it is nested in. So what a deleted run has left is never taken for
+    a part of one that has begun anew with its id.
 
     Attributes:
         table: Holds the records.
-        runs: The records of runs, checked.
-        known: What is remembered of runs since they were saved or loaded here.
         encoder: Makes records of States, and States of records.
         sealer: Makes and checks the seals of records.
         committer: Writes batches of several threads in one transaction.
@@ -51,9 +49,14 @@ class RunLog:
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
-        self.known = KnownRuns()
-        self.runs = Runs(table, sealer, self.known)
         self.committer = self._new_committer()
+        # Runs as they were saved or loaded here last. Others may have written since: a save finds out.
+        self._newest: OrderedDict[str, tuple[RunRecord, DeltaBase, DeltaBase | None]] = OrderedDict()
+        self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
+        # Those of runs that are not nested, and whether they have begun: nested runs may be saved before.
+        self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
+        self._saved_rows: OrderedDict[tuple[bytes, int, int], None] = OrderedDict()  # of windowed runs
+        self._reported: set[str] = set()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -63,174 +66,87 @@ class RunLog:
     def renew(self) -> None:
         """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
         self.committer = self._new_committer()
-        self.known.renew()
         self.table.renew()
 
     def _new_committer(self) -> Committer:
-        return Committer(self.table.apply, is_shared=not self.table.is_server)
+        return Committer(self._apply, is_shared=not self.table.is_server)
 
-    # ------------------------------------------------------------------ reading
+    def _apply(self, batches: Sequence[WriteBatch]) -> Sequence[Outcome]:
+        return self.table.apply(batches)
 
-    def read(self, run_id: str, read: Callable[[RunRecord], _Read | None], step: int | None = None) -> _Read:
-        """Return what is read of a run, all of it as it was at one time.
+    # ------------------------------------------------------------------ what is remembered
 
-        Args:
-            run_id: The run.
-            read: Called with the record of the run. It returns None, or raises CheckpointCorruptError, if others write
-                to the run meanwhile; then it is called again.
-            step: The step that is asked for, for the error.
+    def remembered(self, run_id: str) -> tuple[RunRecord, DeltaBase, DeltaBase | None] | None:
+        """Return the record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
+        return self._newest.get(run_id)
+
+    def remember(self, run: RunRecord, base: DeltaBase, before: DeltaBase | None = None) -> None:
+        """Remember the newest checkpoint of a run and, if that is no snapshot, the one before it."""
+        run_id = run.run_id
+        _put_last(self._newest, run_id, (run, base, before), _MOST_BASES)
+        if not is_nested_id(run_id):
+            _put_last(self._incarnations, run_id, (run.incarnation, True))
+        if self._policies and self._policies.get(run_id) == run.policy:
+            self._policies.pop(run_id, None)  # from now on the store itself knows it
+        if run.policy.window is not None:
+            _put_last(self._saved_rows, (base.seal, run.sequence, base.base), None)
+
+    def forget(self, run_id: str) -> None:
+        """Forget the newest checkpoint of a run: others have written to it."""
+        self._newest.pop(run_id, None)
+
+    def forget_removed(self, run_id: str) -> None:
+        """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
+        self.forget(run_id)
+        if self._incarnations.get(run_id, (b"", False))[1]:
+            self._incarnations.pop(run_id, None)
+
+    def forget_all(self, run_id: str) -> None:
+        """Forget all of a run that does not exist any more."""
+        self.forget(run_id)
+        self._incarnations.pop(run_id, None)
+        self._policies.pop(run_id, None)
+
+    def is_saved_here(self, row: CheckpointRecord) -> bool:
+        """Return whether a row of a windowed run was saved or loaded here, with this number and base."""
+        return (row.seal, row.sequence, row.base) in self._saved_rows
+
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:
+        """Remember what is to be kept of a run, until it is saved."""
+        _put_last(self._policies, run_id, policy)
+
+    def policy_of(self, run_id: str, run: RunRecord | None) -> RetentionPolicy:
+        """Return what is to be kept of a run that has this record."""
+        return self._policies.get(run_id) or (run.policy if run else RetentionPolicy())
+
+    # ------------------------------------------------------------------ records
+
+    def find(self, run_id: str) -> RunRecord | None:
+        """Return the record of a run, None if there is none.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointCorruptError: it is not as it was written.
         """
-        for again in range(_READS):
-            with self.table.undisturbed(run_id) if again > _DISTURBED else nullcontext():
-                run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
-                if run is None:
-                    self.known.forget_removed(run_id)
-                    raise CheckpointNotFoundError(run_id, str(self.table.store), step)
-                try:
-                    found = read(run)
-                except CheckpointCorruptError:
-                    if not self.is_stale(run):
-                        raise
-                else:
-                    if found is not None:
-                        return found
-        raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
-
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        """Return the newest State of a run, or the one at a step; raise as `CheckpointStore.load`."""
-        return self.read(run_id, lambda run: (self._loaded(step, revision, run) or (None,))[0], step)
-
-    def load_with_run(
-        self, run_id: str, step: int | None, revision: int | None = None
-    ) -> tuple[RunRecord, CheckpointRecord, State]:
-        """Return a State, its row, and the record of its run as it was then."""
-
-        def read(run: RunRecord) -> tuple[RunRecord, CheckpointRecord, State] | None:
-            state, row = self._loaded(step, revision, run) or (None, None)
-            if state is None or row is None:
-                return None
-            return (run, row, state) if self.is_newest(run, row) or not self.is_stale(run) else None
-
-        return self.read(run_id, read, step)
-
-    def _loaded(self, step: int | None, revision: int | None, run: RunRecord) -> tuple[State, CheckpointRecord] | None:
-        """Return the State of a step (None: the newest), and its row; None if others write to the run meanwhile."""
-        if step is None and revision is not None:
-            step = run.step
-        at = None if step is None else self._find(run, step, revision)
-        rows, after = self._read(run, at, revision)
-        if at is None and rows and not self.is_newest(run, rows[-1]):  # or one that is saved fast is never read
-            rows = self.table.chain(run.run_id, run.sequence)
-        if not rows and (step, at) != (run.sequence, _NOWHERE):  # else the newest step has no such revision
-            self.check_absent(run, step if at == _NOWHERE else at)
-        if not rows or (at is not None and not self._is_visible(run, at)):
-            if self.is_stale(run):
-                return None
-            raise CheckpointNotFoundError(run.run_id, str(self.table.store), step, revision)
-        is_newest = self.is_newest(run, rows[-1])
-        if not is_newest and (at is None or at >= run.sequence):
+        run = self.table.run(run_id)
+        if run is None:
             return None
-        if not is_newest and revision is None and run.sequence > run.step:
-            self._check_followed(run, rows[-1], after)
-        state = self.encoder.state(run.run_id, rows, run.incarnation)
-        if is_newest:
-            self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))
-        return state, rows[-1]
+        self.sealer.check_run(run, run_id)
+        return run if not is_nested_id(run_id) or self._is_of_its_run(run) else None
 
-    def _read(
-        self, run: RunRecord, at: int | None, revision: int | None
-    ) -> tuple[list[CheckpointRecord], CheckpointRecord | None]:
-        """Return the chain of a State and, where another revision may follow, the next row if that builds on it."""
-        if at is not None and revision is None and run.step < run.sequence > at > _NOWHERE:
-            longer = self.table.chain(run.run_id, at + 1)
-            if len(longer) > 1 and longer[-2].sequence == at:
-                return longer[:-1], longer[-1]
-        return [] if at == _NOWHERE else self.table.chain(run.run_id, at), None
-
-    def keeps_all(self, run: RunRecord | None, run_id: str = "") -> bool:
-        """Return whether nothing that was saved of a run is ever replaced."""
-        return self.known.policy_of(run.run_id if run else run_id, run).keeps_all
-
-    def _find(self, run: RunRecord, step: int, revision: int | None) -> int:
-        """Return the sequence number of the newest revision of a step, or of this one."""
-        ahead = run.sequence - run.step
-        if not ahead:  # as in most runs: there is one checkpoint of each step
-            return _NOWHERE if revision else step
-        found = self.table.find(run.run_id, step, min(step + ahead, run.sequence), revision)
-        return _NOWHERE if found is None else found
-
-    def next_place(self, at: RunRecord | CheckpointRecord, state: State) -> Place:
-        """Return the place of the row that comes after the newest one of a run, of which nothing is replaced."""
-        if state.step > at.step:
-            # Steps that are made again after a rollback have been made before.
-            ahead = at.sequence - at.step if state.generation else 0
-            before = self._newest_revision(at, state, ahead) if ahead else -1
-            return at.sequence + state.step - at.step, before + 1
-        if state.step == at.step:
-            return at.sequence + 1, at.revision + 1
-        return at.sequence + 1, self._newest_revision(at, state, at.sequence - at.step) + 1
-
-    def _newest_revision(self, newest: RunRecord | CheckpointRecord, state: State, ahead: int) -> int:
-        """Return the newest revision of the step of a State; -1 if it was never made."""
-        run_id, known = state.run_id, self.known.get(state.run_id)
-        at = self.table.find(run_id, state.step, state.step + ahead, None)
-        chain = [] if at is None else self.table.chain(run_id, at)
-        run = newest if isinstance(newest, RunRecord) else known and known[0]
-        if run:
-            self.encoder.check(run_id, chain, run.incarnation)
-        return chain[-1].revision if chain else -1
-
-    def history(self, run_id: str) -> list[Summary]:
-        """Return the checkpoints of a run without their data; none for a run that does not exist."""
-        try:
-            return self.read(run_id, self.summaries)
-        except CheckpointNotFoundError:
-            return []
-
-    def iter_history(self, run_id: str) -> Iterator[Summary]:
-        """Yield the checkpoints of a run as it stands now, without their data, as `CheckpointStore.iter_history`.
-
-        If nothing of a run is ever replaced, they are read a page at a time. Otherwise there are few; and a signature
-        covers their data. These are read at once.
-        """
-        run = self.runs.find(run_id)
-        if run is None or not run.policy.keeps_all or self.sealer.signs:
-            yield from self.history(run_id)
-            return
-        try:
-            for rows in checked_pages(self.table, run):
-                yield from run.summaries_of(rows)
-        except CheckpointCorruptError as error:
-            now = self.table.run(run_id)
-            if now is not None and now.incarnation == run.incarnation and now.policy.keeps_all:
-                raise
-            reason = "while its history was read, others have deleted it, or some of its checkpoints"
-            raise CheckpointError(run_id, reason) from error
-
-    def summaries(self, run: RunRecord) -> list[Summary]:
-        """Return the checkpoints of a run that retention keeps, without their data."""
-        if run.policy.keeps_all and not self.sealer.signs:
-            return [one for rows in checked_pages(self.table, run) for one in run.summaries_of(rows)]
-        rows = self.visible(run)
-        if run.policy.keeps_all:
-            check_all(run, rows)
-        if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
-            for chain in self.holding(run, rows):
-                self.encoder.check(run.run_id, chain, run.incarnation)
-        return [*run.summaries_of(rows)]
-
-    # ------------------------------------------------------------------ checkpoints
+    def _is_of_its_run(self, nested: RunRecord) -> bool:
+        outer_id = given_id(nested.run_id)
+        outer = self.find(outer_id)
+        if outer is not None:
+            return nested.incarnation == outer.incarnation
+        return self._incarnations.get(outer_id) == (nested.incarnation, False)
 
     def is_stale(self, run: RunRecord) -> bool:
-        """Return whether somebody else has written to the run since its record was read."""
+        """Return whether others have written to the run since its record was read."""
         now = self.table.run(run.run_id)
         return now is None or now.version != run.version
 
     def is_newest(self, run: RunRecord, row: CheckpointRecord) -> bool:
-        """Return whether a checkpoint is the newest of a run; False if somebody else has written since.
+        """Return whether a checkpoint is the newest of a run; False if others have written since.
 
         Raises:
             CheckpointCorruptError: it stands in the place of the newest one, and nobody has written.
@@ -241,85 +157,113 @@ class RunLog:
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is another than was saved")
         return False
 
-    def check_absent(self, run: RunRecord, at: int | None) -> None:
-        """Raise CheckpointCorruptError if a checkpoint that is not there was lost, rather than removed or never saved.
+    # ------------------------------------------------------------------ incarnations
 
-        It is looked for from this sequence number on, to as far above it as one of the step can be.
-        """
-        if at is None or at == run.sequence:
-            if not self.is_stale(run):
-                raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
-            return
-        last = at + run.sequence - run.step
-        rows = self.table.index(run.run_id)
-        after = next((row.sequence for row in rows if row.sequence > last), last)
-        # What builds on it shows that it was there, and what has its number may be what became of it.
-        shown = [row for row in rows if at <= row.sequence <= after and (row.base < last or row.sequence <= last)]
-        found = set[int]()
-        for chain in self.holding(run, shown):
-            self.encoder.check(run.run_id, chain, run.incarnation)
-            found.update(row.sequence for row in chain)
-        if not found.issuperset(row.sequence for row in shown):  # one of them says that it builds on another row
-            raise CheckpointCorruptError(run.run_id, "its checkpoints do not build on those that they name")
-
-    def _check_followed(self, run: RunRecord, row: CheckpointRecord, after: CheckpointRecord | None) -> None:
-        """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
-        if after is not None:
-            self.sealer.check(run.run_id, [after], run.incarnation, row.seal)
-            check_gapless(run, (row, after))
-            return
-        after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
-        if after is None:  # the newest is none of the index
-            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
-        self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
-        check_gapless(run, (row, after))
-
-    def _is_visible(self, run: RunRecord, at: int) -> bool:
-        """Return whether retention keeps a checkpoint."""
-        return run.policy.max_checkpoints is None or any(row.sequence == at for row in self.visible(run))
-
-    def visible(self, run: RunRecord) -> list[CheckpointRecord]:
-        """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
-        rows = self.table.index(run.run_id)
-        if not (rows and rows[-1].seal == run.tip) and not self.is_stale(run):
-            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
-        return rows[run.policy.first_kept(rows) :]
-
-    def holding(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
-        """Return the chains of a run that together contain these of its checkpoints."""
-        newest_on = {row.base: row.sequence for row in rows}  # the last one builds on all that have the same base
-        return (self.table.chain(run.run_id, sequence) for sequence in newest_on.values())
-
-    def cut_below(self, run: RunRecord, snapshot: CheckpointRecord) -> int:
-        """Return the sequence number below which nothing is needed any more, now that a snapshot is written."""
-        most = run.policy.max_checkpoints
-        if most is None:
-            return 0
-        if most == 1:
-            return snapshot.sequence
-        try:
-            rows = [row for row in self.table.index(run.run_id) if row.sequence < snapshot.sequence]
-            older = rows[run.policy.first_kept([*rows, snapshot]) :]
-            is_sure = self._are_as_sealed(run, older)
-        except (CheckpointCorruptError, FormatError):
-            is_sure = False
-        # What is damaged stays, with all before it, for whoever loads it to see. The run can go on.
-        return min([row.base for row in older], default=snapshot.sequence) if is_sure else 0
-
-    def _are_as_sealed(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> bool:
-        """Return whether checkpoints of an index stand where they did when they were sealed, with the same bases.
+    def incarnation_for(self, run_id: str) -> bytes:
+        """Return the incarnation with which a run begins.
 
         Raises:
-            CheckpointCorruptError: they, or what they build on, are damaged.
-            FormatError: likewise, or a newer version wrote them.
+            StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
-        unknown = [row for row in rows if not self.known.is_checked(row)]
-        found: set[tuple[int, int, bytes]] = set()
-        for chain in self.holding(run, unknown):
-            self.encoder.check(run.run_id, chain, run.incarnation)
-            self.known.are_checked(chain)
-            found.update((row.sequence, row.base, row.seal) for row in chain)
-        return found.issuperset((row.sequence, row.base, row.seal) for row in unknown)
+        outer_id = given_id(run_id)
+        outer = self.find(outer_id) if is_nested_id(run_id) else None
+        if outer is not None:
+            self.check_known(run_id, outer.incarnation)
+            return outer.incarnation
+        known, has_begun = self._incarnations.get(outer_id, (b"", False))
+        if has_begun and is_nested_id(run_id):
+            raise _deleted(outer_id)
+        if has_begun or not known:
+            self._incarnations.pop(outer_id, None)
+            known, _ = self._incarnations.setdefault(outer_id, (new_incarnation(), False))
+        return known
+
+    def check_known(self, run_id: str, incarnation: bytes) -> None:
+        """Raise StepConflictError if a run is another than the one that was saved or loaded here, or is nested in
+        another."""
+        outer_id = given_id(run_id)
+        known, has_begun = self._incarnations.get(outer_id, (incarnation, True))
+        if known != incarnation and (has_begun or is_nested_id(run_id)):
+            raise _deleted(outer_id)
+
+    def outer_of(self, run: RunRecord) -> bytes | None:
+        """Return the incarnation that the outer run must have when a nested run is written.
+
+        None of other runs, and where it is this handle that has yet to begin the outer run.
+        """
+        if not is_nested_id(run.run_id) or self._incarnations.get(given_id(run.run_id)) == (run.incarnation, False):
+            return None
+        return run.incarnation
+
+    def remove_left_over(self, run_id: str) -> None:
+        """Remove a nested run that a deleted run has left, so that another one can take its place."""
+        run = self.table.run(run_id) if is_nested_id(run_id) else None
+        if run is not None and not self._is_of_its_run(run):
+            self.table.remove(run_id, run.version)
+
+    # ------------------------------------------------------------------ lists
+
+    def listing(
+        self,
+        read: Callable[[RunRecord], _Read],
+        which: RunFilter = _ALL,
+        limit: int = -1,
+        before: int | None = None,
+        owner_of: Callable[[str], object] = str,
+    ) -> tuple[list[_Read], list[str]]:
+        """Return what is read of runs, the newest first, and the ids of damaged runs, which are left out and logged.
+
+        Args:
+            read: Called with the record of each run; raises a CheckpointError if it is damaged.
+            which: Only these runs.
+            limit: At most so many runs; all if it is negative.
+            before: Only runs with a number below this one.
+            owner_of: Returns who owns a run.
+        """
+        found: list[_Read] = []
+        damaged: dict[str, None] = {}  # where its number cannot be read, it is on every page
+        if which.owned and which.owned_ids is not None and not which.owned_ids:
+            return found, []
+        while True:
+            left = limit if limit < 0 else limit - len(found)
+            size = left if limit < 0 or not which.is_narrow else max(left, _PAGE)
+            page = self.table.runs(which, size, before)
+            for run in page:
+                try:
+                    if isinstance(run, Unreadable):
+                        raise run.error
+                    if len(found) != limit and self._is_wanted(run, which, owner_of):
+                        found.append(read(run))
+                except CheckpointError as error:
+                    damaged[run.run_id] = None
+                    self.report(run.run_id, error)
+            numbers = [run.number for run in page if run.number is not None]
+            if size < 0 or len(page) < size or len(found) == limit or not numbers:
+                return found, [*damaged]
+            before = min(numbers)
+
+    def _is_wanted(self, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> bool:
+        """Return whether a run is one of these. Raises CheckpointCorruptError if it is damaged."""
+        is_nested = is_nested_id(run.run_id)
+        if is_nested and not which.takes_id(run.run_id):  # it is parts of a step
+            return False
+        self.sealer.check_run(run)
+        is_taken = which is _ALL or which.takes(run.summary(), owner_of)
+        return is_taken and (not is_nested or self._is_of_its_run(run))
+
+    def report(self, run_id: str, error: CheckpointError) -> None:
+        """Log that a damaged run is left out, once for each run."""
+        if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(run_id)
+            way_out = f"store.delete({run_id!r})"
+            is_said = way_out in error.reason or "sign_with" in error.reason  # with the right key, it may be as it was
+            logging.getLogger("stategraph").warning(
+                "run %r in the %s is left out (logged once): %s%s",
+                run_id,
+                self.table,
+                error.reason,
+                "" if is_said else f"; {way_out} removes it",
+            )
 
     # ------------------------------------------------------------------ writing
 
@@ -340,9 +284,8 @@ class RunLog:
         labels = tuple(sorted(state.labels.items())) if state.labels else ()
         incarnation = old.incarnation if old else base.incarnation
         fields = (
-            *(state.run_id, old.number if old else 0, version, row.sequence, state.step, row.revision, row.kind),
-            *(state.checkpoint_node, row.time_ns, state.status, state.error, row.by, state.graph, state.parent),
-            *(self.known.policy_of(state.run_id, old), created_ns, labels, row.pause, incarnation, row.seal, b""),
+            *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
+            *(self.policy_of(state.run_id, old), created_ns, labels, row.pause, incarnation, row.seal, b""),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # as its constructor does, at every save
 
@@ -350,38 +293,33 @@ class RunLog:
         """Write a batch, together with those of other threads; return False if others have written to the run.
 
         Raises:
-            RunLostError: it is written on behalf of somebody who does not own the run any more.
+            RunLostError: it is written on behalf of a former owner of the run.
             StepConflictError: the store has lost what it had of the run.
         """
-        try:
-            is_written = self._is_written(batch) or (self.is_settled(batch.hold) and self._is_written(batch))
-        except CheckpointError as error:
-            error.run_id = error.run_id or batch.run.run_id
-            raise
-        if is_written:
+        (outcome,) = self.commit([batch])
+        if outcome is False and self.is_settled(batch.hold):
+            (outcome,) = self.commit([batch])
+        if isinstance(outcome, CheckpointError):
+            outcome.run_id = outcome.run_id or batch.run.run_id
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome:
             return True
         if batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
         self.check_kept(batch)
         return False
 
-    def _is_written(self, batch: WriteBatch) -> bool:
-        (outcome,) = self.commit([batch])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
     def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
         """Write batches of several runs; return the outcome of each."""
-        guarded = [self.runs.guarded(batch) if NESTED in batch.run.run_id else batch for batch in batches]
-        return self.committer.commit(guarded) if guarded else []
+        return self.committer.commit(batches) if batches else []
 
     def check_kept(self, refused: WriteBatch) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
         run = refused.old
         now = None if run is None else self.table.run(run.run_id)
         if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
-            self.known.forget(run.run_id)
+            self.forget(run.run_id)
             reason = (
                 f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
                 "now; another server has taken over, or a copy was put back; load the run to go on from there"
@@ -389,10 +327,10 @@ class RunLog:
             raise StepConflictError(run.run_id, reason)
 
     def is_settled(self, hold: Hold | None) -> bool:
-        """Own a run for good that is only held for a write by hand; return whether there was anything to do.
+        """Own a run for good that is only owned for a write by hand; return whether there was anything to do.
 
         Raises:
-            RunBusyError: somebody else owns it.
+            RunBusyError: another call owns it.
         """
         return hold is not None and self.table.owners is not None and self.table.owners.settle(hold)
 
@@ -401,15 +339,31 @@ class RunLog:
         hold.is_lost = hold.is_lost or self.table.fence(hold.run_id)[0] != hold.fence
         return hold.is_lost
 
-    def write_or_raise(self, batch: WriteBatch) -> None:
-        """Write a batch. Raises StepConflictError if others have written to the run."""
-        if not self.write(batch):
-            self.known.forget(batch.run.run_id)
-            raise StepConflictError(batch.run.run_id, "others wrote to the run at the same time")
+    def remove(self, run_id: str) -> None:
+        """Remove a run and all that is nested in it, and forget what is remembered of it."""
+        self.table.remove(run_id)
+        self.forget_all(run_id)
 
-    def remove(self, run_id: str, version: int | None = None) -> bool:
-        """Remove a run, as `Table.remove`, and forget what is remembered of it."""
-        is_removed = self.table.remove(run_id, version)
-        if is_removed or version is None:
-            self.known.forget_all(run_id)
-        return is_removed
+
+def new_incarnation() -> bytes:
+    """Return an incarnation that no run has."""
+    return os.urandom(_INCARNATION)
+
+
+def _put_last(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int | None = None) -> None:
+    """Remember something as the newest, and forget the oldest where that is too many.
+
+    Each line is one step for other threads. Of a dict, the oldest is looked for behind all that were removed.
+    """
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > (most or _MOST_REMEMBERED):
+        kept.popitem(last=False)
+
+
+def _deleted(outer_id: str) -> StepConflictError:
+    reason = (
+        "others have deleted it since it was saved or loaded here, so neither it nor what is made within it is saved "
+        "any more; load the run, if they have begun it anew, or execute it anew"
+    )
+    return StepConflictError(outer_id, reason)

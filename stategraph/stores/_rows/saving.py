@@ -7,29 +7,30 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
-from stategraph._values.ids import is_nested_id
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     CheckpointSaveError,
+    FormatError,
     NotSerializableError,
     StepConflictError,
 )
 from stategraph.state import State, data_of
 from stategraph.stores._checks import check_step
-from stategraph.stores._codec.delta import are_of_one_save, have_same_data, have_same_provenance
-from stategraph.stores._rows.encoder import DeltaBase
+from stategraph.stores._codec.delta import are_of_one_save, have_same_data
+from stategraph.stores._rows.encoder import DeltaBase, Place
+from stategraph.stores._rows.loading import check_indexed, load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # of a save, while others write to the same run
 
-_Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase]
-"""A State to be written: the record of its run so far, its own record, and what the next builds on."""
+_Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase, DeltaBase | None]
+"""A State to be written: the record of its run so far, its own record, what the next builds on, and what it does."""
 
-_Prepared: TypeAlias = tuple[WriteBatch, DeltaBase]
-"""What is to be written, and what the next checkpoint builds on."""
+_Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
+"""What is to be written, what the next checkpoint builds on, and what the newest one does."""
 
 Saves: TypeAlias = tuple[Hold | None, Sequence[State]]
 """States of one run to be saved, in order, and the hold of its owner."""
@@ -41,40 +42,34 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
     Raises:
         NotSerializableError, StepConflictError, CheckpointSaveError: as `CheckpointStore.save`.
     """
+    run_id = state.run_id
     for _ in range(_TRIES):
-        known = log.known.get(state.run_id)
+        known = log.remembered(run_id)
         try:
             prepared = _prepared(log, [state], may_change_data)
         except NotSerializableError as error:
-            error.run_id = state.run_id
+            error.run_id = run_id
             raise
         except StepConflictError:
             log.is_settled(acting.hold)  # that another call owns the run is the better answer
             if known is None or not log.is_stale(known[0]):
                 raise
-            log.known.forget(state.run_id)
+            log.forget(run_id)
             continue
         if prepared is not None and log.write(prepared[0]):
-            log.known.remember(prepared[0].run, prepared[1])
+            log.remember(prepared[0].run, *prepared[1:])
             return
-        log.known.forget(state.run_id)  # others have written: compare with the run as it is now
-        log.runs.remove_left_over(state.run_id)
-    raise StepConflictError(state.run_id, f"step {state.step} was not saved: others keep writing to the run")
-
-
-def save_many(log: RunLog, states: Sequence[State]) -> None:
-    """Save several States of one run, in one transaction if possible; of a run that keeps the newest only, the newest.
-
-    If they cannot be saved at once, they are saved one by one: what can be kept is kept, and the first State that
-    cannot raises its error.
-    """
-    (error,) = save_runs(log, [(acting.hold, states)])
-    if error is not None:
-        raise error
+        log.forget(run_id)  # others have written: compare with the run as it is now
+        log.remove_left_over(run_id)
+    raise StepConflictError(run_id, f"step {state.step} was not saved: others keep writing to the run")
 
 
 def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
-    """Save States of several runs, in one transaction if possible; return the error of each, None if it is saved."""
+    """Save States of several runs, in one transaction if possible; return the error of each, None if it is saved.
+
+    Of a run that keeps the newest only, the newest is saved. If States cannot be saved at once, they are saved one by
+    one: what can be kept is kept, and the first State that cannot raises its error.
+    """
     prepared = [_prepared_for(log, *saves) for saves in runs]
     outcomes = iter(log.commit([one[0] for one in prepared if one is not None]))
     return [
@@ -95,9 +90,9 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
     """Return the error of States that were to be saved together, after saving those alone that were refused."""
     hold, states = saves
     if prepared is not None and outcome is True:
-        log.known.remember(prepared[0].run, prepared[1])
+        log.remember(prepared[0].run, *prepared[1:])
         return None
-    log.known.forget(states[0].run_id)
+    log.forget(states[0].run_id)
     if type(outcome) is CheckpointSaveError:
         outcome.run_id = outcome.run_id or states[0].run_id
         return outcome
@@ -105,40 +100,10 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
         try:
             if prepared is not None:
                 log.check_kept(prepared[0])
-            _save_each(log, states)
+            for state in states:
+                save(log, state)
         except Exception as error:  # noqa: BLE001 - raised by the caller
             return error
-    return None
-
-
-def _save_each(log: RunLog, states: Sequence[State]) -> None:
-    """Save States one by one. An interrupt may hide that a commit was made: then only the States after it are saved."""
-    try:
-        for state in states:
-            save(log, state)
-    except StepConflictError:
-        left = _after_newest(log, states)
-        if left is None:
-            raise
-        for state in left:
-            save(log, state)
-
-
-def _after_newest(log: RunLog, states: Sequence[State]) -> Sequence[State] | None:
-    """Return the States after the one that is the newest of its run already; None if none of them is."""
-    run_id = states[0].run_id
-    try:
-        run = log.runs.find(run_id)
-        if run is None:
-            return None
-        log.runs.check_known(run)
-        found = log.load(run_id)
-    except (CheckpointNotFoundError, StepConflictError):
-        return None
-    known = log.known.get(run_id)
-    for place, state in enumerate(states):
-        if known and are_of_one_save(found, state) and have_same_data(found, state, known[1].encoded):
-            return states[place + 1 :]
     return None
 
 
@@ -150,26 +115,27 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         StepConflictError: a State contradicts a saved one, or the States cannot be written at once.
     """
     run_id = states[0].run_id
-    known = log.known.get(run_id)
+    known = log.remembered(run_id)
     if len(states) > 1:  # of a run that is not remembered, the record tells the policy
-        states = _kept(states, log.known.policy_of(run_id, known[0] if known else log.runs.find(run_id)))
+        states = _kept(states, log.policy_of(run_id, known[0] if known else log.find(run_id)))
     following = _following(log, known, states[0], may_change_data)
     if following is None:
         return None
-    old, row, base = following
-    rows, keeps_all = [row], log.keeps_all(old, run_id)
+    old, row, base, before = following
+    rows, keeps_all = [row], log.policy_of(run_id, old).keeps_all
     for state in states[1:]:
-        before = base.state
-        if state.step <= before.step:  # of a later one, data need not be compared
-            same_data = keeps_all and have_same_data(before, state, base.encoded)
-            check_step(run_id, before.step, state.step, same_data)
-            if are_of_one_save(before, state):
+        if state.step <= base.state.step:  # of a later one, data need not be compared
+            same_data = keeps_all and have_same_data(base.state, state, base.encoded)
+            check_step(run_id, base.state.step, state.step, same_data)
+            if are_of_one_save(base.state, state):
                 continue
-        row, base = log.encoder.following(base, state, log.next_place(row, state))
+        before = base
+        row, base = log.encoder.following(base, state, next_place(log, row, state))
         rows.append(row)
     run = log.next_run(old, row, base, rows[0])
-    cut = 0 if keeps_all else max((log.cut_below(run, row) for row in rows if row.is_snapshot), default=0)
-    return WriteBatch(run, old, tuple(rows), cut_below=cut), base
+    cut = 0 if keeps_all else max((_cut_below(log, run, row) for row in rows if row.is_snapshot), default=0)
+    batch = WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run))
+    return batch, base, None if row.is_snapshot else before
 
 
 def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
@@ -184,50 +150,64 @@ def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
 
 
 def _following(
-    log: RunLog, known: tuple[RunRecord, DeltaBase] | None, state: State, may_change_data: bool
+    log: RunLog, known: tuple[RunRecord, DeltaBase, DeltaBase | None] | None, state: State, may_change_data: bool
 ) -> _Following | None:
-    """Return how a State is to be written; None if somebody else writes to the run meanwhile."""
+    """Return how a State is to be written; None if others write to the run at the same time."""
     if known is None:
         return _following_unknown(log, state, may_change_data)
-    run, base = known
+    run, base, before = known
     if state.step > run.step:
-        return run, *log.encoder.following(base, state, log.next_place(run, state))
+        return run, *log.encoder.following(base, state, next_place(log, run, state)), base
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
     is_again = same_data and are_of_one_save(base.state, state)
-    if log.keeps_all(run) and not is_again:
-        place = log.next_place(run, state)
-        if log.sealer.takes_former:  # what it would build on may be signed with a former key
-            return run, *log.encoder.snapshot(state, run.incarnation, place)
-        return run, *log.encoder.following(base, state, place)
-    # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
-    if same_data and have_same_provenance(base.state, state) and not log.sealer.takes_former:
-        saved = log.table.chain(state.run_id, run.sequence)
-        if not saved or saved[-1].seal != base.seal:
-            if log.is_stale(run):
-                return None
-            raise CheckpointCorruptError(state.run_id, f"its newest step {run.step} is missing, or is another")
-        return run, *log.encoder.again(base, saved[-1], state)
-    return run, *log.encoder.snapshot(state, run.incarnation, (run.sequence, run.revision))
+    if log.policy_of(run.run_id, run).keeps_all and not is_again:
+        return run, *log.encoder.following(base, state, next_place(log, run, state)), base
+    place = run.sequence, run.revision
+    if before is None:
+        return run, *log.encoder.snapshot(state, run.incarnation, place), None
+    return run, *log.encoder.following(before, state, place), before
 
 
 def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Following | None:
     """Return how a State is to be written whose run is not remembered; None as `_following`."""
-    begun = log.runs.incarnation_for(state.run_id)
-    row, base = log.encoder.snapshot(state, begun)  # what cannot be kept is found out before the table is asked
-    run = log.runs.find(state.run_id)
+    run_id = state.run_id
+    run = log.find(run_id)
     if run is None:
-        return None, row, base
-    if is_nested_id(state.run_id) and run.incarnation != begun:  # the outer run has begun anew meanwhile
-        return None
-    log.runs.check_known(run)
+        return None, *log.encoder.snapshot(state, log.incarnation_for(run_id)), None
+    log.check_known(run_id, run.incarnation)
     if run.step < state.step:
-        return run, *log.encoder.snapshot(state, run.incarnation, log.next_place(run, state))
+        return run, *log.encoder.snapshot(state, run.incarnation, next_place(log, run, state)), None
     try:
-        log.load(state.run_id)
+        load(log, run_id)
     except CheckpointNotFoundError:  # it was deleted meanwhile
         return None
-    known = log.known.get(state.run_id)
+    known = log.remembered(run_id)
     if known is None or known[0].incarnation != run.incarnation:
         return None
     return _following(log, known, state, may_change_data)
+
+
+def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) -> Place:
+    """Return the place of the row that comes after the newest one of a run, of which nothing is replaced."""
+    ahead = newest.sequence - newest.step
+    sequence = newest.sequence + max(1, state.step - newest.step)
+    if state.step == newest.step:
+        return sequence, newest.revision + 1
+    if state.step > newest.step and not (ahead and state.generation):  # only after a rollback, steps are made again
+        return sequence, 0
+    made = log.table.index(state.run_id, state.step, state.step + ahead)
+    return sequence, max((row.revision for row in made if row.step == state.step), default=-1) + 1
+
+
+def _cut_below(log: RunLog, run: RunRecord, snapshot: CheckpointRecord) -> int:
+    """Return the sequence number below which nothing is needed any more, now that a snapshot is written."""
+    if run.policy.max_checkpoints == 1:
+        return snapshot.sequence
+    rows = [row for row in log.table.index(run.run_id) if row.sequence < snapshot.sequence]
+    older = rows[run.policy.first_kept([*rows, snapshot]) :]
+    try:
+        check_indexed(log, run, [row for row in older if not log.is_saved_here(row)])
+    except (CheckpointCorruptError, FormatError):
+        return 0  # what is damaged stays, with all before it, for its readers to see; the run can go on
+    return min((row.base for row in older), default=snapshot.sequence)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack, cast
+from typing import Unpack
 
 import attrs
 
@@ -15,25 +15,24 @@ from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
-from stategraph.errors import CheckpointError, InvalidRunIdError, StepConflictError
+from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import Narrower, RunFilter, Which, check_number, check_numbers, check_state, filtered
+from stategraph.stores._checks import RunFilter, Which, check_number, check_numbers, check_state, filtered
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
-from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
-from stategraph.stores._rows.copies import copy_run
-from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
+from stategraph.stores._rows.copies import fork, rollback
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
+from stategraph.stores._rows.loading import history, iter_history, load
 from stategraph.stores._rows.maintenance import prune, verify
-from stategraph.stores._rows.records import RunRecord, WriteBatch
+from stategraph.stores._rows.records import RunRecord
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._rows.saving import Saves, save, save_many, save_runs
+from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary, Verified
 
-_FORKS = 9  # of a run that is at work, before one is the last
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
 
 
@@ -74,7 +73,7 @@ class RowStore(CheckpointStore):
     ) -> None:
         self.signing_key = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
-        encoder = CheckpointEncoder(sealer, PayloadCodec(serializer, compress))
+        encoder = CheckpointEncoder(sealer, serializer, compress)
         self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
         if not sealer.signs:
             with suppress(CheckpointError):  # of what is damaged, whoever reads it is told
@@ -82,7 +81,7 @@ class RowStore(CheckpointStore):
 
     def _warn_of_signed(self, sealer: Sealer) -> None:
         """Log that a store with signed runs was opened without a key."""
-        some = self._log.table.some_runs(_LOOKED_AT)
+        some = self._log.table.runs(RunFilter(), _LOOKED_AT, None)
         if any(isinstance(run, RunRecord) and sealer.is_signed(run.seal) for run in some):
             logging.getLogger("stategraph").warning(
                 "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and "
@@ -158,8 +157,10 @@ class RowStore(CheckpointStore):
 
     def save_many(self, states: Sequence[State]) -> None:
         if states:
-            with held(self, states[0].run_id):
-                save_many(self._log, states)
+            with held(self, states[0].run_id) as hold:
+                (error,) = save_runs(self._log, [(hold, states)])
+            if error is not None:
+                raise error
 
     @property
     def _is_server(self) -> bool:
@@ -170,7 +171,7 @@ class RowStore(CheckpointStore):
         return save_runs(self._log, runs)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
-        self._log.known.retain(check_run_id(run_id), policy)
+        self._log.retain(check_run_id(run_id), policy)
 
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
@@ -178,28 +179,26 @@ class RowStore(CheckpointStore):
         if step is not None or revision is not None:
             check_numbers(step, revision)
         if unknown is None:
-            return self._log.load(check_run_id(run_id), step, revision)
+            return load(self._log, check_run_id(run_id), step, revision)
         with unknown_shown(check_unknown(unknown)):
-            return self._log.load(check_run_id(run_id), step, revision)
+            return load(self._log, check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        return self._log.history(check_run_id(run_id))
+        return history(self._log, check_run_id(run_id))
 
     def iter_history(self, run_id: str) -> Iterator[Summary]:
-        return self._log.iter_history(check_run_id(run_id))
+        return iter_history(self._log, check_run_id(run_id))
 
     def list(self) -> builtins.list[str]:
-        return sorted(self._log.runs.listing(lambda run: run.run_id).found)
+        return sorted(self._log.listing(lambda run: run.run_id)[0])
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
-        return self._log.runs.listing(RunRecord.summary, self._resolved(which), limit, after, self.owner).found
+        return self._log.listing(RunRecord.summary, self._resolved(which), limit, after, self.owner)[0]
 
     def count(self, **which: Unpack[Which]) -> int:
-        about = {name: value for name, value in which.items() if name not in ("status", "graph")}
-        asked = filtered(which.get("status"), which.get("graph"), cast(Narrower, about))
-        asked = self._resolved(asked, is_counted=True)
-        needs_owners = asked.owned is not None and (asked.owned_ids is None or asked.parent is not None)
-        found = None if needs_owners else self._log.table.count(asked)
+        resolved = self._resolved(filtered(which), is_counted=True)
+        needs_owners = resolved.owned is not None and (resolved.owned_ids is None or resolved.parent is not None)
+        found = None if needs_owners else self._log.table.count(resolved)
         return super().count(**which) if found is None else found
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
@@ -266,22 +265,7 @@ class RowStore(CheckpointStore):
         if take_over:  # nobody loses a run to a step that is not there
             self.load(run_id, step, revision)
         with held(self, check_run_id(run_id), take_over=take_over):
-            return self._rolled_back(run_id, step, revision, by)
-
-    def _rolled_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        run, to, state = self._log.load_with_run(check_run_id(run_id), step, revision)
-        state = rolled_back(state, run.parent, by)
-        keeps_all = self._log.keeps_all(run)
-        if keeps_all:
-            place, cut_above = self._log.next_place(run, state), None
-        else:
-            place, cut_above = (to.sequence, to.revision), to.sequence
-        row, base = self._log.encoder.snapshot(state, run.incarnation, place)
-        back = self._log.next_run(run, row, base)
-        # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
-        cut = WriteBatch(back, run, (row,), cut_above=cut_above, cut_nested=not keeps_all, cut_parts=keeps_all)
-        self._log.write_or_raise(cut)
-        self._log.known.remember(back, base)
+            state = rollback(self._log, run_id, step, revision, by)
         self._log.table.erase()
         return state
 
@@ -289,18 +273,7 @@ class RowStore(CheckpointStore):
         check_given_id(new_run_id)
         check_numbers(step, revision)
         with held(self, new_run_id):
-            for _ in range(_FORKS):
-                with suppress(StepConflictError):  # its owner has gone on meanwhile
-                    return self._forked(run_id, new_run_id, step, revision)
-            return self._forked(run_id, new_run_id, step, revision)
-
-    def _forked(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        run, row, source = self._log.load_with_run(check_run_id(run_id), step, revision)
-        forked = forked_from(source, new_run_id)
-        # What is nested in a step that was completed is the story of this run, and done again in the copy.
-        with_nested = keeps_nested(source) and source.step == run.step
-        copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=with_nested)
-        return forked
+            return fork(self._log, check_run_id(run_id), new_run_id, step, revision)
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
         try:
@@ -308,7 +281,7 @@ class RowStore(CheckpointStore):
         except InvalidRunIdError:
             if type(run_id) is not str or not self._log.table.remove_damaged(run_id):
                 raise
-            self._log.known.forget_all(run_id)
+            self._log.forget_all(run_id)
         else:
             with held(self, run_id, take_over=take_over):
                 self._log.remove(run_id)

@@ -12,21 +12,22 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
 
-import attrs
-
 from stategraph._owners.holds import Owning, held
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id, is_parts_id
-from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._rows.columns import PLAIN, plain_row
 from stategraph.stores._rows.copies import begin_runs
-from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, checked_row
-from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._rows.runs import new_incarnation
+from stategraph.stores._rows.loading import chains, read, visible
+from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, of_newest
+from stategraph.stores._rows.run_log import RunLog, new_incarnation
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
 
+_NAMES = {"time_ns": "timestamp_ns"}  # of fields that have others in lines
+_NOT_TOLD = ("format", "encoding", "payload", "seal")
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
@@ -41,16 +42,15 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
         CheckpointCorruptError, FormatError, ConfigError: as `CheckpointStore.load`.
     """
     # Not those that were dropped meanwhile, or left by another run.
-    nested = [one for one in log.table.nested_ids(run_id) if log.runs.find(one) is not None]
-    yield from log.read(run_id, lambda run: _lines(log, run, len(nested)))
+    nested = [one for one in log.table.nested_ids(run_id) if log.find(one) is not None]
+    yield from read(log, run_id, lambda run: _lines(log, run, len(nested)))
     for nested_id in nested:
-        yield from log.read(nested_id, lambda run: _lines(log, run, 0))
+        yield from read(log, nested_id, lambda run: _lines(log, run, 0))
 
 
 def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str]:
     with unknown_shown():  # what is not known here is told as it is kept
-        chains = [*log.holding(run, log.visible(run))]
-        lines = [line for chain in chains for line in _chain_told(log, run, chain)]
+        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_told(log, run, chain)]
         return [_written(_run_told(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
 
 
@@ -73,26 +73,10 @@ def _run_told(run: RunRecord) -> dict[str, Any]:
 
 def _chain_told(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
     for row, parts in zip(chain, log.encoder.parts(run.run_id, chain, run.incarnation), strict=True):
-        told = {
-            "type": "checkpoint",
-            "run_id": run.run_id,
-            "sequence": row.sequence,
-            "base": row.base,
-            "step": row.step,
-            "revision": row.revision,
-            "kind": row.kind.value,
-            "node": row.node,
-            "timestamp_ns": row.time_ns,
-            "status": row.status.value,
-            "error": None if row.error is None else row.error.parts,
-            "by": row.by,
-            "took_ns": row.took_ns,
-            "attempts": row.attempts,
-            "owner": row.owner,
-            "pause": None if row.pause is None else json.loads(row.pause),
-            "changes": plain(parts),
-        }
-        yield _written(told)
+        columns = plain_row(row)
+        columns["pause"] = None if row.pause is None else json.loads(row.pause)
+        told = {_NAMES.get(name, name): value for name, value in columns.items() if name not in _NOT_TOLD}
+        yield _written({"type": "checkpoint", "run_id": run.run_id, **told, "changes": plain(parts)})
 
 
 def _written(told: dict[str, Any]) -> str:
@@ -102,27 +86,19 @@ def _written(told: dict[str, Any]) -> str:
 # --------------------------------------------------------------------------- from lines
 
 
-@attrs.define
-class _Told:
-    """A run as lines tell it."""
-
-    run: dict[str, Any]
-    checkpoints: list[dict[str, Any]] = attrs.field(factory=list)
-
-
 def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
     """Begin the runs that lines tell, each with all that is nested in it, or not at all; return their ids.
 
     Raises:
         FormatError: these are no such lines.
         RunExistsError: there is a run of one of the ids.
-        RunBusyError: somebody owns it.
+        RunBusyError: another call owns it.
     """
     found: list[str] = []
-    for run_id, told in groupby(_told(lines), key=lambda one: given_id(str(one.run.get("run_id")))):
+    for run_id, runs in groupby(_runs(lines), key=lambda told: given_id(str(told[0].get("run_id")))):
         with unknown_shown(), held(store, run_id):
             try:
-                begin_runs(log, _batches(log, run_id, list(told)))
+                begin_runs(log, _batches(log, run_id, [*runs]))
             except (RunExistsError, FormatError) as error:
                 if found:
                     error.add_note(f"imported before it: {', '.join(found)}")
@@ -131,9 +107,9 @@ def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
     return found
 
 
-def _told(lines: Iterable[str]) -> Iterator[_Told]:
-    """Yield the runs of lines, each with its checkpoints."""
-    newest: _Told | None = None
+def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the runs of lines, each as the objects of its lines: the run, and its checkpoints."""
+    run: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -143,50 +119,43 @@ def _told(lines: Iterable[str]) -> Iterator[_Told]:
             raise FormatError("", f"line {number} is no JSON: {error}") from error
         kind = told.get("type") if type(told) is dict else None
         if kind == "run":
-            if newest is not None:
-                yield newest
-            newest = _Told(told)
-        elif kind == "checkpoint" and newest is not None and told.get("run_id") == newest.run.get("run_id"):
-            newest.checkpoints.append(told)
+            if run:
+                yield run
+            run = [told]
+        elif kind == "checkpoint" and run and told.get("run_id") == run[0].get("run_id"):
+            run.append(told)
         else:
             raise FormatError("", f"line {number} is neither a run nor a checkpoint of the run before: {shorten(line)}")
-    if newest is not None:
-        yield newest
+    if run:
+        yield run
 
 
-def _batches(log: RunLog, run_id: str, told: list[_Told]) -> list[WriteBatch]:
-    incarnation = new_incarnation()
-    for one in told:
-        _check_whole(run_id, one.run, "checkpoints", len(one.checkpoints))
-    _check_whole(run_id, told[0].run, "nested", len(told) - 1)
-    batches = [_batch(log, one, incarnation) for one in told]
-    outer, *nested = batches
-    if outer.run.run_id != run_id:
+def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list[WriteBatch]:
+    """Return the batches that begin a run and all that is nested in it."""
+    incarnation, outer = new_incarnation(), runs[0][0]
+    if outer.get("run_id") != run_id:
         raise FormatError(run_id, "the lines tell what is nested in it, and not the run itself")
-    return [outer, *(attrs.evolve(batch, outer=incarnation) for batch in nested)]
+    counts = [(run, "checkpoints", len(checkpoints)) for run, *checkpoints in runs]
+    for run, name, found in [*counts, (outer, "nested", len(runs) - 1)]:
+        counted = run.get(name, found)
+        if counted != found:  # as where an export was cut off
+            number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
+            raise FormatError(run_id, f"lines are missing: {number}; nothing of it is imported: export it again")
+    return [_batch(log, run, checkpoints, incarnation, is_nested=run is not outer) for run, *checkpoints in runs]
 
 
-def _check_whole(run_id: str, told: dict[str, Any], what: str, found: int) -> None:
-    """Raise FormatError if lines of a run are missing, as where an export was cut off."""
-    counted = told.get(what, found)
-    if counted != found:
-        number = f"{shorten(told.get('run_id'))} has {shorten(counted)} {what}, and {found} of them are there"
-        raise FormatError(run_id, f"lines are missing: {number}; nothing of it is imported: export it again")
-
-
-def _batch(log: RunLog, told: _Told, incarnation: bytes) -> WriteBatch:
+def _batch(
+    log: RunLog, told: dict[str, Any], checkpoints: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
+) -> WriteBatch:
     """Return the batch that begins a run."""
-    run_id = str(told.run.get("run_id"))
-    version = told.run.get("format")
-    if version != FORMAT:
-        raise FormatError(run_id, f"its lines have format {shorten(version)}; this version reads {FORMAT}; update it")
+    run_id = str(told.get("run_id"))
+    if told.get("format") != FORMAT:
+        found = shorten(told.get("format"))
+        raise FormatError(run_id, f"its lines have format {found}; this version reads {FORMAT}; update it")
     try:
         check_stored_id(run_id)
-        rows = [
-            row for _, chain in groupby(told.checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)
-        ]
-        run = _run(told.run, rows[-1], incarnation)
-        batch = WriteBatch(log.sealer.sealed_run(run), None, tuple(rows))
+        rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
+        run = log.sealer.sealed_run(_run(told, rows[-1], incarnation))
     except FormatError:
         raise
     except CheckpointCorruptError as error:
@@ -195,7 +164,7 @@ def _batch(log: RunLog, told: _Told, incarnation: bytes) -> WriteBatch:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
         raise FormatError(run_id, "its checkpoints are not in order")
-    return batch
+    return WriteBatch(run, None, tuple(rows), outer=incarnation if is_nested else None)
 
 
 def _base_of(told: dict[str, Any]) -> object:
@@ -219,50 +188,16 @@ def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation
 
 
 def _row(run_id: str, told: dict[str, Any], encoding: str, payload: bytes) -> CheckpointRecord:
-    error, pause = told["error"], told["pause"]
-    row = CheckpointRecord(
-        sequence=told["sequence"],
-        base=told["base"],
-        step=told["step"],
-        revision=told["revision"],
-        kind=Kind(told["kind"]),
-        node=told["node"],
-        time_ns=told["timestamp_ns"],
-        status=RunStatus(told["status"]),
-        error=None if error is None else ErrorInfo(*error),
-        by=told["by"],
-        took_ns=told["took_ns"],
-        attempts=told["attempts"],
-        owner=told["owner"],
-        format=FORMAT,
-        encoding=encoding,
-        payload=payload,
-        pause=None if pause is None else _written(pause),
-    )
-    return checked_row(run_id, row)
+    pause = told["pause"]
+    columns = {"format": FORMAT, "encoding": encoding, "payload": payload, "seal": b""}
+    columns["pause"] = None if pause is None else _written(pause)
+    found = [columns[name] if name in columns else told[_NAMES.get(name, name)] for name in CheckpointRecord._fields]
+    return PLAIN.row(run_id, found)
 
 
 def _run(told: dict[str, Any], newest: CheckpointRecord, incarnation: bytes) -> RunRecord:
-    parent = told["parent"]
-    return RunRecord(
-        run_id=told["run_id"],
-        number=0,
-        version=int.from_bytes(os.urandom(6)),
-        sequence=newest.sequence,
-        step=newest.step,
-        revision=newest.revision,
-        kind=newest.kind,
-        node=newest.node,
-        time_ns=newest.time_ns,
-        status=newest.status,
-        error=newest.error,
-        by=newest.by,
-        graph=told["graph"],
-        parent=None if parent is None else ParentStep(*parent),
-        policy=RetentionPolicy(told["retention"], told["window"], told["ttl"]),
-        created_ns=told["created_ns"],
-        labels=tuple(sorted(told["labels"].items())),
-        pause=newest.pause,
-        incarnation=incarnation,
-        tip=newest.seal,
-    )
+    parent = None if told["parent"] is None else ParentStep(*told["parent"])
+    policy = RetentionPolicy(told["retention"], told["window"], told["ttl"])
+    version, labels = int.from_bytes(os.urandom(6)), tuple(sorted(told["labels"].items()))
+    about = told["graph"], parent, policy, told["created_ns"], labels, newest.pause
+    return RunRecord._make((told["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))

@@ -1,0 +1,227 @@
+"""Loading: the States and the history of a run, out of the chains of its checkpoints.
+
+A chain is a snapshot and all checkpoints up to one of them that build on it. What is loaded of a run is all as it was
+at one time, and what is missing of it is either told from what was removed, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import TypeVar
+
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
+from stategraph.state import State
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores.summaries import Summary
+
+_NOWHERE = -1  # the sequence number of a checkpoint that is not there
+_READS = 100  # of a run that others write to: reading is over long before the next save is
+_DISTURBED = 3  # times that others may write before it is read undisturbed
+_PAGE = 1_000  # sequence numbers
+
+_Read = TypeVar("_Read")
+
+
+def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None], step: int | None = None) -> _Read:
+    """Return what is read of a run, all of it as it was at one time.
+
+    Args:
+        log: The runs of the store.
+        run_id: The run.
+        read_run: Called with the record of the run. It returns None, or raises CheckpointCorruptError, if others write
+            to the run at the same time; then it is called again.
+        step: The step that is to be read, for the error.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    for again in range(_READS):
+        with log.table.undisturbed(run_id) if again > _DISTURBED else nullcontext():
+            run = log.find(run_id)  # first: a write before the rows are read makes its version an old one
+            if run is None:
+                log.forget_removed(run_id)
+                raise CheckpointNotFoundError(run_id, str(log.table.store), step)
+            try:
+                found = read_run(run)
+            except CheckpointCorruptError:
+                if not log.is_stale(run):
+                    raise
+            else:
+                if found is not None:
+                    return found
+    raise CheckpointError(run_id, f"it was not read from the {log.table.store}: others keep writing to it")
+
+
+# --------------------------------------------------------------------------- States
+
+
+def load(log: RunLog, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    """Return the newest State of a run, or the one at a step; raise as `CheckpointStore.load`."""
+    return read(log, run_id, lambda run: loaded(log, run, step, revision), step)[1]
+
+
+def loaded(
+    log: RunLog, run: RunRecord, step: int | None = None, revision: int | None = None
+) -> tuple[CheckpointRecord, State] | None:
+    """Return the newest State of a run, or the one at a step, and its row; None if others write to it at the same
+    time."""
+    wanted = run.step if step is None else step
+    at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
+    rows = [] if at == _NOWHERE else log.table.chain(run.run_id, at)
+    if not rows and (wanted, at) != (run.sequence, _NOWHERE):  # else the newest step has no such revision
+        _check_absent(log, run, wanted, at)
+    if not rows or not _is_visible(log, run, at):
+        if log.is_stale(run):
+            return None
+        raise CheckpointNotFoundError(run.run_id, str(log.table.store), step, revision)
+    row = rows[-1]
+    is_newest = log.is_newest(run, row)
+    if not is_newest and at >= run.sequence:
+        return None
+    if not is_newest and revision is None and run.sequence > run.step:
+        _check_followed(log, run, row)
+    state = log.encoder.state(run.run_id, rows, run.incarnation)
+    if is_newest:
+        log.remember(run, log.encoder.base_of(state, rows, run.incarnation))
+    return row, state
+
+
+def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int:
+    """Return the sequence number of the newest revision of a step, or of this one."""
+    ahead = run.sequence - run.step
+    if not ahead:  # as in most runs: there is one checkpoint of each step
+        return _NOWHERE if revision else step
+    rows = log.table.index(run.run_id, step, min(step + ahead, run.sequence))
+    found = [row.sequence for row in rows if row.step == step and revision in (None, row.revision)]
+    return found[-1] if found else _NOWHERE
+
+
+def _check_absent(log: RunLog, run: RunRecord, step: int, at: int) -> None:
+    """Raise CheckpointCorruptError if a checkpoint that is not there was lost, rather than removed or never saved.
+
+    What builds on it shows that it was there, and what stands in its place may be what became of it.
+    """
+    if at == run.sequence:
+        if not log.is_stale(run):
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+        return
+    last = step + run.sequence - run.step  # no row of the step is above
+    rows = log.table.index(run.run_id, step)
+    after = next((row.sequence for row in rows if row.sequence > last), last)
+    check_indexed(log, run, [row for row in rows if row.sequence <= after])
+
+
+def _check_followed(log: RunLog, run: RunRecord, row: CheckpointRecord) -> None:
+    """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
+    first = row.sequence + 1
+    rows = log.table.index(run.run_id, first, first) or log.table.index(run.run_id, first, run.sequence)[:1]
+    if not rows:
+        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+    if log.sealer.signs:
+        check_indexed(log, run, rows)
+    _check_gapless(run, [row, *rows])
+
+
+def _is_visible(log: RunLog, run: RunRecord, at: int) -> bool:
+    """Return whether retention keeps a checkpoint."""
+    is_kept = run.policy.max_checkpoints is None or at == run.sequence
+    return is_kept or any(row.sequence == at for row in visible(log, run))
+
+
+# --------------------------------------------------------------------------- checkpoints without their data
+
+
+def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
+    """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
+    rows = log.table.index(run.run_id)
+    if not (rows and rows[-1].seal == run.tip) and not log.is_stale(run):
+        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+    return rows[run.policy.first_kept(rows) :]
+
+
+def chains(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
+    """Yield the chains of a run that together contain these of its checkpoints."""
+    newest_on = {row.base: row.sequence for row in rows}  # the last one builds on all that have the same base
+    return (log.table.chain(run.run_id, sequence) for sequence in newest_on.values())
+
+
+def check_indexed(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+    """Check that checkpoints of an index stand where they did when they were sealed, with all that they build on.
+
+    Raises:
+        CheckpointCorruptError: they, or what they build on, are damaged.
+        FormatError: likewise, or a newer version wrote them.
+    """
+    found: set[tuple[int, int, bytes]] = set()
+    for chain in chains(log, run, rows):
+        log.encoder.check(run.run_id, chain, run.incarnation)
+        found.update((row.sequence, row.base, row.seal) for row in chain)
+    if not found.issuperset((row.sequence, row.base, row.seal) for row in rows):
+        raise CheckpointCorruptError(run.run_id, "its checkpoints do not build on those that they name")
+
+
+def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+    """Raise CheckpointCorruptError if a checkpoint between two others was lost, as far as their numbers show it."""
+    for row, after in pairwise(rows):
+        if after.sequence != row.sequence + max(1, after.step - row.step):
+            raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")
+
+
+def _check_first(run: RunRecord, row: CheckpointRecord) -> None:
+    if not row.is_snapshot:
+        raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {row.step} is missing")
+
+
+def history(log: RunLog, run_id: str) -> list[Summary]:
+    """Return the checkpoints of a run without their data; none for a run that does not exist."""
+    try:
+        return read(log, run_id, lambda run: summaries(log, run))
+    except CheckpointNotFoundError:
+        return []
+
+
+def summaries(log: RunLog, run: RunRecord) -> list[Summary]:
+    """Return the checkpoints of a run that retention keeps, without their data."""
+    rows = visible(log, run)
+    if run.policy.keeps_all and rows:
+        _check_first(run, rows[0])
+        _check_gapless(run, rows)
+    if log.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
+        check_indexed(log, run, rows)
+    return [*run.summaries_of(rows)]
+
+
+def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
+    """Yield the checkpoints of a run as it stands now, without their data, as `CheckpointStore.iter_history`.
+
+    If nothing of a run is ever replaced, they are read a page at a time. Otherwise there are few; and a signature
+    covers their data. These are read at once.
+    """
+    run = log.find(run_id)
+    if run is None or not run.policy.keeps_all or log.sealer.signs:
+        yield from history(log, run_id)
+        return
+    try:
+        yield from _paged(log, run)
+    except CheckpointCorruptError as error:
+        now = log.table.run(run_id)
+        if now is not None and now.incarnation == run.incarnation and now.policy.keeps_all:
+            raise
+        reason = "while its history was read, others have deleted it, or some of its checkpoints"
+        raise CheckpointError(run_id, reason) from error
+
+
+def _paged(log: RunLog, run: RunRecord) -> Iterator[Summary]:
+    newest: list[CheckpointRecord] = []
+    for first in range(0, run.sequence + 1, _PAGE):
+        rows = log.table.index(run.run_id, first, min(first + _PAGE - 1, run.sequence))
+        if rows and not newest:
+            _check_first(run, rows[0])
+        _check_gapless(run, newest + rows)
+        yield from run.summaries_of(rows)
+        newest = rows[-1:] or newest
+    if not newest or newest[0].seal != run.tip:
+        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
