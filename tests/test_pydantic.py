@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import pytest
@@ -17,13 +17,14 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     InterruptNode,
+    Pause,
     SchemaError,
     State,
     StateGraph,
     register_type,
 )
 from stategraph.testing import assert_resumes_everywhere, is_same
-from stategraph.web._forms import form_of
+from stategraph.web._changing import form_of
 
 
 @register_type
@@ -233,7 +234,9 @@ class TestAnswers:
     def test_the_page_asks_for_its_fields(self) -> None:
         """One input for each."""
         graph = make(None, InterruptNode(None, "decision", schema=Decision))
-        assert [(field.label, field.kind) for field in form_of(graph, "a", "decision").fields] == [
+        form = form_of(graph, Pause("why", "a", None, "decision", datetime.now(UTC)))
+        assert form is not None
+        assert [(field.label, field.kind) for field in form.fields] == [
             ("yes", "choice"),
             ("reason", "text"),
         ]

@@ -16,6 +16,7 @@ from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Owner
+    from stategraph.state import State
     from stategraph.stores.base import CheckpointStore
     from stategraph.stores.summaries import Summary
 
@@ -84,7 +85,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
     if store is None or not depth:
         return Walk(visits, taken, nested, _caption(last, path, owner))
     for name in now:
-        finished = _finished(structure, store, last, name)
+        finished = finished_parts(structure, store, last, name)
         visits[name] = attrs.evolve(visits[name], parts=len(finished))
         nested[name] = Walk(dict.fromkeys(finished, Visit("done")))
     steps = {row.checkpoint_node: row.step for row in path} | dict.fromkeys(now, last.step + 1)
@@ -93,7 +94,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         name: found
         for name, outline in structure.outlines.items()
         if name in steps and outline.kind == "graph" and outline.nested is not None
-        for found in [_nested_walk(outline.nested, store, _nested_ids(last.run_id, steps[name], name, turns), depth)]
+        for found in [_nested_walk(outline.nested, store, nested_ids(last.run_id, steps[name], name, turns), depth)]
         if found is not None
     }
     return Walk(visits, taken, nested, _caption(last, path, owner))
@@ -108,18 +109,18 @@ def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[st
     }
 
 
-def _finished(structure: GraphStructure, store: CheckpointStore, last: Summary, node: str) -> list[str]:
+def finished_parts(structure: GraphStructure, store: CheckpointStore, run: Summary | State, node: str) -> list[str]:
     """Return the finished parts of the step that is being made; none where they hold values that are unknown here."""
     outline = structure.outlines.get(node)
     if outline is None or outline.kind not in ("map", "parallel") or not store.keeps_parts:
         return []
     try:
-        return list(store.load_parts(last.run_id, last.step + 1, node))
+        return list(store.load_parts(run.run_id, run.step + 1, node))
     except FormatError:
         return []
 
 
-def _nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:
+def nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:
     """Return the ids that the nested run of a step may have: it was begun before any of the rollbacks, or after."""
     return [nested_id(run_id, step, node, generation) for generation in range(turns, -1, -1)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,6 @@ from starlette.staticfiles import StaticFiles
 
 from stategraph._text.screen import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
-from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._exits import Exit, exit_of, told
 from stategraph.cli._options import parsed_pairs
@@ -30,17 +30,15 @@ from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
-from stategraph.web._changing import CHANGES, Change
-from stategraph.web._doing import Doings
-from stategraph.web._forms import Form, form_of
-from stategraph.web._reading import Reader, nested_by_step, spans_of
-from stategraph.web._timeline import bars_of
+from stategraph.web._changing import Change, change_of, form_of
+from stategraph.web._reading import Reader, bars_of, nested_by_step, spans_of
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import StatusName
 
 _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
+_CHANGES_KEPT = 200
 _STATUS_CODES = {Exit.NOT_FOUND: 404, Exit.CONFLICT: 409, Exit.USAGE: 400, Exit.PAUSED: 409}
 # A picture has its style in it, and is an image: nothing in it can be run or loaded.
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
@@ -56,7 +54,8 @@ class Pages:
     """
 
     def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
-        self.reader, self.graphs, self.doings, self._csrf = Reader(store), graphs, Doings(), csrf
+        self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
+        self._changes: OrderedDict[str, Change] = OrderedDict()  # the newest one of each run
         self._templates = Environment(
             loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -107,7 +106,7 @@ class Pages:
         root = request.scope.get("root_path", "")
         now = datetime.now(UTC)
         text = self._templates.get_template(template).render(
-            root=root, csrf=self._csrf, store=str(self.reader.store), now=now, **shown
+            root=root, csrf=self._csrf, store=str(self.store), now=now, **shown
         )
         return HTMLResponse(text, code)
 
@@ -117,7 +116,7 @@ class Pages:
         """Show a page of runs, the newest first."""
         given = {name: asked.get(name, "").strip() for name in self._FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
-        found = self.reader.store.runs(
+        found = self.store.runs(
             cast("StatusName", given["status"]) or None,  # the store refuses others
             given["graph"] or None,
             _PAGE + 1,
@@ -130,7 +129,7 @@ class Pages:
         page, older = found[:_PAGE], ""
         if len(found) > _PAGE:
             older = urlencode({**{name: text for name, text in given.items() if text}, "after": page[-1].cursor or ""})
-        owners = {run.run_id: self.reader.store.owner(run.run_id) for run in page if run.status == RunStatus.ACTIVE}
+        owners = {run.run_id: self.store.owner(run.run_id) for run in page if run.status == RunStatus.ACTIVE}
         return self._rendered(
             request,
             "runs.html",
@@ -149,11 +148,11 @@ class Pages:
         """Show a run: how it stands, its picture, its timeline, and the State of one of its checkpoints."""
         run_id = asked.get("id", "")
         version = self.reader.version(run_id)
-        rows, newest = self.reader.past(run_id).rows, self.reader.store.load(run_id)
+        rows, newest = self.reader.rows(run_id), self.store.load(run_id)
         place = _number(asked, "row", len(rows) - 1, len(rows) - 1)
         newest_page = max(len(rows) - _PAGE, 0)
         first = newest_page if place >= newest_page else place - place % _PAGE
-        children = self.reader.children(run_id, _PAGE + 1, asked.get("children") or None)
+        children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=asked.get("children") or None)
         inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
@@ -170,7 +169,7 @@ class Pages:
             bars=bars_of(rows, first, first + _PAGE, nested_by_step(inside), datetime.now(UTC)),
             first=first,
             page=_PAGE,
-            owner=self.reader.store.owner(run_id),
+            owner=self.store.owner(run_id),
             state=state,
             items=list(state.items())[keys : keys + _KEYS],
             keys=keys,
@@ -179,15 +178,11 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
-            pauses=[(pause, self._form(graph, pause)) for pause in pauses],
+            pauses=[(pause, form_of(graph, pause)) for pause in pauses],
             can_change=graph is not None,
-            problem=self.doings.problem(run_id),
+            problem=self._changes[run_id].problem if run_id in self._changes else "",
             version=version,
         )
-
-    def _form(self, graph: StateGraph | None, pause: Pause) -> Form | None:
-        """Return what a pause asks for; None if to go on is answer enough."""
-        return None if pause.response_param is None else form_of(graph, pause.node, pause.response_param)
 
     def picture(self, request: Request, asked: Mapping[str, str]) -> Response:
         """Show the picture of a run."""
@@ -196,7 +191,7 @@ class Pages:
 
     def value(self, request: Request, asked: Mapping[str, str]) -> Response:
         """Show all of one value, as text."""
-        rows = self.reader.past(asked.get("id", "")).rows
+        rows = self.reader.rows(asked.get("id", ""))
         row = rows[_number(asked, "row", len(rows) - 1, len(rows) - 1)]
         state = self.reader.state(row, is_only=len(rows) == 1)
         if asked.get("key") not in state:
@@ -229,18 +224,21 @@ class Pages:
         run_id = given.get("id", "")
         try:
             with unknown_shown():
-                newest = self.reader.past(run_id).rows[-1]
+                newest = self.reader.rows(run_id)[-1]
             graph = self._graph_of(newest)
-            make = CHANGES.get(given.get("do", ""))
-            if graph is None or make is None:
-                return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
-            change: Change = make(graph, newest, given)
-        except Exception as error:  # noqa: BLE001 - it is told
+            change = None if graph is None else change_of(graph, newest, given)
+        except Exception as error:  # noqa: BLE001 - the page shows it
             return self._failed(request, error, run_id)
-        doing = self.doings.begin(run_id, change.what, change.function)
-        if doing.problem and doing.error is not None:
-            code = _STATUS_CODES.get(exit_of(doing.error), 500)
-            return self._rendered(request, "problem.html", code, problem=doing.problem, run_id=run_id)
+        if change is None:
+            return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
+        self._changes[run_id] = change
+        self._changes.move_to_end(run_id)
+        while len(self._changes) > _CHANGES_KEPT:
+            self._changes.popitem(last=False)
+        change.begin()
+        if change.problem and change.error is not None:
+            code = _STATUS_CODES.get(exit_of(change.error), 500)
+            return self._rendered(request, "problem.html", code, problem=change.problem, run_id=run_id)
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/run?{urlencode({'id': change.leads_to})}", 303)
 

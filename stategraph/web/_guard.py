@@ -5,11 +5,11 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from collections.abc import Iterable
+from urllib.parse import quote, urlencode, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +28,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 _MOST_SESSIONS = 1_000  # the oldest goes first: its browser takes the address with the token again
+_OTHER_SITE = "Another site may not ask for this page."
 _NOT_LET_IN = "Open the address that was printed when the page was started: it has the token."
 
 
@@ -65,7 +66,7 @@ class Guard:
             await send(message)
 
         scope = self._placed(scope)
-        refused = self._refused(scope)
+        refused = self._refused(Request(scope))
         await (refused or self.app)(scope, receive, send_with_headers)
 
     def _placed(self, scope: Scope) -> Scope:
@@ -75,54 +76,43 @@ class Guard:
         begin = next((begin for begin in (root, given) if path.startswith(f"{begin}/")), "")
         return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(begin)}"}
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refused(self, request: Request) -> Response | None:
         """Return what a request is answered with that does not come to the page; None if it does."""
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if _name_of(host) not in self.hosts:  # else any name that resolves to this machine would do
-            return PlainTextResponse(f"This page is not reached under this name; {self._reached_under()}", 421)
-        origin = headers.get("origin")
+            known = f"{', '.join(sorted(self.hosts))} is right"
+            way_out = "--allow-host, or hosts= of stategraph.web.app, adds a name."
+            return PlainTextResponse(f"This page is not reached under this name; {known}. {way_out}", 421)
+        is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if is_foreign and request.method not in ("GET", "HEAD"):
+            return PlainTextResponse(_OTHER_SITE, 403)
         if origin is not None and urlsplit(origin).netloc != host:
-            return PlainTextResponse("Another site may not ask for this page.", 403)
-        if scope["method"] not in ("GET", "HEAD") and headers.get("sec-fetch-site", "none") not in (
-            "none",
-            "same-origin",
-        ):
-            return PlainTextResponse("Another site may not ask for this page.", 403)
-        return self._not_let_in(scope, headers)
-
-    def _reached_under(self) -> str:
-        return f"{', '.join(sorted(self.hosts))} is right. --allow-host, or hosts= of stategraph.web.app, adds a name."
-
-    def _not_let_in(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
+            return PlainTextResponse(_OTHER_SITE, 403)
         if not self.token:
             return None
-        asked = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in asked if name == "token"), "")
-        if _is_same(given, self.token) and scope["method"] == "GET":
-            rest = urlencode([(name, value) for name, value in asked if name != "token"])
-            # Two slashes at the beginning would name another host.
-            path = f"/{quote(scope['path'].lstrip('/'))}"
-            response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-            self._begin_session(response, scope)
-            return response
-        session = _cookie_of(headers.get("cookie", ""), self._cookie)
-        if any(_is_same(session, one) for one in self._sessions):
+        if request.method == "GET" and _is_same(request.query_params.get("token", ""), self.token):
+            return self._let_in(request)
+        session = request.cookies.get(self._cookie, "")
+        if any(_is_same(session, known) for known in self._sessions):
             return None
         return PlainTextResponse(_NOT_LET_IN, 401)
 
-    def _begin_session(self, response: Response, scope: Scope) -> None:
-        """Give the browser a cookie that opens the page until this process ends."""
+    def _let_in(self, request: Request) -> Response:
+        """Lead a browser to the page without the token, with a cookie that opens it until this process ends."""
+        rest = urlencode([item for item in request.query_params.multi_items() if item[0] != "token"])
+        path = f"/{quote(request.scope['path'].lstrip('/'))}"  # two slashes at the beginning would name another host
+        response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         session = secrets.token_urlsafe(24)
         self._sessions.append(session)
         response.set_cookie(
             self._cookie,
             session,
-            path=f"{scope['root_path']}/",
-            secure=scope.get("scheme") == "https",
+            path=f"{request.scope['root_path']}/",
+            secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",
         )
+        return response
 
 
 def _is_same(given: str, secret: str) -> bool:
@@ -148,11 +138,3 @@ def _name_of(host: str) -> str:
     except ValueError:
         return ""
     return f"[{name}]" if ":" in name else name
-
-
-def _cookie_of(header: str, name: str) -> str:
-    try:
-        cookies = SimpleCookie(header)
-    except CookieError:
-        return ""
-    return cookies[name].value if name in cookies else ""

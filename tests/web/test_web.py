@@ -328,10 +328,13 @@ def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answe
 
 def test_a_form_has_a_field_for_each_field_of_a_class(store):
     """And refuses what does not fit."""
-    from stategraph.web._forms import form_of
+    from stategraph.web._changing import form_of
 
-    graph = asks(store, Verdict)
-    form = form_of(graph, "ask", "answer")
+    pause = asks(store).execute(State(run_id="r")).pause
+    assert pause is not None
+    form, colours = (form_of(asks(store, schema), pause) for schema in (Verdict, Colour))
+    assert form is not None
+    assert colours is not None
 
     assert [(one.label, one.kind) for one in form.fields] == [("accepted", "choice"), ("amount", "number")]
     assert form.answer({"answer.accepted": "false", "answer.amount": "3"}) == {"accepted": False, "amount": 3}
@@ -339,7 +342,7 @@ def test_a_form_has_a_field_for_each_field_of_a_class(store):
         form.answer({"answer.accepted": "false", "answer.amount": "x"})
     with pytest.raises(ValueError, match="accepted: nothing was chosen"):
         form.answer({"answer.amount": "3"})
-    assert [name for _, name in form_of(asks(store, Colour), "ask", "answer").fields[0].choices] == ["RED", "BLUE"]
+    assert [name for _, name in colours.fields[0].choices] == ["RED", "BLUE"]
 
 
 def test_an_answer_that_does_not_fit_changes_nothing(store):
