@@ -1,24 +1,18 @@
-"""Runs as traces and metrics: in memory, and as a collector receives them."""
+"""Runs as traces and metrics, as the SDK of OpenTelemetry keeps them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -498,93 +492,3 @@ def test_it_is_known_by_name(memory_play: Scene) -> None:
     graph = make_graph(traces("a"), store=memory_play.store, observer=get_observer("opentelemetry"))
 
     assert memory_play.execute(graph).step == 1
-
-
-# --------------------------------------------------------------------------- a collector
-
-
-class Collector:
-    """Receives what exporters send by OTLP over HTTP, and reads it."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-        self.metrics: list[Any] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.take(self.path, self.headers["Content-Type"], body)
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def take(self, path: str, kind: str, body: bytes) -> None:
-        """Read a message."""
-        assert kind == "application/x-protobuf"
-        if path == "/v1/traces":
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                self.spans += [span for scope in resource.scope_spans for span in scope.spans]
-        else:
-            assert path == "/v1/metrics"
-            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                self.metrics += [metric for scope in resource.scope_metrics for metric in scope.metrics]
-
-    def close(self) -> None:
-        """End the server."""
-        self.server.shutdown()
-        self._thread.join()
-        self.server.server_close()
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    one = Collector()
-    yield one
-    one.close()
-
-
-def test_what_a_collector_receives(collector: Collector, play: Scene) -> None:
-    """The same tree, with links, attributes, errors and figures, as any collector reads it."""
-    resource = Resource.create({"service.name": "shop"})
-    traced = TracerProvider(resource=resource)
-    traced.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{collector.url}/v1/traces")))
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{collector.url}/v1/metrics"), 60_000)
-    measured = MeterProvider([reader], resource=resource)
-    inner = make_graph(traces("x"), store=play.store, name="inner")
-    nodes = {"sub": inner.as_node(), "bad": broken_first(trace("bad"), ValueError("no"))}
-    graph = make_graph(nodes, store=play.store, observer=OpenTelemetryObserver(traced, measured))
-    with pytest.raises(ExecutionError):
-        play.execute(graph)
-    play.resume(graph)
-    traced.shutdown()
-    measured.shutdown()
-
-    names = {span.span_id: span.name for span in collector.spans}
-    tree = sorted((span.name, names.get(span.parent_span_id, "")) for span in collector.spans)
-    assert tree == sorted(
-        [
-            *(("run flow", ""), ("node sub", "run flow"), ("run inner", "node sub"), ("node x", "run inner")),
-            *(("node bad", "run flow"), ("run flow", ""), ("node bad", "run flow")),
-        ]
-    )
-    first, second = sorted(
-        (span for span in collector.spans if span.name == "run flow"), key=lambda span: span.start_time_unix_nano
-    )
-    assert [(link.trace_id, link.span_id) for link in second.links] == [(first.trace_id, first.span_id)]
-    assert (first.status.code, second.status.code) == (2, 0)
-    told = {one.key: one.value for one in second.attributes}
-    assert (told["stategraph.run.id"].string_value, told["stategraph.last_step"].int_value) == (RUN, 2)
-    assert {metric.name for metric in collector.metrics} == {
-        *("stategraph.run.duration", "stategraph.node.duration", "stategraph.runs.under_way"),
-        "stategraph.checkpoint.save.duration",
-    }

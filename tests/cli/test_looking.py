@@ -1,7 +1,6 @@
 """The commands that look: what they show to a person and tell a program, and that they change nothing."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import stategraph
 from stategraph import CheckpointConfig, ErrorInfo, GraphConfig, State, StateGraph
 from stategraph.stores import DiskStore, PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, environment, listing, process
@@ -246,6 +246,12 @@ def test_the_store_is_that_of_the_option_then_of_the_environment_then_of_a_file(
     """In this order; without any, it is said how one is named."""
     assert call("runs").code == 2
     assert "give --store" in call("runs").err.lower()
+    for url in ("mysql://host/runs", "http://host"):
+        assert call("--store", url, "runs").code == 2
+        assert "postgresql" in call("--store", url, "runs").err
+    (shop / "graph.toml").write_text('name = "orders"\n', encoding="utf-8")
+    assert call("runs").code == 2
+    assert "does not outlive its process" in call("runs").err
 
     (shop / "graph.toml").write_text(TOML, encoding="utf-8")
     assert call("runs").out.count("\n") == 4
@@ -255,14 +261,6 @@ def test_the_store_is_that_of_the_option_then_of_the_environment_then_of_a_file(
     assert call("runs", "--config", "other.toml").code == 0
     assert call("runs", "--store", "none.db").code == 3
     assert call("--store", "none.db", "runs").code == 3
-
-
-def test_a_store_in_memory_is_of_no_use(shop):
-    """It does not outlive its process."""
-    (shop / "graph.toml").write_text('name = "orders"\n', encoding="utf-8")
-
-    assert call("runs").code == 2
-    assert "does not outlive its process" in call("runs").err
 
 
 def test_a_store_on_a_server(shop, monkeypatch):
@@ -284,15 +282,6 @@ def test_a_store_on_a_server(shop, monkeypatch):
     nobody = call("runs")
     assert nobody.code == 1
     assert "hush" not in nobody.err
-
-
-@pytest.mark.parametrize("url", ["mysql://host/runs", "http://host"])
-def test_an_url_of_no_store(shop, url):
-    """It is said which there are."""
-    result = call("--store", url, "runs")
-
-    assert result.code == 2
-    assert "postgresql" in result.err
 
 
 # --------------------------------------------------------------------------- nothing is changed
@@ -544,18 +533,6 @@ def test_an_export_to_a_file(shop):
     assert call("--store", "runs.db", "export", "done", "-o", "none/done.jsonl").code in (1, 2)
 
 
-def test_a_run_that_waits_goes_on_where_it_was_imported(shop):
-    """With the graph, as if it had begun there."""
-    exported = process("--store", "runs.db", "export", "waiting", cwd=shop).out
-    shutil.rmtree(shop / "runs")
-    DiskStore("runs").close()
-
-    assert process("--store", "runs", "import", "-", cwd=shop, given=exported).code == 0
-    program = "from app import make\nmake('disk', 'runs').resume('waiting', {'approved': 1})"
-    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
-    assert json.loads(call("--store", "runs", "show", "waiting", "--json").out)["status"] == "completed"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -609,15 +586,9 @@ def test_a_terminal_that_has_no_such_letters(shop):
     assert "na\\xefve = '\\u2192'" in shown.out
 
 
-def test_it_tells_its_version():
-    """That of the package."""
-    import stategraph
-
-    assert call("--version").out == f"{stategraph.__version__}\n"
-
-
-def test_help_has_examples(shop):
+def test_help_has_examples_and_the_version_is_that_of_the_package():
     """For the command, and for each of its commands."""
+    assert call("--version").out == f"{stategraph.__version__}\n"
     assert "Exit codes: 0 ok" in call("--help").out
     assert len(commands()) > 10
     for name in commands():

@@ -76,18 +76,13 @@ def test_the_item_that_failed_is_told_first(pages):
     assert call("runs", "--prefix", "torn").out.endswith(f"\tread\t{_time_of('torn')}\t{failed}\n")
     assert call("history", "torn").out.splitlines()[-1].endswith(f"\t{failed}")
     assert "part 17#58; ValueError" in call("draw", "torn").out
+    assert "2 runs (1 active, 1 failed), 0 nested in them\n" in call("doctor").out  # kept items are no runs
     assert "go on: stategraph resume torn --graph MODULE:NAME\n" in call("show", "torn").out
 
 
 def _time_of(run_id):
     (run,) = json.loads(call("runs", "--json", "--prefix", run_id).out)["runs"]
     return run["timestamp"]
-
-
-def test_kept_items_are_no_nested_runs(pages):
-    """Where a store is counted."""
-    assert json.loads(call("doctor", "--json").out)["nested"] == 0
-    assert "2 runs (1 active, 1 failed), 0 nested in them\n" in call("doctor").out
 
 
 @pytest.mark.parametrize(
@@ -202,11 +197,3 @@ def test_who_is_at_work_on_a_run_is_told_with_the_options_of_the_command(shop):
     assert resumed.endswith(
         "owns it; wait for it (--wait SECONDS) or, if it hangs, take the run away from it (--take-over)\n"
     )
-
-
-def test_the_beginning_of_the_id_of_a_pause_will_do(shop):
-    """As `show` tells it."""
-    pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]
-    answer = ["answer", "waiting", "true", "--graph", "app:graph", "--pause"]
-    assert process(*answer, "zz", cwd=shop).code == 5
-    assert process(*answer, pause[:6], cwd=shop).code == 0

@@ -133,7 +133,7 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
     """After the run at work; a second time at once, and what is saved is saved."""
     submitted({"seconds": 60})
     dead = started("work", "app:letters", cwd=shop)
-    _until_owned(shop)
+    until_owned("letter-0")
     dead.kill()
     dead.communicate()
     with SqliteStore("letters.db") as opened:
@@ -142,7 +142,7 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
         opened.amend(state.set("seconds", 1.0))
 
     worker = started("work", "app:letters", "--every", "0.05", cwd=shop)
-    _until_owned(shop)
+    until_owned("letter-0")
     worker.send_signal(signal.SIGTERM)
     out, err = worker.communicate(timeout=60)
 
@@ -154,7 +154,7 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
         with SqliteStore("letters.db") as opened:
             opened.fork("letter-0", "slow", 0)
             opened.amend(opened.load("slow").set("seconds", 60))
-        _until_owned(shop)
+        until_owned("slow")
         submitted_again.send_signal(signal.SIGINT)
         time.sleep(0.3)
         submitted_again.send_signal(signal.SIGINT)
@@ -162,14 +162,6 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
     finally:
         submitted_again.kill()
         submitted_again.communicate()
-
-
-def _until_owned(shop):
-    """Wait until somebody is at work on a run."""
-    until = time.monotonic() + 30
-    while not json.loads(call("--store", "letters.db", "runs", "--owned", "--json").out or '{"runs": 0}')["runs"]:
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_work_says_at_once_that_a_graph_saves_nothing(shop):
