@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
-from stategraph._util.validators import MOST, Validator, check, encodable, is_count, is_seconds
+from stategraph._util.validators import MOST, Allowed, check_fields, encodable, is_count, is_seconds
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
 
 _Answer = TypeVar("_Answer")
@@ -20,33 +20,33 @@ RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[E
 # --------------------------------------------------------------------------- trying again
 
 
-def _seconds(key: str, *, at_least: float = 0) -> Any:
-    def is_allowed(value: Any) -> bool:
-        return type(value) in (int, float) and at_least <= value <= MOST
-
-    return check(f"retry.{key}", f"a finite number from {at_least} on", is_allowed)
+def _is_number(value: Any, at_least: float = 0) -> bool:
+    return type(value) in (int, float) and at_least <= value <= MOST
 
 
 def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _is_classes(value: Any) -> bool:
+def _are_classes(value: Any) -> bool:
     types = value if isinstance(value, tuple) else (value,)
     return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
 
 
-def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any], bool]) -> Validator:
-    """Return a validator for a function that takes so many arguments, or for a value that `otherwise` accepts."""
-
-    def validate(instance: object, attribute: object, value: Any) -> None:
-        if otherwise(value):
-            return
-        problem = problem_of(value, arguments)
-        if problem or isinstance(value, type):
-            raise ConfigError(key, value, f"{allowed} is: {problem or 'it is a class'}")
-
-    return validate
+_NUMBER = "a finite number from 0 on"
+_RETRY: Allowed = {
+    "max_attempts": ("how many times a node is tried in all, from 1 on", lambda value: is_count(value, at_least=1)),
+    "initial_delay": (_NUMBER, _is_number),
+    "backoff_multiplier": ("a finite number from 1 on", lambda value: _is_number(value, 1)),
+    "max_delay": (_NUMBER, _is_number),
+    "jitter": (_NUMBER, _is_number),
+}
+_FUNCTIONS = {
+    "retry_on": (1, "an exception class, several of them, or a sync function of the exception"),
+    "random": (0, "a sync function that gives numbers from 0 up to 1"),
+    "delay": (1, "a sync function of the exception that gives seconds, or None"),
+}
+"""The functions of a RetryPolicy: how many arguments each takes, and what else is allowed in words."""
 
 
 @attrs.frozen
@@ -73,48 +73,24 @@ class RetryPolicy:
         ConfigError: a value is not allowed.
     """
 
-    max_attempts: int = attrs.field(
-        default=3,
-        validator=check(
-            "retry.max_attempts",
-            "how many times a node is tried in all, from 1 on",
-            lambda value: is_count(value, at_least=1),
-        ),
-    )
-    initial_delay: float = attrs.field(default=1.0, validator=_seconds("initial_delay"))
-    backoff_multiplier: float = attrs.field(default=2.0, validator=_seconds("backoff_multiplier", at_least=1))
-    max_delay: float = attrs.field(default=60.0, validator=_seconds("max_delay"))
-    jitter: float = attrs.field(default=0.0, validator=_seconds("jitter"))
-    retry_on: RetryOn = attrs.field(
-        default=Exception,
-        converter=_listed,
-        validator=_function(
-            "retry.retry_on",
-            "an exception class, several of them, or a sync function of the exception",
-            1,
-            otherwise=_is_classes,
-        ),
-    )
-    random: Callable[[], float] | None = attrs.field(
-        default=None,
-        kw_only=True,
-        validator=_function(
-            "retry.random",
-            "a sync function that gives numbers from 0 up to 1",
-            0,
-            otherwise=lambda value: value is None,
-        ),
-    )
-    delay: Callable[[Any], float | None] | None = attrs.field(
-        default=None,
-        kw_only=True,
-        validator=_function(
-            "retry.delay",
-            "a sync function of the exception that gives seconds, or None",
-            1,
-            otherwise=lambda value: value is None,
-        ),
-    )
+    max_attempts: int = 3
+    initial_delay: float = 1.0
+    backoff_multiplier: float = 2.0
+    max_delay: float = 60.0
+    jitter: float = 0.0
+    retry_on: RetryOn = attrs.field(default=Exception, converter=_listed)
+    random: Callable[[], float] | None = attrs.field(default=None, kw_only=True)
+    delay: Callable[[Any], float | None] | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, "retry.", _RETRY)
+        for name, (arguments, allowed) in _FUNCTIONS.items():
+            given = getattr(self, name)
+            if _are_classes(given) if name == "retry_on" else given is None:
+                continue
+            problem = problem_of(given, arguments) or ("it is a class" if isinstance(given, type) else "")
+            if problem:
+                raise ConfigError(f"retry.{name}", given, f"{allowed} is: {problem}")
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
         """Return the seconds to wait after this attempt failed with this error; None to give up.
@@ -212,10 +188,12 @@ def _is_path(value: Any) -> bool:
     return os.fspath(value) not in ("", ":memory:") and encodable(os.fspath(value)) is not None
 
 
-def _is_sign_with(policy: object, attribute: object, value: Any) -> None:
-    if not (value is None or callable(value) or (isinstance(value, str) and value)):
-        allowed = "a function that gives the key, or the name of an environment variable that holds it"
-        raise ConfigError("cache.sign_with", type(value), allowed)  # not the value: it may be the key
+_CACHE: Allowed = {
+    "inputs": ('the keys that the node reads, such as ("question",)', _are_keys),
+    "path": ("the path of a folder", _is_path),
+    "ttl": ("a number of seconds above 0, or None", lambda value: value is None or is_seconds(value)),
+    "version": ("a str, a whole number, or None", lambda value: value is None or type(value) in (str, int)),
+}
 
 
 @attrs.frozen
@@ -242,30 +220,18 @@ class CachePolicy:
         ConfigError: a value is not allowed.
     """
 
-    inputs: tuple[str, ...] = attrs.field(
-        converter=_as_tuple,
-        validator=check("cache.inputs", 'the keys that the node reads, such as ("question",)', _are_keys),
-    )
-    path: str | os.PathLike[str] = attrs.field(
-        kw_only=True, validator=check("cache.path", "the path of a folder", _is_path)
-    )
-    ttl: float | None = attrs.field(
-        default=None,
-        kw_only=True,
-        validator=check(
-            "cache.ttl", "a number of seconds above 0, or None", lambda value: value is None or is_seconds(value)
-        ),
-    )
-    version: str | int | None = attrs.field(
-        default=None,
-        kw_only=True,
-        validator=check(
-            "cache.version", "a str, a whole number, or None", lambda value: value is None or type(value) in (str, int)
-        ),
-    )
-    sign_with: Callable[[], bytes] | str | None = attrs.field(
-        default=None, kw_only=True, repr=False, validator=_is_sign_with
-    )
+    inputs: tuple[str, ...] = attrs.field(converter=_as_tuple)
+    path: str | os.PathLike[str] = attrs.field(kw_only=True)
+    ttl: float | None = attrs.field(default=None, kw_only=True)
+    version: str | int | None = attrs.field(default=None, kw_only=True)
+    sign_with: Callable[[], bytes] | str | None = attrs.field(default=None, kw_only=True, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, "cache.", _CACHE)
+        given: object = self.sign_with
+        if not (given is None or callable(given) or (isinstance(given, str) and given)):
+            allowed = "a function that gives the key, or the name of an environment variable that holds it"
+            raise ConfigError("cache.sign_with", type(given), allowed)  # not the value: it may be the key
 
 
 def check_policies(retry: object, cache: object) -> None:

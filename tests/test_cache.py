@@ -31,7 +31,7 @@ from stategraph import (
     StateGraph,
     Updates,
 )
-from stategraph._util.code_version import version_of
+from stategraph._util.callables import version_of
 from stategraph._values import clock
 from stategraph.stores._files.results import ResultCache
 from stategraph.stores.memory import MemoryStore
@@ -759,7 +759,7 @@ class TestVersions:
     def test_in_every_process(self) -> None:
         """It does not depend on hashes, nor on addresses."""
         code = (
-            "from stategraph._util.code_version import version_of\n"
+            "from stategraph._util.callables import version_of\n"
             "def f(s): return s in {'a', 'b', 'c', 'd'}, (lambda: object)\n"
             "print(version_of([f, len, object()]))"
         )

@@ -12,7 +12,7 @@ from stategraph._engine.saving import flush, newest_of, save, save_with_next, ta
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.tracebacks import begin_with_users
+from stategraph._util.callables import begin_with_users
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay

@@ -108,7 +108,7 @@ def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
 
 def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
     """Yield what keeps the results of a node from being cached."""
-    from stategraph._util.code_version import is_told
+    from stategraph._util.callables import is_told
     from stategraph.nodes.interrupt import InterruptNode
 
     made_of = node.made_of()

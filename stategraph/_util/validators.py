@@ -12,9 +12,6 @@ import attrs
 
 from stategraph.errors import ConfigError
 
-Validator = Callable[[Any, Any, Any], None]
-"""As attrs calls it: with the instance, the attribute and the value."""
-
 MOST = sys.float_info.max
 """A whole number beyond it is finite, and yet too large to count with."""
 
@@ -23,21 +20,11 @@ LONGEST_WAIT = 10_000_000_000
 """Seconds to a deadline at most, some 317 years: a time much farther from now cannot be written as a date."""
 
 
-def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown: bool = True) -> Validator:
-    """Return a validator for the value at a key path; its ConfigError says what is allowed there."""
-
-    def validate(instance: object, attribute: object, value: Any) -> None:
-        if not is_allowed(value):
-            raise ConfigError(key, value, allowed, is_shown)
-
-    return validate
-
-
 Allowed = Mapping[str, tuple[str, Callable[[Any], bool]]]
 """By the names of fields, what is allowed there: in words, and as a function that tells."""
 
 
-def check_fields(config: object, path: str, allowed: Allowed, hidden: str) -> None:
+def check_fields(config: object, path: str, allowed: Allowed, hidden: str = "") -> None:
     """Raise ConfigError for the first field whose value is not allowed; that of `hidden` is not shown."""
     for name, (words, is_allowed) in allowed.items():
         value = getattr(config, name)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, cast
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.tracebacks import is_ours, users_part
+from stategraph._util.callables import is_ours, users_part
 from stategraph._util.validators import is_optional
 from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id

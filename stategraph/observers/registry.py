@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stategraph._util.registry import Registry
 from stategraph._values.events import Listener, listener_problem
+from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.observers.base import MultiObserver, NoopObserver
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stategraph._util.registry import Registry
+from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.stores.base import CheckpointStore
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from stategraph._text.shown import Hidden, shorten
 from stategraph._util.callables import answered
-from stategraph._util.registry import Registry
 from stategraph._values.frozen import MAX_DEPTH
+from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
 from stategraph.stores._codec.opaque import unknown_shown

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from stategraph._text.shown import Hidden, describe_exception, with_article
 from stategraph._util.callables import is_deferred, problem_of
+from stategraph._values.frozen import freeze
+from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, UnknownNameError
 
 _Thing = TypeVar("_Thing")
@@ -40,7 +42,7 @@ class Registry(Generic[_Thing]):
         self._lock = threading.RLock()
         self._entries: dict[str, Any] = {}
         self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
-        self._made: dict[tuple[str, Hashable], _Thing] = {}
+        self._made: list[tuple[str, dict[str, Any], _Thing]] = []
 
     def register(
         self,
@@ -67,7 +69,7 @@ class Registry(Generic[_Thing]):
         with self._lock:
             self._entries[name] = entry
             self._normal[name] = normal
-            self._made = {key: thing for key, thing in list(self._made.items()) if key[0] != name}
+            self._made = [made for made in self._made if made[0] != name]
 
     def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
         """Return the thing of that name: for the same name and options the same object as long as it is usable.
@@ -84,14 +86,15 @@ class Registry(Generic[_Thing]):
                 self._check_options(name, lambda: None, options)
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
-            options = self._normal.get(name, dict)(options)
-            key = name, _key_of(options)
-            made = self._made.get(key)
-            if made is None or not self._is_usable(made):
-                made = self._checked(name, entry(**options))
-                usable = {key: thing for key, thing in list(self._made.items()) if self._is_usable(thing)}
-                self._made = {**usable, key: made}
-            return made
+            options = self._normal[name](options)
+            meant = freeze(dict(sorted(options.items())))
+            self._made = [made for made in self._made if self._is_usable(made[2])]
+            for other, other_options, thing in self._made:
+                if other == name and is_same(other_options, meant):
+                    return thing
+            thing = self._checked(name, entry(**options))
+            self._made.append((name, meant, thing))
+            return thing
 
     def registered(self, name: str) -> _Thing:
         """Return what was registered under this name, or asked for by it before.
@@ -140,10 +143,8 @@ class Registry(Generic[_Thing]):
             signature.bind(**options)
         except TypeError as error:
             taken = ", ".join(signature.parameters) or "none"
-            problem = _unexpected(signature, options) or str(error)
-            raise ConfigError(
-                f"options of the {self._kind} {name!r}", sorted(options), f"{problem} (it takes: {taken})"
-            ) from None
+            key = f"options of the {self._kind} {name!r}"
+            raise ConfigError(key, sorted(options), f"{error} (it takes: {taken})") from None
 
     def _checked(self, name: str, made: Any) -> _Thing:
         if not self._is_instance(made):
@@ -152,22 +153,3 @@ class Registry(Generic[_Thing]):
                 f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns {with_article(self._kind)}{late}"
             )
         return made  # type: ignore[no-any-return]
-
-
-def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first option that is not taken; empty if all are.
-
-    A name that is misspelt says more than the one that is missing because of it.
-    """
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        return ""
-    extra = [name for name in options if name not in signature.parameters]
-    return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
-
-
-def _key_of(options: Mapping[str, Any]) -> Hashable:
-    if not options:
-        return None
-    from stategraph._util.comparable import comparable  # imported when used: with options
-
-    return comparable(options)
