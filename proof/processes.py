@@ -47,18 +47,6 @@ def write(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
     return {"longest": longest}
 
 
-def travel(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
-    """As `write`, and back again and again."""
-    store.retain(run_id, Policy("full"))
-    state = State({"n": 0, "log": []}, run_id=run_id)
-    for number in range(1, saves + 1):
-        state = attrs.evolve(state, step=state.step + 1).update(n=number, log=[number] * (number % 50))
-        store.save(state)
-        if number % 10 == 0:
-            state = store.rollback(run_id, state.step - 5)
-    return {"longest": 0.0}
-
-
 def read(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
     """Load a run while another process writes it, until a file says that it is over -> how often."""
     count, newest, is_over = 0, 0, False
@@ -72,7 +60,7 @@ def read(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
             continue
         if list(state["log"]) != [state["n"]] * (state["n"] % 50):
             raise AssertionError(f"a mixture: {dict(state)}")
-        if run_id.startswith("run") and not newest <= state.step == state["n"]:
+        if not newest <= state.step == state["n"]:
             raise AssertionError(f"after step {newest} came {state.step} with the data of {state['n']}")
         count, newest = count + 1, state.step
     return {"reads": count, "longest": 0.0}
@@ -99,29 +87,8 @@ def fight(store: CheckpointStore, name: str, saves: int) -> dict[str, Any]:
     return {"made": made, "refused": refused, "longest": 0.0}
 
 
-def fork(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
-    """A child inherits the store; both save, and the child goes on when the parent is gone."""
-    folder = Path(os.environ["STATEGRAPH_PROOF"])
-    write(store, run_id, 3)
-    if os.fork() == 0:
-        try:
-            write(store, f"{run_id}/child", saves)
-            (folder / "alone?").touch()
-            while folder.exists() and not (folder / "alone").exists():
-                time.sleep(0.005)
-            write(store, f"{run_id}/orphan", saves)
-            (folder / "orphan saved").touch()
-        finally:
-            os._exit(0)
-    for step in range(4, saves + 4):
-        store.save(State({"n": step, "log": [step] * (step % 50)}, run_id=run_id, step=step))
-    while not (folder / "alone?").exists():
-        time.sleep(0.005)
-    return {"longest": 0.0}
-
-
 _ROLES: dict[str, Callable[[CheckpointStore, str, int], dict[str, Any]]] = {
-    role.__name__: role for role in (write, travel, read, fight, fork)
+    role.__name__: role for role in (write, read, fight)
 }
 
 
@@ -210,17 +177,6 @@ def _writers_and_readers(kind: str, saves: int, folder: Path) -> Report:
     return report
 
 
-def _traveller(kind: str, saves: int, folder: Path) -> Report:
-    report = Report(f'a run in a "{kind}" store that is rolled back again and again while others read it')
-    readers = _readers(kind, folder, ["travel", "travel"])
-    writer = _started(kind, folder, "travel", "travel", saves)
-    writer.wait(report)
-    _end_reading(readers, folder, report)
-    report.tried["saves"] += saves
-    report.tried["rollbacks"] += saves // 10
-    return report
-
-
 def _fight(kind: str, saves: int, folder: Path) -> Report:
     report = Report(f'two processes that fight over one run in a "{kind}" store')
     fighters = [_started(kind, folder, "fight", name, saves) for name in ("A", "B")]
@@ -245,36 +201,12 @@ def _fight(kind: str, saves: int, folder: Path) -> Report:
     return report
 
 
-def _fork(kind: str, saves: int, folder: Path) -> Report:
-    report = Report(f'a "{kind}" store that a child inherits by fork, and goes on with when its parent is gone')
-    parent = _started(kind, folder, "fork", "forked", saves)
-    try:
-        parent.process.wait(300)
-    except subprocess.TimeoutExpired:
-        parent.process.kill()
-        report.failures.append("the parent or the child hangs")
-        return report
-    with opened(kind, folder) as store:  # comes and goes while the child is alive
-        write(store, "third", 3)
-    (folder / "alone").touch()
-    end = time.monotonic() + 300
-    while not (folder / "orphan saved").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    parent.wait(report)
-    with opened(kind, folder) as store:
-        _all_kept(store, "forked", saves + 3, report)
-        for run_id in ("forked/child", "forked/orphan"):
-            _all_kept(store, run_id, saves, report)
-    report.tried["saves"] += 3 * saves + 3
-    return report
-
-
 def prove(share: float, seed: int) -> list[Report]:
-    """Let processes write, read, travel, fight and fork on either store -> a report for each."""
+    """Let processes write, read and fight; return a report for each."""
     reports = []
     for kind, full in SAVES.items():
         saves = max(10, round(full * share))
-        for proof_of in (_writers_and_readers, _traveller, _fight, _fork):
+        for proof_of in (_writers_and_readers, _fight):
             with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
                 reports.append(proof_of(kind, saves, Path(folder)))
     return reports

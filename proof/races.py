@@ -1,4 +1,4 @@
-"""Races for one run, in tasks, threads and processes, on each store; processes are killed and frozen at random moments.
+"""Races for one run, in threads and processes, on each store; processes are killed and frozen at random moments.
 
 Calls that begin at the same time start, resume, take over, delete and roll back one run. Of those that may not take it
 from each other one does the work, and each of its steps is made once; whoever has lost it is told, and what is saved
@@ -7,7 +7,6 @@ then is of those who own it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -36,7 +35,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests import postgres_server, redis_server
 from tests.scenarios import FourMethodStore, make_graph
 
-RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}  # at full length
+RACES = {"threads": 4000, "processes": 2000}  # at full length
 LEAST = 40  # of each, with any share of it
 _BATCH = 500
 _TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
@@ -196,7 +195,7 @@ def _ended(call: Callable[[], Any], pause: float = 0.0) -> str:
     return "done"
 
 
-# --------------------------------------------------------------------------- tasks and threads
+# --------------------------------------------------------------------------- threads
 
 
 def in_threads(race: Race, store: CheckpointStore, made: list[str]) -> list[str]:
@@ -214,31 +213,6 @@ def in_threads(race: Race, store: CheckpointStore, made: list[str]) -> list[str]
     for thread in threads:
         thread.join()
     return ends
-
-
-def in_tasks(race: Race, store: CheckpointStore, made: list[str]) -> list[str]:
-    """Make the calls of a race in a task each."""
-
-    async def called(number: int) -> str:
-        what, pause = KINDS[race.kind][number], race.pauses[number]
-        await asyncio.sleep(pause)
-        graph = race.graph(store, f"{number}", made, pause)
-        how: dict[str, Any] = {"take_over": True} if what.endswith("!") else {}
-        try:
-            if what.startswith("execute"):
-                await graph.aexecute(State(run_id=race.run_id), **how)
-            elif what.startswith("resume"):
-                await graph.aresume(race.run_id, **how)
-            else:
-                return await asyncio.to_thread(_ended, race.call(store, number, made))
-        except Exception as error:  # noqa: BLE001 - it is looked at
-            return type(error).__name__ if isinstance(error, _TOLD) else repr(error)
-        return "done"
-
-    async def main() -> list[str]:
-        return await asyncio.gather(*map(called, range(len(race.pauses))))
-
-    return asyncio.run(main())
 
 
 # --------------------------------------------------------------------------- processes
@@ -350,8 +324,7 @@ def _note(report: Report, where: str, race: Race, ends: list[str], wrong: list[s
         report.failures.append(f"in {where}: {race}: {ends}: {'; '.join(wrong)}")
 
 
-def _race_here(where: str, seed: int, numbers: range, report: Report) -> None:
-    begin = in_tasks if where == "tasks" else in_threads
+def _race_threads(seed: int, numbers: range, report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         stores = {name: stack.enter_context(opened(Path(folder))) for name, opened in STORES.items()}
         for number in numbers:
@@ -360,9 +333,9 @@ def _race_here(where: str, seed: int, numbers: range, report: Report) -> None:
                 race = attrs.evolve(race, store="memory")  # it keeps no step to go back to
             with limited():
                 race.begin(stores[race.store])
-                ends = begin(race, stores[race.store], made)
+                ends = in_threads(race, stores[race.store], made)
                 wrong = judge(race, ends, made, stores[race.store], is_killed=False)
-            _note(report, where, race, ends, wrong)
+            _note(report, "threads", race, ends, wrong)
 
 
 def _batches(share: float) -> Iterator[tuple[str, int, int]]:
@@ -387,10 +360,7 @@ def main(arguments: list[str]) -> None:
         return
     report, (seed, first, many) = Report(""), map(int, arguments[1:])
     numbers = range(first, first + many)
-    if arguments[0] == "processes":
-        _race_processes(seed, numbers, report)
-    else:
-        _race_here(arguments[0], seed, numbers, report)
+    {"processes": _race_processes, "threads": _race_threads}[arguments[0]](seed, numbers, report)
     tell(report)
 
 

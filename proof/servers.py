@@ -15,7 +15,6 @@ TRIALS: dict[Callable[[Server, int, int], Report], tuple[int, int]] = {
     outages.killed: (20, 1),
     outages.networks: (20, 1),
     outages.read_only: (4, 2),
-    outages.migrations: (20, 1),
     owners.struck: (100, 10),
     owners.sweepers: (60, 12),
 }

@@ -15,7 +15,7 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proof.model import Story, differences
+from proof.model import Story
 from proof.report import Report
 from proof.state_machine import FOLDERS, STEPS, prove_machine
 from stategraph import InterruptNode, State, StateGraph
@@ -198,25 +198,6 @@ class StoryMachine(RuleBasedStateMachine):
         assert forked is None or self.is_where_it_went_back(forked, state)
 
     @precondition(has_runs)
-    @rule(run_id=_RUN_IDS, a=_PLACES, b=_PLACES)
-    def diff(self, run_id: str, a: int, b: int) -> None:
-        """With another run, or with this one."""
-        first, second = self.row_of("a", a)[0], self.row_of(run_id, b)[0]
-        given = self.store.diff(first.run_id, first.step, second.step, other=second.run_id)
-        states = (self.store.load(one.run_id, one.step) for one in (first, second))
-        assert is_same(attrs.asdict(given, recurse=False), differences(*states))
-        self.tried["diff"] += 1
-
-    @precondition(has_runs)
-    @rule(which=st.sampled_from([{"labels": {"team": "red"}}, {"status": "completed"}, {"owned": True}]))
-    def find(self, which: dict[str, Any]) -> None:
-        """What is found is what everything there is would be narrowed to."""
-        rows = [row for row in self.store.iter_runs() if _fits(row, self.store, which)]
-        assert [row.run_id for row in self.store.runs(**which)] == [row.run_id for row in rows]
-        assert self.store.count(**which) == len(rows)
-        self.tried["filters"] += 1
-
-    @precondition(has_runs)
     @rule(kind=st.sampled_from(["delete", "prune", "reopen"]), run_id=_RUN_IDS)
     def seldom(self, kind: str, run_id: str) -> None:
         if kind == "delete":
@@ -238,12 +219,6 @@ def _failing(state: State) -> dict[str, Any]:
     if state.get("fails"):
         raise ValueError("told to")
     return {"went": state.step}
-
-
-def _fits(row: Any, store: CheckpointStore, which: dict[str, Any]) -> bool:
-    has_labels = all(row.labels.get(name) == label for name, label in which.get("labels", {}).items())
-    is_owned = "owned" not in which or (store.owner(row.run_id) is not None) is which["owned"]
-    return has_labels and is_owned and row.status == which.get("status", row.status)
 
 
 class _MemoryMachine(StoryMachine):

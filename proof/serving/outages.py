@@ -1,4 +1,4 @@
-"""Trials of saves: a server that is killed or refuses to write, networks that fail, migrations that race."""
+"""Trials of saves: a server that is killed or refuses to write, networks that fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from proof.report import Report
-from proof.serving.server import MODES, Network, Options, Server
+from proof.serving.server import MODES, Network, Server
 from proof.workers import limited
 from stategraph import CheckpointStore, RunStatus, State
 from stategraph.errors import CheckpointError, CheckpointSaveError
@@ -213,7 +213,7 @@ def _steps(store: CheckpointStore) -> tuple[int, ...] | None:
     return tuple(row.step for row in store.history("run")) or None
 
 
-# --------------------------------------------------------------------------- refusals and migrations
+# --------------------------------------------------------------------------- refusals
 
 
 def read_only(server: Server, times: int, seed: int) -> Report:
@@ -235,25 +235,4 @@ def read_only(server: Server, times: int, seed: int) -> Report:
                 report.failures.append(f"{run_id}: {error!r}")
             store.save(step_of(run_id, 2))
             report.failures += [] if store.load(run_id).step == 2 else [f"{run_id} was not saved"]
-    return report
-
-
-def migrations(server: Server, times: int, seed: int) -> Report:
-    """Open a store that is not there many times at once."""
-    report = Report(f"{server.kind}: of several that open a new store at the same time, one makes it, and all use it")
-    for number in range(times):
-        options: Options = server.place()
-        with limited(), ThreadPoolExecutor(8) as threads:
-            opened = [threads.submit(server.open, options) for _ in range(8)]
-            errors = [error for one in opened if (error := one.exception())]
-        report.tried["opened"] += len(opened)
-        report.failures += [f"migration {number}: {error!r}" for error in errors]
-        stores = [one.result() for one in opened if not one.exception()]
-        for place, store in enumerate(stores):
-            store.save(step_of(f"run-{place}", 1))
-        seen = [store.list() for store in stores]
-        if any(one != [f"run-{place}" for place in range(8)] for one in seen):
-            report.failures.append(f"migration {number}: stores see {seen}")
-        for store in stores:
-            store.close()
     return report

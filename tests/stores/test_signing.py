@@ -100,3 +100,15 @@ class TestSigning:
 
         with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
             other.load("a")
+
+    def test_a_row_before_the_oldest_is_refused(self, store, path):
+        """Also by the history of a run that keeps the newest step, which may have several rows."""
+        for run_id in "bc":
+            store.save(State({"n": 1}, run_id=run_id, step=2))
+        numbers = dict(sql(path, "SELECT run_id, number FROM run"))
+        ((_, *row),) = sql(path, f"SELECT * FROM checkpoint WHERE id >> 32 = {numbers['b']}")
+        planted = numbers["c"] << 32 | 1, *row
+        sql(path, f"INSERT INTO checkpoint VALUES ({', '.join('?' * len(planted))})", *planted)
+
+        with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
+            other.history("c")

@@ -1,4 +1,4 @@
-"""Connections to a Redis server or to the nodes of a cluster: none of them waits longer than it may, or asks twice."""
+"""Connections to a Redis server or to the nodes of a cluster: none waits longer than it may, or asks twice."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from zlib import crc32
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import AskError, BusyLoadingError, MovedError, NoScriptError
+from redis.exceptions import (
+    AskError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
 from redis.retry import Retry
 
 from stategraph._values.ids import given_id
-from stategraph.errors import ConfigError
-from stategraph.stores._redis.failures import SilentServerError, TooFewReplicasError, UnfitServerError, is_demoted
+from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from stategraph.stores._redis.scripts import Script
 
 _parsed: Callable[[str], dict[str, Any]] = parse_url
@@ -62,6 +72,20 @@ class Nodes:
     def partition_of(self, run_id: str) -> int:
         """Return the partition of a run, which is that of all that is nested in it."""
         return crc32(given_id(run_id).encode(errors="surrogateescape")) % self.count
+
+    def command(self, run_id: str, name: str, kind: bytes, *values: Any) -> Asked:
+        """Return a command on a key of a run: of a kind that ends in a colon, that with its id."""
+        partition = self.partition_of(run_id)
+        key = self.tags[partition] + kind + (run_id.encode() if kind.endswith(b":") else b"")
+        return Asked(partition, None, (name, key, *values))
+
+    def script(self, run_id: str, script: Script, *values: Any) -> Asked:
+        """Return a script on a run."""
+        return Asked(self.partition_of(run_id), script, (run_id, *values))
+
+    def on_each(self, script: Script, *values: Any) -> list[Asked]:
+        """Return a script on each partition."""
+        return [Asked(partition, script, values) for partition in range(self.count)]
 
     def link(self, address: Address, give_up: float) -> Link:
         """Return a connection to a node.
@@ -289,3 +313,61 @@ def unfit(error: UnfitServerError) -> ConfigError:
     """Return the error for a server that a store is not opened on."""
     allowed = f"a Redis server that keeps what it acknowledges: {error}; or durable=False for who takes that"
     return ConfigError("checkpoint.options.url", "this server", allowed)
+
+
+# --------------------------------------------------------------------------- errors
+
+
+class SilentServerError(redis.RedisError):
+    """The server has not answered in time. What it was asked for it may have done, or may yet do."""
+
+
+class UnfitServerError(redis.RedisError):
+    """The server would lose what it acknowledges.
+
+    Args:
+        why: What it does, and the way out.
+        is_replica: Whether it does so because it is a replica: another one is the primary, or this one will be.
+    """
+
+    def __init__(self, why: str, *, is_replica: bool = False) -> None:
+        super().__init__(why)
+        self.is_replica = is_replica
+
+
+class TooFewReplicasError(redis.RedisError):
+    """The server has written it, and fewer replicas than were asked for have it."""
+
+
+_PASSING = ("LOADING", "READONLY", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_PASSING_KINDS = (ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
+"""A server that starts, is a replica by now, runs a long script, has too few replicas to write; a cluster that moves
+keys, or is incomplete. Servers before Redis 7 have it somewhere in the text when it comes from a script; of others
+redis-py makes an error of its own.
+"""
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether it may go well to ask again. What was asked for may have been done all the same."""
+    if isinstance(error, UnfitServerError):
+        return error.is_replica
+    if isinstance(error, redis.ResponseError):
+        return isinstance(error, _PASSING_KINDS) or any(word in str(error) for word in _PASSING)
+    is_refused = isinstance(error, redis.AuthenticationError | AuthorizationError)
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError | SilentServerError) and not is_refused
+
+
+def is_demoted(error: Exception) -> bool:
+    """Return whether the server does not take writes any more: a new connection may lead to one that does."""
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
+
+
+def explained(error: Exception, run_id: str, store: object, kind: type[CheckpointError]) -> CheckpointError:
+    """Return an error of Redis as one of stategraph; what brought it about is raised as its cause by the caller."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "WRONGTYPE" in text:
+        return CheckpointCorruptError(run_id, f"the {store} is damaged: {text}; put back a copy of it")
+    if isinstance(error, OutOfMemoryError) or "OOM " in text:
+        reason = "its memory is full, and nothing was written; raise maxmemory, or make room with prune and delete"
+        return kind(run_id, f"the {store} failed: {reason} ({text})")
+    return kind(run_id, f"the {store} failed: {text}")

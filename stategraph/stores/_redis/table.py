@@ -11,17 +11,35 @@ from typing import Any, TypeVar
 
 import redis
 
-from stategraph._owners.holds import lost
-from stategraph._owners.leases import LeaseHolds
+from stategraph._owners.holds import Fence, lost
+from stategraph._owners.leases import Lease, LeaseHolds, Worker
+from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._redis import listing
-from stategraph.stores._redis.connections import Asked, Links, Nodes, all_in_use, unfit
-from stategraph.stores._redis.failures import UnfitServerError, explained, is_passing
-from stategraph.stores._redis.leasing import Leasing
-from stategraph.stores._redis.packing import asked, newest_of, row_of
-from stategraph.stores._redis.scripts import CHAIN, FIND, REMOVE, RUN
+from stategraph.stores._redis import records
+from stategraph.stores._redis.connections import (
+    Asked,
+    Links,
+    Nodes,
+    UnfitServerError,
+    all_in_use,
+    explained,
+    is_passing,
+    unfit,
+)
+from stategraph.stores._redis.scripts import (
+    ACQUIRE,
+    CANCEL,
+    CHAIN,
+    FIND,
+    FREE,
+    LEASES,
+    REMOVE,
+    RENEW,
+    RUN,
+    TAKE_UP,
+)
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Identify, Table, closed_error
 from stategraph.stores._servers.asking import until_answered, while_sure
@@ -30,16 +48,18 @@ from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, i
 
 _Result = TypeVar("_Result")
 
+_SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
 _MOST = 8  # threads that use a connection at the same time
 _LAYOUT = 1  # of the keys; a newer one is refused
 _WRITTEN, _WAS_THERE = 1, 2  # answers to a save
 _FAILURES = (redis.RedisError, UnicodeError)
 
 
-class RedisTable(Leasing, Table):
-    """Records in a Redis database.
+class RedisTable(Table):
+    """Records and leases in a Redis database.
 
-    What is not answered is asked once more: what stands there tells whether it was done before.
+    A process is in one partition, so the clock of one server says how long it is there. What is not answered is asked
+    once more: what stands there tells whether it was done before.
 
     Args:
         store: The store, as errors name it.
@@ -155,7 +175,7 @@ class RedisTable(Leasing, Table):
         for place, batch in enumerate(batches):
             try:
                 if not is_kept_from(batch):
-                    asked_for[place] = asked(batch, self._nodes, self.store)
+                    asked_for[place] = records.save_of(batch, self._nodes, self.store)
             except CheckpointSaveError as error:
                 if len(batches) == 1:
                     raise
@@ -196,8 +216,8 @@ class RedisTable(Leasing, Table):
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
         guard, fence = fence_of(hold_to_remove(self, run_id))
-        values = run_id, "" if version is None else version, given_id(run_id), int(guard), fence
-        asked_for = [Asked(self._nodes.partition_of(run_id), REMOVE, values)]
+        values = "" if version is None else version, given_id(run_id), int(guard), fence
+        asked_for = [self._nodes.script(run_id, REMOVE, *values)]
         is_again = False
 
         def removed(links: Links) -> tuple[bool, bool]:
@@ -216,9 +236,8 @@ class RedisTable(Leasing, Table):
             key = run_id.encode(errors="surrogateescape")
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
-        values = key, "", "", 0, 0
-        several = [Asked(partition, REMOVE, values) for partition in range(self._nodes.count)]
-        return any(is_removed for is_removed, _ in self._answers(run_id, several))
+        answers = self._answers(run_id, self._nodes.on_each(REMOVE, key, "", "", 0, 0))
+        return any(is_removed for is_removed, _ in answers)
 
     def erase(self) -> None:
         """Leave what was removed to the server, which has it in its log until that is rewritten."""
@@ -228,34 +247,26 @@ class RedisTable(Leasing, Table):
     def run(self, run_id: str) -> RunRecord | None:
         whole = self._whole.of(run_id)
         if whole is None:
-            partition = self._nodes.partition_of(run_id)
-            key = self._nodes.tags[partition] + b":run:" + run_id.encode()
-            (whole,) = self.query(run_id, Asked(partition, None, ("HMGET", key, "n", "d")))
+            (whole,) = self.query(run_id, self._nodes.command(run_id, "HMGET", b":run:", "n", "d"))
         number, record, *_ = whole
         if number is None and record is None:
             return None
-        return listing.found_run(self, run_id, number, record)
+        return records.found_run(self, run_id, number, record)
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         if which.only_ids is not None:
             return self._runs_of(sorted(which.only_ids), limit, before)
-        found = listing.runs(self._listed, self._nodes.count, which, limit, before, self)
+        found = records.runs(lambda several: self.query("", *several), self._nodes.count, which, limit, before, self)
         return list(found if limit < 0 else islice(found, limit))
 
     def _runs_of(self, run_ids: Sequence[str], limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        keys = ((self._nodes.partition_of(run_id), b":run:" + run_id.encode()) for run_id in run_ids)
-        asked = (
-            Asked(partition, None, ("HMGET", self._nodes.tags[partition] + key, "n", "d")) for partition, key in keys
-        )
+        asked = (self._nodes.command(run_id, "HMGET", b":run:", "n", "d") for run_id in run_ids)
         found = zip(run_ids, self.query("", *asked), strict=True)
         saved = [(run_id, *kept) for run_id, kept in found if kept != [None, None]]
-        runs = [listing.run_or_unreadable(self, *one) for one in saved]
+        runs = [records.run_or_unreadable(self, *one) for one in saved]
         wanted = [run for run in runs if before is None or (run.number or 0) < before]
         wanted.sort(key=lambda run: run.number or 0, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
-
-    def _listed(self, several: Sequence[Asked]) -> list[Any]:
-        return self.query("", *several)
 
     def change_token(self) -> str:
         commands = [("GET", tag + b":changes") for tag in self._nodes.tags]
@@ -264,9 +275,8 @@ class RedisTable(Leasing, Table):
 
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
-        partition = self._nodes.partition_of(run_id)
-        key = self._nodes.tags[partition] + b":nested"
-        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGEBYLEX", key, f"({first}", f"({last}")))
+        nested = self._nodes.command(run_id, "ZRANGEBYLEX", b":nested", f"({first}", f"({last}")
+        (found,) = self.query(run_id, nested)
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
     def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
@@ -274,16 +284,16 @@ class RedisTable(Leasing, Table):
         if last > MAX_STEP or last < 0:
             return []
         whole = self._whole.of(run_id)
-        found = None if whole is None else newest_of(whole, sequence)
+        found = None if whole is None else records.newest_of(whole, sequence)
         if found is None:
             self._whole.forget()  # what is read now may be younger
-            (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), CHAIN, (run_id, last)))
+            (found,) = self.query(run_id, self._nodes.script(run_id, CHAIN, last))
         if not found:
             return []
         record, members, payloads = found
-        rows = [row_of(run_id, *one) for one in zip(members, payloads, strict=True)]
+        rows = [records.row_of(run_id, *one) for one in zip(members, payloads, strict=True)]
         if sequence is None:
-            run = listing.found_run(self, run_id, b"1", record)
+            run = records.found_run(self, run_id, b"1", record)
             if run.sequence != rows[-1].sequence:
                 raise CheckpointCorruptError(run_id, f"its newest step {run.step} is missing")
         return rows if sequence in (None, rows[-1].sequence) else []
@@ -292,28 +302,94 @@ class RedisTable(Leasing, Table):
         if step > MAX_STEP or (revision or 0) > MAX_STEP:
             return None
         self._whole.forget()
-        values = run_id, step, min(last, MAX_STEP), "" if revision is None else revision
-        (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), FIND, values))
+        values = step, min(last, MAX_STEP), "" if revision is None else revision
+        (found,) = self.query(run_id, self._nodes.script(run_id, FIND, *values))
         return None if found is None else int(found)
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         whole = self._whole.of(run_id)
         if whole is not None:
-            rows = (row_of(run_id, member, b"") for member in whole[2])
+            rows = (records.row_of(run_id, member, b"") for member in whole[2])
             return [row for row in rows if first <= row.sequence <= last]
-        partition = self._nodes.partition_of(run_id)
-        key = self._nodes.tags[partition] + b":rows:" + run_id.encode()
-        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGEBYSCORE", key, first, last)))
-        return [row_of(run_id, member, b"") for member in found]
+        (found,) = self.query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))
+        return [records.row_of(run_id, member, b"") for member in found]
 
     @contextmanager
     def undisturbed(self, run_id: str) -> Iterator[None]:
-        (whole,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), RUN, (run_id,)))
+        (whole,) = self.query(run_id, self._nodes.script(run_id, RUN))
         self._whole.run = run_id, whole
         try:
             yield
         finally:
             self._whole.forget()
+
+    # ------------------------------------------------------------------ leases
+
+    def fence(self, run_id: str) -> Fence:
+        """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
+        worker, fence, cancelled = self._of_lease(run_id, "worker", "fence", "cancelled")
+        return (int(fence) if worker and fence else 0), cancelled is not None
+
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        """Note that a run is cancelled or not, durably; by whom, the first who cancels it says."""
+        cancel = self._nodes.script(run_id, CANCEL, "" if by is None else f"={by}")
+        self.change(run_id, cancel if is_cancelled else self._nodes.script(run_id, TAKE_UP))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
+        (by,) = self._of_lease(run_id, "by")
+        return None if by is None else by.decode()
+
+    def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
+        """Lease a run, as `Leases.acquire`."""
+        found = self.change(run_id, self._nodes.script(run_id, ACQUIRE, worker.id, fence, instead))
+        return None if found is None else bool(found)
+
+    def lease(self, run_id: str) -> Lease | None:
+        """Return who has a run."""
+        worker_id, fence, since = self._of_lease(run_id, "worker", "fence", "since")
+        if worker_id is None or fence is None:
+            return None
+        worker, until_us, is_running = self._worker(worker_id)
+        until = None if until_us is None else clock.to_datetime(until_us * 1000)
+        return Lease(int(fence), worker, clock.to_datetime(int(since or 0) * 1000), until, is_running)
+
+    def leases(self) -> list[tuple[str, int, Worker]]:
+        """Return the leases that have not run out, as `Leases.leases`."""
+        by_partition = self.query("", *self._nodes.on_each(LEASES))
+        found = [lease for leases in by_partition for lease in leases]
+        workers = {worker_id: self._worker(worker_id) for worker_id in {worker_id for _, _, worker_id in found}}
+        running = {worker_id: worker for worker_id, (worker, _, is_running) in workers.items() if is_running}
+        return [(run.decode(), int(fence), running[by]) for run, fence, by in found if by in running]
+
+    def _worker(self, worker_id: bytes) -> tuple[Worker, int | None, bool]:
+        """Return a process, until when it is there in microseconds, and whether it is, by the clock of its server."""
+        name = worker_id.decode()
+        about = self._nodes.command(name, "HMGET", b":worker:", "host", "pid", "place", "until")
+        (host, pid, place, until), now = self.query("", about, Asked(about.partition, None, ("TIME",)))
+        worker = Worker(name, (host or b"?").decode(), int(pid or 0), (place or b"").decode())
+        until_us = None if until is None else int(until)
+        return worker, until_us, until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1])
+
+    def free(self, run_id: str, fence: int) -> None:
+        """Let go of a run, if this is still its fence."""
+        free = self._nodes.script(run_id, FREE, fence)
+        self.change(run_id, free, min(self._patience, _SHORT), confirms=False)
+
+    def renew_worker(self, worker: Worker, seconds: float) -> None:
+        """Say that a process is there, and will be for so long."""
+        about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
+        renew = self._nodes.script(worker.id, RENEW, *about)
+        self.change("", renew, min(self._patience, max(_SHORT, seconds / 3)), confirms=False)
+
+    def end_worker(self, worker: Worker) -> None:
+        """Say that a process has ended: all that it has is free."""
+        end = self._nodes.command(worker.id, "DEL", b":worker:")
+        self.change("", end, min(self._patience, _SHORT), confirms=False)
+
+    def _of_lease(self, run_id: str, *names: str) -> Sequence[bytes | None]:
+        (found,) = self.query(run_id, self._nodes.command(run_id, "HMGET", b":lease:", *names))
+        return list(found)
 
 
 class _Whole(threading.local):

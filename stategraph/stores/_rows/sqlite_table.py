@@ -236,7 +236,10 @@ class SqliteTable(Table):
         if is_step and len(batch.put) == 1:  # the most frequent case by far
             execute(sql.PUT_ROW, (run_id, *row_values(batch.put[0].sequence, batch.put[0], json_as_text=True)))
             return True
-        first = execute(sql.NUMBER, (run_id,)).fetchone()[0] << SEQUENCE_BITS
+        number = execute(sql.NUMBER, (run_id,)).fetchone()
+        if number is None:  # somebody's trigger has removed the run
+            return False
+        first = number[0] << SEQUENCE_BITS
         # First: what is put then takes the pages that this leaves, which SQLite would write once more to erase them.
         if batch.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | batch.cut_below))
