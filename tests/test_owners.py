@@ -599,22 +599,6 @@ class TestStoresOfOthers:
             with pytest.raises(RunBusyError):
                 getattr(store, method)(*arguments.get(method, [RUN]))
 
-    def test_what_was_cancelled_and_deleted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Is not remembered for ever; what is there or at work is."""
-        monkeypatch.setattr(holds, "_MANY_CANCELLED", 4)
-        store = FourMethodStore()
-        store.save(State(run_id="kept"))
-        hold = holds.Hold("working")
-        holds.own(store, hold)
-
-        for number in range(50):
-            for run_id in ("kept", "working", f"gone-{number}"):
-                store._cancel(run_id, None)
-
-        assert {"kept", "working"} < store._holds._cancelled.keys()
-        assert len(store._holds._cancelled) < 10
-        holds.let_go(hold)
-
     def test_methods_of_a_class_that_is_no_store(self) -> None:
         """Are guarded where they become those of a store."""
 

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any, Protocol, TypeAlias, cast
@@ -23,7 +23,7 @@ from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import RunBusyError, RunLostError
 
-_MANY_CANCELLED = 1000  # of these, it is looked up which runs are still there
+_MOST_CANCELLED = 100_000  # runs that were cancelled and not taken up since, of which many may be gone
 _LOOK_AGAIN = 0.0005  # seconds after which a write by hand is looked at again
 LONGEST_WRITE = 5.0
 """Seconds that a write by hand may take."""
@@ -57,20 +57,20 @@ class Hold:
     """
 
     run_id: str
-    is_brief: bool = attrs.field(default=False, kw_only=True)
-    is_by_hand: bool = attrs.field(default=False, kw_only=True)
-    store: object = attrs.field(default=None, init=False)
+    is_brief: bool = False
+    is_by_hand: bool = False
     since_ns: int = attrs.field(init=False)
-    fence: int = attrs.field(default=0, init=False)
-    byte: int = attrs.field(default=0, init=False)
-    is_settled: bool = attrs.field(default=False, init=False)
-    is_lost: bool = attrs.field(default=False, init=False)
-    is_cancelled: bool = attrs.field(default=False, init=False)
-    is_abandoned: bool = attrs.field(default=False, init=False)
-    holds: Holds | None = attrs.field(default=None, init=False)
-    call: Callable[[], Any] | None = attrs.field(default=None, init=False)
-    tell: Callable[[dict[str, object]], None] | None = attrs.field(default=None, init=False)
-    lock: threading.RLock | None = attrs.field(default=None, init=False)
+    store: object = None
+    fence: int = 0
+    byte: int = 0
+    is_settled: bool = False
+    is_lost: bool = False
+    is_cancelled: bool = False
+    is_abandoned: bool = False
+    holds: Holds | None = None
+    call: Callable[[], Any] | None = None
+    tell: Callable[[dict[str, object]], None] | None = None
+    lock: threading.RLock | None = None
 
     @since_ns.default
     def _now(self) -> int:
@@ -108,7 +108,6 @@ class Holds:
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
         self._cancelled: dict[str, str | None] = {}
-        self._most_cancelled = _MANY_CANCELLED
         self._lock = threading.RLock()  # an abandoned stream may release its run while it is acquired
         _all.add(self)
 
@@ -126,13 +125,23 @@ class Holds:
         return self._by_run.get(run_id)
 
     def own(self, hold: Hold, table: Any, *, take_over: bool) -> None:
-        """Make this the hold on its run.
+        """Make this the hold on its run, here and for other processes.
 
         Raises:
             RunBusyError: somebody else owns it, and it is not to be taken over.
             CheckpointError: it cannot be told who does.
         """
-        self.take(hold, take_over=take_over)
+        self.drop_lost(hold.run_id, table)
+        loser = self.take(hold, take_over=take_over)
+        try:
+            self._prove(hold, loser, table, take_over=take_over)
+            hold.is_settled = True
+        except BaseException:
+            self.release(hold)
+            raise
+
+    def _prove(self, hold: Hold, loser: Hold | None, table: Any, *, take_over: bool) -> None:
+        """Get what proves to other processes that the owner of a hold is there."""
 
     def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
         """Make this the hold on its run in this process; return the one that has lost it.
@@ -195,29 +204,14 @@ class Holds:
 
     # ------------------------------------------------------------------ cancelling, where the store does not keep that
 
-    def cancel(self, run_id: str, by: str | None, kept: Callable[[], Iterable[str]]) -> None:
-        """Tell whoever owns a run, or does so next, that it is cancelled.
-
-        Args:
-            run_id: The run.
-            by: Who cancels it, if that is said.
-            kept: Returns the ids of all runs that the store has. That a run was cancelled is forgotten with the run.
-        """
-        if len(self._cancelled) >= self._most_cancelled:
-            self._forget_gone(kept)
+    def cancel(self, run_id: str, by: str | None) -> None:
+        """Tell the owner of a run, or the next one, that it is cancelled, and by whom if that is said."""
         with self._lock:
             self._cancelled.setdefault(run_id, by)
-            hold = self._by_run.get(run_id)
-            if hold is not None:
+            if (hold := self._by_run.get(run_id)) is not None:
                 hold.is_cancelled = True
-
-    def _forget_gone(self, kept: Callable[[], Iterable[str]]) -> None:
-        """Forget which runs were cancelled, of those that nobody owns and that are not there any more."""
-        there = {*kept()}
-        with self._lock:
-            there.update(self._by_run)
-            self._cancelled = {run_id: by for run_id, by in self._cancelled.items() if run_id in there}
-            self._most_cancelled = max(_MANY_CANCELLED, 2 * len(self._cancelled))
+            while len(self._cancelled) > _MOST_CANCELLED:
+                del self._cancelled[next(iter(self._cancelled))]
 
     def cancelled_by(self, run_id: str) -> str | None:
         """Return who has cancelled a run, if that was said."""

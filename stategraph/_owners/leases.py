@@ -173,18 +173,12 @@ class LeaseHolds(Holds):
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Leases, *, take_over: bool) -> None:
-        """Make this the hold on its run. A write by hand finds out itself whether somebody has leased the run."""
-        if hold.fence and self._by_run.get(hold.run_id) is hold:  # it is claimed
-            return
-        self.drop_lost(hold.run_id, table)
-        self.take(hold, take_over=take_over)
-        try:
-            if take_over or not hold.is_by_hand:
-                self._lease(hold, take_over=take_over)
-            hold.is_settled = True
-        except BaseException:
-            self.release(hold)
-            raise
+        if not (hold.fence and self._by_run.get(hold.run_id) is hold):  # it is not claimed
+            super().own(hold, table, take_over=take_over)
+
+    def _prove(self, hold: Hold, loser: Hold | None, table: Leases, *, take_over: bool) -> None:
+        if take_over or not hold.is_by_hand:  # a write by hand finds out itself whether somebody has leased the run
+            self._lease(hold, take_over=take_over)
 
     def settle(self, hold: Hold) -> bool:
         """Lease the run of a write by hand that found it leased; return whether there was anything to do.

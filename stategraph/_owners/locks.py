@@ -239,32 +239,23 @@ class LockHolds(Holds):
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
-        """Make this the hold on its run.
+        if not self._read_only:  # the store refuses what the hold is for
+            super().own(hold, table, take_over=take_over)
 
-        Raises:
-            RunBusyError: somebody else owns it, and it is not to be taken over.
-            CheckpointError: it cannot be locked here.
-        """
-        if self._read_only:  # the store refuses what the hold is for
+    def _prove(self, hold: Hold, loser: Hold | None, table: Fences, *, take_over: bool) -> None:
+        if not CAN_LOCK:
+            _, hold.is_cancelled = table.fence(hold.run_id)
             return
-        self.drop_lost(hold.run_id, table)
-        loser = self.take(hold, take_over=take_over)
         try:
-            if CAN_LOCK:
-                self._lock_run(hold, table, 0 if loser is None else table.raise_fence(hold.run_id)[0], take_over)
-            else:
-                _, hold.is_cancelled = table.fence(hold.run_id)
-            hold.is_settled = True
+            self._lock_run(hold, table, 0 if loser is None else table.raise_fence(hold.run_id)[0], take_over)
+        except FileNotFoundError:  # the folder is gone: the store says so when it is written to
+            return
         except OSError as error:
-            self.release(hold)
             reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
             way_out = "take a store on a local disk"
             if isinstance(error, PermissionError):
                 way_out = "make it this user's own, so that nobody else can write to it"
             raise CheckpointError(hold.run_id, f"{reason}; {way_out}") from error
-        except BaseException:
-            self.release(hold)
-            raise
 
     def _lock_run(self, hold: Hold, fences: Fences, fence: int, take_over: bool) -> None:
         """Lock the byte of a run for its fence, which is probably this one."""

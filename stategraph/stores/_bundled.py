@@ -11,7 +11,7 @@ from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Any
 
-from stategraph.stores._files.config_paths import absolute_path
+from stategraph.stores._files.paths import absolute_path
 from stategraph.stores.base import CheckpointStore
 
 

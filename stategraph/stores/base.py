@@ -442,7 +442,7 @@ class CheckpointStore(ABC):
 
     def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled."""
-        self._holds.cancel(run_id, by, self.list)
+        self._holds.cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled, and not taken up since."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import ConfigError, FormatError
-from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.ownership import secure_folder
+from stategraph.stores._files.paths import absolute_path, secure_folder
 from stategraph.stores._files.sqlite_files import check_read_only, check_version
 from stategraph.stores._rows.sqlite_table import OLDEST, SqliteTable
 from stategraph.stores._rows.store import RowStore

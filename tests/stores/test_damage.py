@@ -18,7 +18,7 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import evolve
-from stategraph.stores._files.ownership import make_private
+from stategraph.stores._files.paths import make_private
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore

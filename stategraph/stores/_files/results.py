@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import sqlite3
-import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,8 @@ from stategraph._values.progress import CachedResult, Changes
 from stategraph.errors import ConfigError, NotSerializableError
 from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode
-from stategraph.stores._files.config_paths import absolute_path
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._files.ownership import secure_file, secure_folder
+from stategraph.stores._files.paths import absolute_path, secure_file, secure_folder
 from stategraph.stores._files.sqlite_files import OpenFiles, check_version, connect, erase_log
 from stategraph.stores._rows.integrity import signing_key
 from stategraph.stores.base import SigningKey
@@ -34,6 +30,11 @@ from stategraph.stores.base import SigningKey
 _OLDEST = (3, 31)  # older ones do not know trusted_schema
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
 _DIGEST = 32  # bytes of a SHA-256
+_PARTS = (
+    *("Cache", "Cache_key_raw", "Cache_expire_time", "Settings", "sqlite_autoindex_Settings_1"),
+    *("Settings_count_insert", "Settings_count_delete"),
+    *("Settings_size_insert", "Settings_size_update", "Settings_size_delete"),
+)
 _SETTINGS = {
     **DEFAULT_SETTINGS,  # also those that stay: what a database has as settings becomes PRAGMA statements
     "eviction_policy": "none",
@@ -164,28 +165,14 @@ def _file_in(path: str) -> Path:
 
 
 def _check(file: Path) -> None:
-    """Raise ValueError unless a database is empty or as diskcache makes it: it would run triggers and settings."""
+    """Raise ValueError if a database has what diskcache does not make: it would run triggers and settings."""
     with closing(connect(file, "rw")) as database:
-        database.execute("PRAGMA trusted_schema = 0")
-        found = _parts(database)
-        foreign = {name for name, statement in found.items() if _parts_of_diskcache().get(name, "") != statement}
-        if not foreign and "Settings" in found:
-            foreign = {key for (key,) in database.execute("SELECT key FROM Settings")} - {*_SETTINGS, *METADATA}
+        found = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if "Settings" in found:
+            found.update(key for (key,) in database.execute("SELECT key FROM Settings"))
+    foreign = found - {*_SETTINGS, *METADATA, *_PARTS}
     if foreign:
         raise ValueError(f"{file} was not made by stategraph: it has {', '.join(map(str, foreign))}")
-
-
-def _parts(database: sqlite3.Connection) -> Mapping[str, str | None]:
-    """Return the statements that made the parts of a database, by name; None for indexes that come by themselves."""
-    return dict(database.execute("SELECT name, sql FROM sqlite_master"))
-
-
-@cache
-def _parts_of_diskcache() -> Mapping[str, str | None]:
-    with tempfile.TemporaryDirectory() as folder:
-        diskcache.Cache(folder, **{**_SETTINGS, "sqlite_synchronous": 0}).close()
-        with closing(sqlite3.connect(Path(folder, DBNAME))) as database:
-            return _parts(database)
 
 
 def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> ResultCache:

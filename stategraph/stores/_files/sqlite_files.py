@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointSaveError, ConfigError
-from stategraph.stores._files.ownership import check_side_files, log_of, secure_file, side_files
+from stategraph.stores._files.paths import check_side_files, secure_file, side_files
+
+_Found = TypeVar("_Found")
 
 BUSY_TIMEOUT = 60  # seconds to wait for other processes that write
 _MOMENT = 1  # seconds to wait for other processes that still read what is to be erased
@@ -73,14 +75,10 @@ def check_log(file: Path) -> None:
     Raises:
         ConfigError: They are.
     """
-    log = log_of(file)
+    log = side_files(file)[0]
     if log.exists() and log.stat().st_size:
         allowed = f"a file in a folder that can be written to: its newest checkpoints are in {log.name}; copy both"
         raise ConfigError("checkpoint.options.path", str(file), allowed)
-
-
-class _MayBeClosed(Protocol):
-    closed: bool
 
 
 class OpenFiles:
@@ -128,7 +126,7 @@ class OpenFiles:
         there = _found((file, index), with_content=False)
         return there == self._opened[:2] + self._opened[-2:] and os.access(log, os.F_OK)
 
-    def check(self, table: _MayBeClosed | None = None) -> None:
+    def check(self, table: Any = None) -> None:
         """Check, after a commit, that it can be found by others.
 
         Args:
@@ -212,7 +210,7 @@ def _grow_log(database: sqlite3.Connection, file: Path) -> None:
     the file has already, so that a sync has no metadata to write: it takes two thirds of the time. Nothing of this is
     committed or synced. The log keeps its size until the last connection closes or it is erased.
     """
-    log = log_of(file)
+    log = side_files(file)[0]
     if log.exists() and log.stat().st_size >= _LOG_SIZE:
         return
     (pages,) = database.execute("PRAGMA cache_size").fetchone()
@@ -274,3 +272,87 @@ def is_damage(error: Exception) -> bool:
         return isinstance(error, sqlite3.OperationalError) and _is_no_text(error)
     no_such_table = sqlite3.SQLITE_ERROR
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, no_such_table)
+
+
+# --------------------------------------------------------------------------- a database that is only read
+
+
+class ReadFile:
+    """A connection that reads a database.
+
+    A database that nobody has open is read as a file that never changes, as SQLite would make an index of its log
+    otherwise, and leave it there. Where it does change, it is opened anew.
+
+    Args:
+        file: The database.
+        prepare: Is called with each connection before it is used; it raises what is wrong with the database.
+
+    Attributes:
+        connection: The connection, as it was used last.
+        opened: Differs each time that the file is opened.
+    """
+
+    def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        self._file, self._prepare = file, prepare
+        self.open()
+
+    def open(self) -> None:
+        """Connect to the file as it is now."""
+        if _is_at_rest(self._file):
+            self._connect(is_fixed=True)
+            return
+        try:
+            self._connect(is_fixed=False)
+        except sqlite3.OperationalError as error:
+            if not is_unshareable(error):
+                raise
+            check_log(self._file)
+            self._connect(is_fixed=True)
+
+    def _connect(self, *, is_fixed: bool) -> None:
+        files = OpenFiles(self._file, is_fixed=is_fixed)  # first: whatever is changed from now on is noticed
+        connection = connect(self._file, "ro&immutable=1" if is_fixed else "ro")
+        try:
+            self._prepare(connection)
+            connection.execute("PRAGMA query_only = 1")
+            if not is_fixed:
+                files = OpenFiles(self._file)
+        except BaseException:
+            connection.close()
+            raise
+        self.connection, self._files, self.is_fixed = connection, files, is_fixed
+        self.opened = os.urandom(4).hex()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a file that was read as one that never changes has changed."""
+        return self.is_fixed and not self._files.are_there
+
+    def current(self) -> sqlite3.Connection:
+        """Return the connection; another one, if the file has changed."""
+        if self.has_changed:
+            self.connection.close()
+            self.open()
+        return self.connection
+
+    def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
+        """Return the answer to a question, which is asked again if the file changed meanwhile."""
+        while True:
+            try:
+                found = question(self.current())
+            except (sqlite3.Error, UnicodeDecodeError):
+                if self.has_changed:
+                    continue
+                raise
+            if not self.has_changed:
+                return found
+
+
+def _is_at_rest(file: Path) -> bool:
+    """Return whether nobody has a database open, and nothing of it stands in a log."""
+    log, index, _ = side_files(file)
+    return not log.exists() or (not index.exists() and not log.stat().st_size)

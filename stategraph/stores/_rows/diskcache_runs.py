@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from stategraph.errors import CheckpointCorruptError, FormatError
-from stategraph.stores._files.ownership import side_files
+from stategraph.stores._files.paths import side_files
 from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.columns import unpack_row, unpack_run

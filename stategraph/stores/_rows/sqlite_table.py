@@ -16,9 +16,9 @@ from stategraph._owners.locks import LockHolds
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._files.reading import ReadFile
 from stategraph.stores._files.sqlite_files import (
     OpenFiles,
+    ReadFile,
     connect,
     database_file,
     erase_log,

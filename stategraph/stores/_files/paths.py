@@ -1,4 +1,5 @@
-"""Owners and modes of files: other users must not be able to write to a store, or to put another file in its place.
+"""Paths of stores and caches, and owners and modes of their files: other users must not be able to write to a store,
+or to put another file in its place.
 
 Who can write to a file of a store decides what is in it, and who can write to its folder can replace it. What others
 may do is read from owners and modes, not tried: root may do everything. Windows has no such modes, so nothing of this
@@ -14,8 +15,54 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from stategraph._util.validators import encodable
+from stategraph.errors import ConfigError
+
 _HAS_MODES = os.name == "posix"
 _MOST_LINKS = 40  # links to links: as many as Linux follows
+
+
+# --------------------------------------------------------------------------- paths that a config gives
+
+
+def absolute_path(path: object, key: str, what: str) -> str:
+    """Return a path that means the same in every working directory; a ``~`` at its start is the home of the user.
+
+    Args:
+        path: The path as it was given.
+        key: The key path of the config, for the error.
+        what: What the path is of, for the error: "a file" or "a folder".
+
+    Raises:
+        ConfigError: It is no path, or would lead elsewhere than it seems to.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(key, path, f"the path of {what}")
+    if text == ":memory:":
+        raise ConfigError(key, path, f'the path of {what}; store "memory" keeps runs in memory')
+    if any(character < " " for character in text):
+        allowed = f"the path of {what}, without control characters: in TOML, one with \\ stands in 'single quotes'"
+        raise ConfigError(key, path, allowed)
+    name = encodable(text)
+    if name is None:
+        raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
+    if text.startswith("file:"):
+        way_out = "its options have names of their own here, such as read_only"
+        raise ConfigError(
+            key, path, f"the path of {what} as it is, and no URI: {way_out}; write a name like this as ./{text}"
+        )
+    if text.partition("://")[0].isalnum() and "://" in text:
+        raise ConfigError(key, path, f"the path of {what} alone, and no URL")
+    home = text.partition(os.sep)[0]
+    if text.startswith("~") and os.path.expanduser(home) == home:  # noqa: PTH111 - Path.expanduser raises
+        allowed = f"the path of {what}: no user {home[1:]!r} has a home here; write a name like this as ./{text}"
+        raise ConfigError(key, path, allowed)
+    try:
+        return os.path.abspath(os.path.expanduser(name))  # noqa: PTH111 - as PTH100
+    except OSError as error:
+        allowed = f"an absolute path: the working directory is not there any more ({error.strerror})"
+        raise ConfigError(key, path, allowed) from error
 
 
 # --------------------------------------------------------------------------- files and folders to use
@@ -44,8 +91,8 @@ def secure_file(file: Path, *, must_exist: bool = False) -> Path:
     _check_own(file, stat.S_ISREG, "a regular file")
     _check_names(file)
     check_side_files(file)
-    if log_of(file) in others and not file.stat().st_size:
-        raise _left_alone(log_of(file), file)  # SQLite would delete the log, whatever is in it
+    if side_files(file)[0] in others and not file.stat().st_size:
+        raise _left_alone(side_files(file)[0], file)  # SQLite would delete the log, whatever is in it
     return file
 
 
@@ -105,11 +152,6 @@ def check_side_files(file: Path) -> None:
         with suppress(FileNotFoundError):  # the last connection that closes removes it
             _check_own(other, stat.S_ISREG, "a regular file")
             _check_names(other)  # SQLite would overwrite what the other name stands for
-
-
-def log_of(file: Path) -> Path:
-    """Return where SQLite keeps the write-ahead log of a database."""
-    return side_files(file)[0]
 
 
 def _left_alone(other: Path, file: Path) -> OSError:
