@@ -22,7 +22,7 @@ Point: TypeAlias = tuple[float, float]
 
 NAME, SMALL, LEADING = 13.0, 11.0, 15.0
 STACK = 5.0
-"""How far the sheet of a stack stands out."""
+"""How far the sheet of a stack stands out, into the gaps between boxes."""
 _PADDING, _DOT = 12.0, 12.0
 _GAP, _ROW_GAP, _STRIP_GAP, _LANE, _TIP = 26.0, 30.0, 14.0, 9.0, 12.0
 _SWEEPS = 9
@@ -30,71 +30,72 @@ _SINGLE_IN_A_ROW = 4
 
 
 @attrs.define(eq=False)
-class _Slot:
-    """The room that a box or a label takes: its size, its row, the middle of it, and its upper edge."""
+class Slot:
+    """The room that a box, a label or the dot takes.
+
+    Attributes:
+        width: How wide it is.
+        height: How high it is.
+        box: The box, if it is that of one.
+        inside: What is drawn in the box.
+        row: The number of its row.
+        middle: Its middle, from the left.
+        y: Its upper edge.
+    """
 
     width: float
     height: float
+    box: Box | None = None
+    inside: Drawing | None = None
     row: int = 0
     middle: float = 0.0
     y: float = 0.0
 
     @property
     def x(self) -> float:
+        """Its left edge."""
         return self.middle - self.width / 2
 
 
 @attrs.define(eq=False)
-class _Line:
-    """A line between two boxes: where it leaves and enters them, the room of its label, and its lane if it has one."""
+class Line:
+    """A line between two boxes; the one without a way leads from the dot to the entry.
+
+    Attributes:
+        way: The way that it stands for.
+        source: The box that it leaves.
+        target: The box that it leads to.
+        label: The room of its label.
+        points: The corners that it goes through.
+    """
 
     way: Way | None
-    source: _Slot
-    target: _Slot
-    label: _Slot
-    leaves: float = 0.0
-    enters: float = 0.0
-    lane: float = 0.0
+    source: Slot
+    target: Slot
+    label: Slot
+    points: Sequence[Point] = ()
 
     @property
     def is_direct(self) -> bool:
+        """Whether it leads to the next row."""
         return self.target.row == self.source.row + 1
 
     @property
     def rows(self) -> tuple[int, int]:
-        """The first and the last row below which the lane passes."""
+        """The first and the last row below which its lane passes."""
         ends = self.source.row, self.target.row - 1
         return min(ends), max(ends)
 
 
-@attrs.frozen
-class PlacedBox:
-    """A box: its upper left corner, its size, its lines of text, and what is drawn in it, with the corner of that."""
+@attrs.define
+class _Row:
+    """A row: its boxes, the lines that leave it, its upper and lower edge, and the lower edge of the strip below it."""
 
-    box: Box
-    x: float
-    y: float
-    width: float
-    height: float
-    texts: tuple[str, ...]
-    inside: Drawing | None
-    corner: Point
-
-
-@attrs.frozen
-class PlacedWay:
-    """A way: the points that it goes through, and its label, with the rectangle that this stands in.
-
-    The way without a Way leads from the dot to the entry.
-    """
-
-    way: Way | None
-    points: tuple[Point, ...]
-    label: str
-    x: float
-    y: float
-    width: float
-    height: float
+    slots: list[Slot] = attrs.field(factory=list)
+    lines: list[Line] = attrs.field(factory=list)
+    top: float = 0.0
+    bottom: float = 0.0
+    strip: float = 0.0
 
 
 @attrs.frozen
@@ -103,33 +104,34 @@ class Drawing:
 
     width: float
     height: float
-    boxes: tuple[PlacedBox, ...]
-    ways: tuple[PlacedWay, ...]
-    start: Point | None
+    boxes: Sequence[Slot]
+    lines: Sequence[Line]
+    dot: Slot | None
 
 
 def drawing_of(sketch: Sketch) -> Drawing:
     """Return a sketch with everything in its place. The same sketch gives the same drawing."""
-    insides = [drawing_of(box.inside) if box.inside is not None and box.inside.boxes else None for box in sketch.boxes]
-    slots = {box.name: _slot_of(box, inside) for box, inside in zip(sketch.boxes, insides, strict=True)}
-    lines = [_Line(way, slots[way.source], slots[way.target], _label_slot(way)) for way in sketch.ways]
-    dot = _Slot(_DOT, _DOT)
+    slots = {box.name: _slot_of(box) for box in sketch.boxes}
+    lines = [Line(way, slots[way.source], slots[way.target], _label_slot(way)) for way in sketch.ways]
     entry = next((slots[box.name] for box in sketch.boxes if box.is_entry), None)
+    boxes, dot = [*slots.values()], None
     if entry is not None:
-        lines.append(_Line(None, dot, entry, _Slot(10.0, 0.0)))
-    rows = _rows([*slots.values(), *([] if entry is None else [dot])], lines, dot)
+        dot = Slot(_DOT, _DOT)
+        lines.append(Line(None, dot, entry, _label_slot(None)))
+    joined = boxes if dot is None else [dot, *boxes]
+    rows = _rows(joined, lines)
     _arrange(rows, lines)
-    by_row: list[list[_Line]] = [[] for _ in rows]
+    leaves, enters = _place_labels(rows, lines)
+    placed = [*joined, *(line.label for line in lines)]
+    left = min((slot.x for slot in placed), default=0.0)
+    for slot in placed:
+        slot.middle -= left
+    lanes = _lanes(lines, max((slot.x + slot.width for slot in placed), default=0.0))
+    height = _place_rows(rows)
     for line in lines:
-        by_row[line.source.row].append(line)
-    _place_labels(rows, lines, by_row)
-    left = min((slot.x for slot in (*slots.values(), *(line.label for line in lines))), default=0.0)
-    right = max((slot.x + slot.width for slot in (*slots.values(), *(line.label for line in lines))), default=0.0)
-    right = _place_lanes([line for line in lines if not line.is_direct], right)
-    frames, height = _place_rows(rows, by_row)
-    start = None if entry is None else (dot.middle - left, dot.y + _DOT / 2)
-    boxes = (_placed(box, slots[box.name], left, inside) for box, inside in zip(sketch.boxes, insides, strict=True))
-    return Drawing(right - left, height, tuple(boxes), tuple(_routed(line, frames, left) for line in lines), start)
+        line.points = _corners(line, rows, leaves[line], enters[line], lanes)
+    width = max([*lanes.values(), *(slot.x + slot.width for slot in placed)], default=0.0)
+    return Drawing(width, height, boxes, lines, dot)
 
 
 # --------------------------------------------------------------------------- texts and sizes
@@ -156,35 +158,31 @@ def label_of(way: Way) -> str:
     return cut(" ".join(filter(None, (reason, f"×{way.taken}" if way.taken > 1 else ""))))
 
 
-def _slot_of(box: Box, inside: Drawing | None) -> _Slot:
-    """Return the room that a box takes, with the sheet below it if it is a stack."""
+def _slot_of(box: Box) -> Slot:
+    """Return the room that a box takes."""
     texts = texts_of(box)
     width = max(width_of(text, SMALL if line else NAME * 1.06) for line, text in enumerate(texts)) + 2 * _PADDING + 8
     width, height = max(width, 76.0), 14.0 + LEADING * len(texts)
-    if inside is not None:
-        width, height = max(width, inside.width + 2 * _PADDING), height + inside.height + _PADDING
-    sheet = _sheet_of(box)
-    return _Slot(width + sheet, height + sheet)
+    if box.inside is None or not box.inside.boxes:
+        return Slot(width, height, box)
+    inside = drawing_of(box.inside)
+    return Slot(max(width, inside.width + 2 * _PADDING), height + inside.height + _PADDING, box, inside)
 
 
-def _sheet_of(box: Box) -> float:
-    return STACK if box.kind in ("map", "parallel") else 0.0
-
-
-def _label_slot(way: Way) -> _Slot:
-    label = label_of(way)
-    return _Slot(width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else _Slot(10.0, 0.0)
+def _label_slot(way: Way | None) -> Slot:
+    label = "" if way is None else label_of(way)
+    return Slot(width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else Slot(10.0, 0.0)
 
 
 # --------------------------------------------------------------------------- rows
 
 
-def _rows(slots: Sequence[_Slot], lines: Sequence[_Line], start: _Slot) -> list[list[_Slot]]:
-    """Give each box a row below those of all boxes that lead to it, and return the rows."""
-    targets: dict[_Slot, list[_Slot]] = {slot: [] for slot in slots}
+def _rows(slots: Sequence[Slot], lines: Sequence[Line]) -> list[_Row]:
+    """Give each box a row below those of all boxes that lead to it, and return the rows. The dot comes first."""
+    targets: dict[Slot, list[Slot]] = {slot: [] for slot in slots}
     for line in lines:
         targets[line.source].append(line.target)
-    order = {slot: place for place, slot in enumerate(_walk(targets, start))}
+    order = {slot: place for place, slot in enumerate(_walk(targets))}
     for slot, place in order.items():
         for target in targets[slot]:
             if order[target] > place:
@@ -192,18 +190,20 @@ def _rows(slots: Sequence[_Slot], lines: Sequence[_Line], start: _Slot) -> list[
     joined = {end for line in lines for end in (line.source, line.target)}
     for place, slot in enumerate(slot for slot in slots if slot not in joined):  # such as the branches of a node
         slot.row = place // _SINGLE_IN_A_ROW
-    rows: list[list[_Slot]] = [[] for _ in range(max((slot.row for slot in slots), default=-1) + 1)]
+    rows = [_Row() for _ in range(max((slot.row for slot in slots), default=-1) + 1)]
     for slot in slots:
-        rows[slot.row].append(slot)
+        rows[slot.row].slots.append(slot)
+    for line in lines:
+        rows[line.source.row].lines.append(line)
     return rows
 
 
-def _walk(targets: dict[_Slot, list[_Slot]], start: _Slot) -> list[_Slot]:
+def _walk(targets: dict[Slot, list[Slot]]) -> list[Slot]:
     """Return the boxes in an order in which edges lead from earlier to later ones, but for those that close cycles."""
-    seen: set[_Slot] = set()
-    left: list[_Slot] = []  # in the reverse of that order: depth first, each box after all that it leads to
-    for root in sorted(targets, key=lambda slot: slot is not start):
-        trail = [] if root in seen else [(root, iter(targets[root]))]
+    seen: set[Slot] = set()
+    left: list[Slot] = []  # in the reverse of that order: depth first, each box after all that it leads to
+    for root, ends in targets.items():
+        trail = [] if root in seen else [(root, iter(ends))]
         seen.add(root)
         while trail:
             following = next((target for target in trail[-1][1] if target not in seen), None)
@@ -218,27 +218,27 @@ def _walk(targets: dict[_Slot, list[_Slot]], start: _Slot) -> list[_Slot]:
 # --------------------------------------------------------------------------- from left to right
 
 
-def _arrange(rows: Sequence[list[_Slot]], lines: Iterable[_Line]) -> None:
+def _arrange(rows: Sequence[_Row], lines: Iterable[Line]) -> None:
     """Order the boxes of each row, and place them near those in the rows above and below that they are joined to."""
-    above: dict[_Slot, list[_Slot]] = {}
-    below: dict[_Slot, list[_Slot]] = {}
+    above: dict[Slot, list[Slot]] = {}
+    below: dict[Slot, list[Slot]] = {}
     for line in lines:
         if line.is_direct:
             above.setdefault(line.target, []).append(line.source)
             below.setdefault(line.source, []).append(line.target)
     for row in rows:
-        _spread(row, [0.0] * len(row))
+        _spread(row.slots, [0.0] * len(row.slots))
     for sweep in range(_SWEEPS):
         near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
             wishes = {
-                slot: fmean(other.middle for other in near[slot]) if slot in near else slot.middle for slot in row
+                slot: fmean(other.middle for other in near[slot]) if slot in near else slot.middle for slot in row.slots
             }
-            row.sort(key=wishes.__getitem__)
-            _spread(row, [wishes[slot] for slot in row])
+            row.slots.sort(key=wishes.__getitem__)
+            _spread(row.slots, [wishes[slot] for slot in row.slots])
 
 
-def _spread(slots: Sequence[_Slot], wishes: Sequence[float]) -> None:
+def _spread(slots: Sequence[Slot], wishes: Sequence[float]) -> None:
     """Place slots side by side in their order, near to where they are wished.
 
     The mean of two ways to do it: one never moves a slot to the left of its wish, and the other never to the right.
@@ -251,93 +251,76 @@ def _spread(slots: Sequence[_Slot], wishes: Sequence[float]) -> None:
         slot.middle = offset + (one + other) / 2
 
 
-def _place_labels(rows: Sequence[list[_Slot]], lines: Iterable[_Line], by_row: Sequence[list[_Line]]) -> None:
-    """Place where lines leave and enter boxes, and their labels in the strips below the rows."""
-    for line in lines:
-        line.label.middle = line.target.middle if line.is_direct else float("inf")  # as if they stood in their lanes
-    for row in by_row:
-        row.sort(key=lambda line: (line.source.middle, line.label.middle))
-        _attach(row, "source", "leaves")
-        _spread(
-            [line.label for line in row],
-            [(line.leaves + line.target.middle) / 2 if line.is_direct else line.leaves for line in row],
-        )
-    _attach(sorted(lines, key=lambda line: (not line.is_direct, line.label.middle)), "target", "enters")
+def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> tuple[dict[Line, float], dict[Line, float]]:
+    """Place the labels in the strips below the rows; return where lines leave and enter boxes, from their middles."""
+    order = {line: (line.source.middle, not line.is_direct, line.target.middle) for line in lines}
+    leaves: dict[Line, float] = {}
+    for row in rows:
+        row.lines.sort(key=order.__getitem__)
+        leaves |= _side_by_side(row.lines, [line.source for line in row.lines])
+        starts = [line.source.middle + leaves[line] for line in row.lines]
+        wishes = [
+            (start + line.target.middle) / 2 if line.is_direct else start
+            for start, line in zip(starts, row.lines, strict=True)
+        ]
+        _spread([line.label for line in row.lines], wishes)
+    arriving = sorted(lines, key=lambda line: (not line.is_direct, line.label.middle))
+    return leaves, _side_by_side(arriving, [line.target for line in arriving])
 
 
-def _attach(lines: Iterable[_Line], side: str, place: str) -> None:
-    """Let the lines of each box meet it side by side, in their order."""
-    by_box: dict[_Slot, list[_Line]] = {}
-    for line in lines:
-        by_box.setdefault(getattr(line, side), []).append(line)
-    for slot, of_box in by_box.items():
-        room = min(slot.width * 0.8, 46.0 * len(of_box))
-        for number, line in enumerate(of_box, 1):
-            setattr(line, place, slot.middle + room * (number / (len(of_box) + 1) - 0.5))
+def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> dict[Line, float]:
+    """Return how far from the middle of its box each line meets it; those of one box are in their order."""
+    by_slot: dict[Slot, list[Line]] = {}
+    for line, slot in zip(lines, slots, strict=True):
+        by_slot.setdefault(slot, []).append(line)
+    return {
+        line: min(slot.width * 0.8, 46.0 * len(met)) * (number / (len(met) + 1) - 0.5)
+        for slot, met in by_slot.items()
+        for number, line in enumerate(met, 1)
+    }
 
 
-def _place_lanes(lines: Iterable[_Line], right: float) -> float:
-    """Give each line a lane right of everything, which it shares with lines that need it elsewhere; return the edge."""
+def _lanes(lines: Iterable[Line], right: float) -> dict[Line, float]:
+    """Return the lanes of lines that go around, right of everything; lines share a lane if they need it elsewhere."""
     ends: list[int] = []  # the last row that each lane is used at
-    for line in sorted(lines, key=lambda line: line.rows):
+    lanes: dict[Line, float] = {}
+    for line in sorted((line for line in lines if not line.is_direct), key=lambda line: line.rows):
         first, last = line.rows
         lane = next((lane for lane, end in enumerate(ends) if end < first), len(ends))
         ends[lane : lane + 1] = [last]
-        line.lane = right + _LANE * (lane + 1)
-    return right + _LANE * len(ends)
+        lanes[line] = right + _LANE * (lane + 1)
+    return lanes
 
 
 # --------------------------------------------------------------------------- from the top to the bottom
 
 
-@attrs.frozen
-class _Frame:
-    """A row: its upper and its lower edge, and the lower edge of the strip below it."""
-
-    top: float
-    bottom: float
-    strip: float
-
-
-def _place_rows(rows: Sequence[list[_Slot]], by_row: Sequence[list[_Line]]) -> tuple[list[_Frame], float]:
-    """Place the rows below each other; return them, and how high they are."""
-    y = _ROW_GAP if any(not line.target.row for row in by_row for line in row) else 0.0
-    frames: list[_Frame] = []
-    for row, lines in zip(rows, by_row, strict=True):
-        height = max(slot.height for slot in row)
-        for slot in row:
+def _place_rows(rows: Sequence[_Row]) -> float:
+    """Place the rows below each other; return how high they are."""
+    y = _ROW_GAP if any(not line.target.row for row in rows for line in row.lines) else 0.0
+    for row in rows:
+        height = max(slot.height for slot in row.slots)
+        row.top, row.bottom = y, y + height
+        for slot in row.slots:
             slot.y = y + (height - slot.height) / 2
-        bottom = y + height
-        for line in lines:
-            line.label.y = bottom + _STRIP_GAP
-        strip = bottom + (_STRIP_GAP if lines else 0.0) + max((line.label.height for line in lines), default=0.0)
-        frames.append(_Frame(y, bottom, strip))
-        y = strip + _ROW_GAP
-    return frames, frames[-1].strip + (_ROW_GAP if by_row[-1] else 0.0) if frames else 0.0
+        for line in row.lines:
+            line.label.y = row.bottom + _STRIP_GAP
+        row.strip = max([row.bottom, *(line.label.y + line.label.height for line in row.lines)])
+        y = row.strip + _ROW_GAP
+    return y if rows and rows[-1].lines else max(y - _ROW_GAP, 0.0)
 
 
-def _routed(line: _Line, frames: Sequence[_Frame], left: float) -> PlacedWay:
-    """Return a line with the points that it goes through."""
+def _corners(line: Line, rows: Sequence[_Row], leaves: float, enters: float, lanes: dict[Line, float]) -> list[Point]:
+    """Return the corners that a line goes through, from its source to its target."""
     source, target, label = line.source, line.target, line.label
-    here, there = frames[source.row], frames[target.row]
-    points = [
-        (line.leaves, source.y + source.height),
-        (line.leaves, here.bottom),
+    here, there = rows[source.row], rows[target.row]
+    leaves, enters = source.middle + leaves, target.middle + enters
+    corners = [
+        (leaves, source.y + source.height),
+        (leaves, here.bottom),
         (label.middle, label.y),
         (label.middle, here.strip),
     ]
-    if not line.is_direct:
-        points += [(line.lane, here.strip + _ROW_GAP), (line.lane, there.top - _ROW_GAP)]
-    points += [(line.enters, there.top - _TIP), (line.enters, target.y)]
-    shifted = [(x - left, y) for x, y in points]
-    path = [shifted[0], *(after for before, after in pairwise(shifted) if before != after)]
-    text = "" if line.way is None else label_of(line.way)
-    return PlacedWay(line.way, tuple(path), text, label.x - left, label.y, label.width, label.height)
-
-
-def _placed(box: Box, slot: _Slot, left: float, inside: Drawing | None) -> PlacedBox:
-    x, texts, sheet = slot.x - left, texts_of(box), _sheet_of(box)
-    width, corner = slot.width - sheet, (0.0, 0.0)
-    if inside is not None:
-        corner = x + (width - inside.width) / 2, slot.y + 12.0 + LEADING * len(texts)
-    return PlacedBox(box, x, slot.y, width, slot.height - sheet, texts, inside, corner)
+    if line in lanes:
+        corners += [(lanes[line], here.strip + _ROW_GAP), (lanes[line], there.top - _ROW_GAP)]
+    return [*corners, (enters, there.top - _TIP), (enters, target.y)]

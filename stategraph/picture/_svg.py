@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stategraph.picture._layout import LEADING, STACK, Drawing, PlacedBox, PlacedWay, Point
-from stategraph.picture._sketch import Way, marked_up
+from stategraph.picture._layout import LEADING, STACK, Drawing, Line, Point, Slot, label_of, texts_of
+from stategraph.picture._sketch import Box, Way, marked_up
 
 _MARGIN, _HEAD = 16.0, 20.0
 
@@ -69,18 +69,19 @@ def svg_of(drawing: Drawing, title: str, caption: str) -> str:
 def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
     x, y = corner
     yield f'<g class="graph" transform="translate({x:.1f} {y:.1f})">'
-    for placed in drawing.ways:
-        yield from _way(placed)
-    if drawing.start is not None:
-        yield f'<circle class="start" cx="{drawing.start[0]:.1f}" cy="{drawing.start[1]:.1f}" r="6"/>'
-    for box in drawing.boxes:
-        yield from _node(box)
-    for placed in drawing.ways:
-        yield from _label(placed)
+    for line in drawing.lines:
+        yield from _line(line)
+    if drawing.dot is not None:
+        yield f'<circle class="start" cx="{drawing.dot.middle:.1f}" cy="{drawing.dot.y + 6:.1f}" r="6"/>'
+    for slot in drawing.boxes:
+        if slot.box is not None:
+            yield from _node(slot, slot.box)
+    for line in drawing.lines:
+        yield from _label(line)
     yield "</g>"
 
 
-# --------------------------------------------------------------------------- ways
+# --------------------------------------------------------------------------- lines
 
 
 def _classes(way: Way | None) -> str:
@@ -89,58 +90,59 @@ def _classes(way: Way | None) -> str:
     return "edge" + (" failure" if way.is_failure else "") + (" taken" if way.taken else "")
 
 
-def _way(placed: PlacedWay) -> Iterator[str]:
-    way = placed.way
+def _line(line: Line) -> Iterator[str]:
+    way = line.way
     ends = "" if way is None else f' data-source="{marked_up(way.source)}" data-target="{marked_up(way.target)}"'
     yield f'<g class="{_classes(way)}"{ends}>'
     if way is not None:
         reason = "on error" if way.is_failure else way.label
         yield f"<title>{marked_up(f'{way.source} → {way.target}' + (f': {reason}' if reason else ''))}</title>"
-    x, y = placed.points[-1]
+    x, y = line.points[-1]
     half = 5.5 if way is not None and way.taken else 4.0
-    yield f'<path class="way" d="M{" ".join(f"{at:.1f} {down:.1f}" for at, down in placed.points)}"/>'
+    yield f'<path class="way" d="M{" ".join(f"{at:.1f} {down:.1f}" for at, down in line.points)}"/>'
     yield f'<path class="tip" d="M{x:.1f} {y:.1f}l-{half:g}-{half + 3:g}h{2 * half:g}z"/></g>'
 
 
-def _label(placed: PlacedWay) -> Iterator[str]:
-    if placed.label:
-        size = f'x="{placed.x:.1f}" y="{placed.y:.1f}" width="{placed.width:.1f}" height="{placed.height:.1f}"'
-        middle = placed.x + placed.width / 2
-        yield f'<g class="{_classes(placed.way)}"><rect class="under" {size} rx="4"/>'
-        yield f'<text class="label" x="{middle:.1f}" y="{placed.y + 13:.1f}" text-anchor="middle">'
-        yield f"{marked_up(placed.label)}</text></g>"
+def _label(line: Line) -> Iterator[str]:
+    label = line.label
+    if line.way is not None and label.height:
+        size = f'x="{label.x:.1f}" y="{label.y:.1f}" width="{label.width:.1f}" height="{label.height:.1f}"'
+        yield f'<g class="{_classes(line.way)}"><rect class="under" {size} rx="4"/>'
+        yield f'<text class="label" x="{label.middle:.1f}" y="{label.y + 13:.1f}" text-anchor="middle">'
+        yield f"{marked_up(label_of(line.way))}</text></g>"
 
 
 # --------------------------------------------------------------------------- nodes
 
 
-def _node(placed: PlacedBox) -> Iterator[str]:
-    box, status = placed.box, placed.box.visit.status
+def _node(slot: Slot, box: Box) -> Iterator[str]:
+    status = box.visit.status
     shown = {"under way": "working"}.get(status, status)
-    classes = " ".join(filter(None, ("node", "nest" if placed.inside else "", shown)))
-    told = [box.name, *([box.kind] if box.kind != "function" else []), *box.notes, status, box.visit.said]
+    classes = " ".join(filter(None, ("node", "nest" if slot.inside else "", shown)))
+    about = [box.name, *([box.kind] if box.kind != "function" else []), *box.notes, status, box.visit.said]
     yield f'<g class="{classes}" data-node="{marked_up(box.name)}" data-kind="{marked_up(box.kind)}">'
-    yield f"<title>{marked_up(' · '.join(filter(None, told)))}</title>"
-    yield from _shape(placed)
-    middle = placed.x + placed.width / 2
-    for line, text in enumerate(placed.texts):
-        kind, y = "note" if line else "name", placed.y + 19.0 + LEADING * line
-        yield f'<text class="{kind}" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{marked_up(text)}</text>'
-    if placed.inside is not None:
-        yield from _graph(placed.inside, placed.corner)
+    yield f"<title>{marked_up(' · '.join(filter(None, about)))}</title>"
+    yield from _shape(slot, box)
+    y = slot.y + 19.0
+    for line, text in enumerate(texts_of(box)):
+        kind = "note" if line else "name"
+        yield f'<text class="{kind}" x="{slot.middle:.1f}" y="{y:.1f}" text-anchor="middle">{marked_up(text)}</text>'
+        y += LEADING
+    if slot.inside is not None:
+        yield from _graph(slot.inside, (slot.middle - slot.inside.width / 2, y - 7.0))
     if status in _MARKS:
-        yield f'<circle class="badge" cx="{placed.x + 3:.1f}" cy="{placed.y + 3:.1f}" r="8"/>'
-        yield f'<path class="mark" d="M{placed.x + 3:.1f} {placed.y + 3:.1f}{_MARKS[status]}"/>'
+        yield f'<circle class="badge" cx="{slot.x + 3:.1f}" cy="{slot.y + 3:.1f}" r="8"/>'
+        yield f'<path class="mark" d="M{slot.x + 3:.1f} {slot.y + 3:.1f}{_MARKS[status]}"/>'
     yield "</g>"
 
 
-def _shape(placed: PlacedBox) -> Iterator[str]:
-    x, y, width, height = placed.x, placed.y, placed.width, placed.height
-    outline = _hexagon if placed.box.kind == "pause" else _rect
-    if placed.box.kind in ("map", "parallel"):
+def _shape(slot: Slot, box: Box) -> Iterator[str]:
+    x, y, width, height = slot.x, slot.y, slot.width, slot.height
+    outline = _hexagon if box.kind == "pause" else _rect
+    if box.kind in ("map", "parallel"):
         yield outline("shape", x + STACK, y + STACK, width, height)
     yield outline("shape", x, y, width, height)
-    if placed.box.is_exit:
+    if box.is_exit:
         yield outline("exit", x + 3, y + 3, width - 6, height - 6)
 
 
