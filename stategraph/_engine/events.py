@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from stategraph._engine.context import RunContext
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Notify, Show, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
-from stategraph._values.events import PART_EVENTS, EventType
+from stategraph._values.events import EventType
 from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError
-from stategraph.nodes.step import PartTold
 from stategraph.state import State, took_ns_of
-
-_KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}
-_OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
-
-
-class Teller(Protocol):
-    """A step that reports events."""
-
-    attempt: int
-
-    def tell(self, type: EventType, **about: Any) -> Task[None]:
-        """Report an event of the step."""
 
 
 def tell(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
@@ -113,18 +99,6 @@ def announce_error(run: RunContext, state: State, error: BaseException) -> Task[
             about |= {"error_type": info.type, "traceback": info.traceback}
         about["attempts"] = state.facts.attempts if state.facts else 1
         yield from emit(run, EventType.GRAPH_ERROR, state, run.began_ns, **{**about, "node": node})
-
-
-def announce_parts(run: RunContext, step: Teller, parts: Iterable[PartTold], total: int) -> Task[None]:
-    """Report what came of parts of a step, which has so many."""
-    for part in () if run.wanted.isdisjoint(_OF_PARTS) else parts:
-        about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
-        if part.error is not None:
-            about |= about_error(part.error)
-        if part.delay is not None:
-            about["delay"] = part.delay
-        kind = _KINDS_OF_PARTS.get(part.outcome, EventType.PART_COMPLETE)
-        yield from step.tell(kind, attempt=part.attempt or step.attempt, **about)
 
 
 def about_error(error: BaseException) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.progress import Pause, evolved, pause_of
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import AnswerError, ExecutionError
+from stategraph.errors import AnswerError
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.step import Question
 from stategraph.state import State, completed_by, evolve, time_ns_of, told
@@ -42,10 +42,11 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
             raise AnswerError(saved.run_id, pause, "the answer comes too late: resume without an answer goes on")
-        updates = _with_checked_answer(run, saved, pause, question, {**updates, cast(str, key): question.otherwise})
-    elif key is not None:
-        if key not in updates:
-            raise AnswerError(saved.run_id, pause, _none_among(updates))
+        updates = {**updates, cast(str, key): question.otherwise}
+    elif key is not None and key not in updates:
+        given = f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"
+        raise AnswerError(saved.run_id, pause, given)
+    if key is not None:
         updates = _with_checked_answer(run, saved, pause, question, updates)
     return awake(saved, pause), updates
 
@@ -86,24 +87,20 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
     If no node does, the run is saved as failed, and the error raised.
     """
     run.state = run.saved = saved
-    cause = TimeoutError(f"nobody answered until {pause.deadline}")
-    run.path.append(pause.node)
-    failure = failure_at(run, pause.node, f"failed: {describe_exception(cause)}", cause)
+    name, cause = pause.node, TimeoutError(f"nobody answered until {pause.deadline}")
+    run.path.append(name)
+    failure = failure_at(run, name, f"failed: {describe_exception(cause)}", cause)
     failure.state = evolve(failure.state, pause=None)
-    stage = run.plan.stages[pause.node]
-    if stage.policies.on_error is None:
+    stage = run.plan.stages[name]
+    handler = stage.policies.on_error
+    if handler is None:
         failure.__cause__ = cause
         yield from rescue(run, failure)
         raise failure
-    step = StepExecution(run, stage, evolve(saved, status=RunStatus.ACTIVE, pause=None))
-    return _handled(run, step, failure, stage.policies.on_error)
-
-
-def _handled(run: RunContext, step: StepExecution, failure: ExecutionError, handler: str) -> State:
-    """Return the State after the step of a node that has failed."""
-    before, name = step.state, step.stage.name
+    before = evolve(saved, status=RunStatus.ACTIVE, pause=None)
     after = completed_by(name, before, handled_data(run, failure, before, name))
-    return evolve(after, progress=evolved(step.progress_after(after, is_failed=True), next_node=handler))
+    progress = StepExecution(run, stage, before).progress_after(after, is_failed=True)
+    return evolve(after, progress=evolved(progress, next_node=handler))
 
 
 def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
@@ -131,7 +128,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
 def _identified(run: RunContext, pause: Pause) -> Pause:
     """Return a pause with its id: that of a nested run has one, and is the same pause.
 
-    A value that no store of stategraph keeps is told from others by the time alone.
+    If its value is one that no store of stategraph keeps, the id depends on the time alone.
     """
     if pause.id:
         return pause
@@ -139,11 +136,6 @@ def _identified(run: RunContext, pause: Pause) -> Pause:
     shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
     asked = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
     return attrs.evolve(pause, id=run.plan.digest({**asked, "value": pause.value}) or run.plan.digest(asked))
-
-
-def _none_among(updates: Mapping[str, Any]) -> str:
-    """Return the problem that the updates hold no answer, in words."""
-    return f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"
 
 
 # --------------------------------------------------------------------------- which pause is answered
@@ -214,13 +206,10 @@ def _answered(saved: State) -> AbstractSet[str]:
 
 
 def _what_came_of_it(saved: State) -> str:
-    if saved.status is RunStatus.COMPLETED:
-        return f"the run is complete, after step {saved.step}"
+    """Return what became of a pause that is over, in words."""
     if saved.status is RunStatus.PAUSED:
         return "the run waits at another one"
     progress = saved.progress
-    if progress is None or progress.woken is None:
-        return f"the run has gone on, and is {saved.status.value} after step {saved.step}"
-    if progress.answer and progress.answered.issuperset(progress.answer):
+    if progress is not None and progress.answer and progress.answered.issuperset(progress.answer):
         return "the run was taken back to where it asks, and asks again when it is resumed without an answer"
-    return f"it has been answered, and the run is {saved.status.value} at node {shorten(progress.next_node)}"
+    return f"the run has gone on, and is {saved.status.value} after step {saved.step}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -12,12 +13,12 @@ from stategraph._util.callables import failures
 from stategraph._values.events import report
 
 _Answer = TypeVar("_Answer")
-_Enter: TypeAlias = Callable[[], Callable[[], object]]
+_Inside: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
     """Do a task whose nodes an observer wants to put something around."""
-    enter = partial(_entered, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
+    inside = partial(_inside, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
     go_on, value = task.send, None
     while True:
         try:
@@ -25,7 +26,7 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
         except StopIteration as end:
             return cast(_Answer, end.value)
         try:
-            value = yield _placed(run, command, enter)
+            value = yield _placed(run, command, inside)
             go_on = task.send
         except GeneratorExit:
             task.close()
@@ -34,39 +35,33 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
             go_on, value = task.throw, error
 
 
-def _placed(run: RunContext, command: Command, enter: _Enter) -> Command:
+def _placed(run: RunContext, command: Command, inside: _Inside) -> Command:
     kind, function, argument = command
     if kind is Gather:
         tasks, *how = argument
         return kind, function, ((placed(run, task) for task in tasks), *how)
     if kind is Await:
-        return kind, _Awaited(enter, function), argument  # type: ignore[arg-type]
+        return kind, _Awaited(inside, function), argument  # type: ignore[arg-type]
     if kind is RunNode or kind is StartNode:
-        return kind, partial(_call, enter, cast(Callable[[Any], Any], function)), argument
+        return kind, partial(_call, inside, cast(Callable[[Any], Any], function)), argument
     return command
 
 
-def _call(enter: _Enter, function: Callable[[Any], Any], argument: Any) -> Any:
-    leave = enter()
-    try:
+def _call(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any:
+    with inside():
         return function(argument)
-    finally:
-        leave()
 
 
 class _Awaited(Coroutine[Any, Any, Any]):
     """Awaits what an async node has returned. That is closed with this, if nobody has awaited it."""
 
-    def __init__(self, enter: _Enter, awaitable: Awaitable[Any]) -> None:
+    def __init__(self, inside: _Inside, awaitable: Awaitable[Any]) -> None:
         self._awaitable = awaitable
-        self._work = self._go(enter)
+        self._work = self._go(inside)
 
-    async def _go(self, enter: _Enter) -> Any:
-        leave = enter()
-        try:
+    async def _go(self, inside: _Inside) -> Any:
+        with inside():
             return await self._awaitable
-        finally:
-            leave()
 
     def __await__(self) -> Any:
         return self._work.__await__()
@@ -83,17 +78,18 @@ class _Awaited(Coroutine[Any, Any, Any]):
             self._awaitable.close()
 
 
-def _entered(observer: Any, call_id: str, run_id: str) -> Callable[[], object]:
-    """Have the observer put something around a node; return what takes it away. What it raises is logged once."""
+@contextmanager
+def _inside(observer: Any, call_id: str, run_id: str) -> Iterator[None]:
+    """Do something inside of what the observer puts around a node. What that raises is logged once."""
+    leave: Callable[[], object] = bool
     try:
-        return partial(_left, observer, observer.enter_node(call_id, run_id))
+        leave = observer.enter_node(call_id, run_id)
     except failures() as error:
         report(observer, error)
-        return bool
-
-
-def _left(observer: Any, leave: Callable[[], object]) -> None:
     try:
-        leave()
-    except failures() as error:
-        report(observer, error)
+        yield
+    finally:
+        try:
+            leave()
+        except failures() as error:
+            report(observer, error)

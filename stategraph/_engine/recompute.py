@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import attrs
@@ -14,64 +15,24 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._progress.origins import GIVEN
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._values.events import EventType
+from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.progress import Origin, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
-from stategraph.nodes.step import PartTold
 from stategraph.state import State, data_of, evolve, with_data
 
-
-class Recomputation(StepExecution):
-    """The repetition of a step that was completed before: nothing of it is shown or saved."""
-
-    saves_nothing = True
-
-    def show_chunk(self, chunk: Any) -> Task[None]:
-        yield from ()
-
-    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
-        yield from ()
-
-    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
-        yield from ()
-        return {}
-
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
-        yield from ()
-
-    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
-        yield from ()
+_Whole = tuple[State, Mapping[str, Any]]
+_NOT_TOLD = PART_EVENTS | {EventType.PART_RETRY, EventType.NODE_CHUNK}
 
 
-def whole(
-    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
-) -> Task[tuple[State, Mapping[str, Any]]]:
+def whole(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Whole]:
     """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
-    While they are computed, the run stays as it is saved: it can be resumed in the same way again.
-    """
-    run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
-    try:
-        restored_whole = yield from restored(run, run.state, updates, inputs)
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        yield from end_early(run, error)
-        raise
-    run.saved = None
-    return restored_whole
-
-
-def restored(
-    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
-) -> Task[tuple[State, Mapping[str, Any]]]:
-    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
-
-    Updates change what is there now. But where a key cannot be computed again, and something else was made of it, its
-    update is the value that it had.
+    While they are computed, the run stays as it is saved: it can be resumed in the same way again. Updates change what
+    is there now. But where a key cannot be computed again, and something else was made of it, its update is the value
+    that it had.
 
     Args:
         run: The run.
@@ -82,31 +43,91 @@ def restored(
     Raises:
         RecomputeError: a key can neither be computed again nor is it given.
     """
-    work = _Work.of(run.plan, saved, updates, inputs)
-    data = lay_over(work.defaults, data_of(saved))
-    for origin, keys in work.in_order():
-        if origin.node == GIVEN:
-            data = lay_over(data, {key: work.supplied[key] for key in keys})
-        else:
-            data = {**data, **(yield from _again(run, with_data(saved, data), origin, keys))}
-    origins = work.origins_after()
-    made = {key: value for key, value in data.items() if key not in work.defaults}
-    state = evolve(with_data(saved, made), progress=evolved(saved.progress, origins=origins))
-    return state, {key: value for key, value in updates.items() if key not in work.supplied}
-
-
-def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
-    """Return the values that a node writes for keys when it makes its step again."""
-    stage = run.plan.stages[origin.node]
-    before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
-    step = Recomputation(run, stage, before)
-    yield from step.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
     try:
-        values = _taken((yield from step.result()), before, keys)
+        made = yield from _restored(run, run.state, updates, inputs)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield from end_early(run, error)
+        raise
+    run.saved = None
+    return made
+
+
+def _restored(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Whole]:
+    plan, origins = run.plan, saved.progress.origins if saved.progress else {}
+    missing = {key: origin for key, origin in origins.items() if key not in saved}
+    obstacles = {key: reason for key, origin in missing.items() if (reason := _obstacle(plan, origin))}
+    needed = _needed(missing, obstacles, updates)
+    begun_with = {key: inputs[key] for key in inputs.keys() & missing if _is_input(missing[key])}
+    given = {**begun_with, **updates}
+    supplied = {key: given[key] for key in needed & obstacles.keys() & given.keys()}
+    refused = {key: obstacles[key] for key in sorted(needed & obstacles.keys() - supplied.keys())}
+    if refused:
+        raise RecomputeError(saved.run_id, refused)
+    persist = plan.persist if plan.persist is not None else plan.defaults.keys()
+    known = persist, origins, saved
+    defaults = {key: value for key, value in plan.defaults.items() if not any(key in keys for keys in known)}
+    data = lay_over(defaults, data_of(saved))
+    # In the order of the steps, and of one step, keys that are given last.
+    sources: dict[tuple[int, bool, str], list[str]] = {}
+    for key in sorted(needed):
+        source = (missing[key].step, key in supplied, missing[key].node)
+        sources.setdefault(source, []).append(key)
+    for (step, is_supplied, node), keys in sorted(sources.items()):
+        if is_supplied:
+            data = lay_over(data, {key: supplied[key] for key in keys})
+        else:
+            data = {**data, **(yield from _again(run, with_data(saved, data), node, step, keys))}
+    after = {key: origin for key, origin in origins.items() if key not in missing or key in needed}
+    after |= {key: Origin(GIVEN, missing[key].step, ()) for key in supplied}
+    made = with_data(saved, {key: value for key, value in data.items() if key not in defaults})
+    state = evolve(made, progress=evolved(saved.progress, origins=after))
+    return state, {key: value for key, value in updates.items() if key not in supplied}
+
+
+def _is_input(origin: Origin) -> bool:
+    return origin.node == GIVEN and origin.step == 0
+
+
+def _needed(missing: Mapping[str, Origin], obstacles: Mapping[str, str], updates: Mapping[str, Any]) -> frozenset[str]:
+    """Return the missing keys that are not given, and those that these were made of."""
+    needed = missing.keys() - updates.keys()
+    for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
+        if key in needed and key not in obstacles:
+            before = {other for other in missing if missing[other].step < origin.step}
+            needed |= before if origin.read is None else before & origin.read
+    return frozenset(needed)
+
+
+def _obstacle(plan: CompiledGraph, origin: Origin) -> str:
+    """Return what keeps a key from being computed again; empty if nothing does."""
+    if origin.node == GIVEN:
+        return "no node wrote it: it came with the input of the run, an update, or a failure"
+    node = f"node {shorten(origin.node)}, which wrote it,"
+    if origin.node not in plan.stages:
+        return f"{node} is not in the graph"
+    if plan.stages[origin.node].node.pauses:
+        return f"{node} took it from an answer"
+    if origin.overwritten is not None:
+        return f"{node} had read {shorten(origin.overwritten)}, which was overwritten or removed since"
+    return ""
+
+
+def _again(run: RunContext, state: State, node: str, step: int, keys: list[str]) -> Task[dict[str, Any]]:
+    """Return the values that a node writes for keys when it makes its step again. Nothing of it is shown or saved."""
+    again = copy(run)
+    again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
+    again.shows, again.wanted, again.unsaved_parts = False, run.wanted - _NOT_TOLD, []
+    again.state = evolve(state, step=step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
+    execution = StepExecution(again, run.plan.stages[node], again.state)
+    yield from execution.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    try:
+        return _taken((yield from execution.result()), execution.state, keys)
     except Exception as error:
-        reason = f"node {shorten(origin.node)} fails when it runs again: {describe_exception(error)}"
+        reason = f"node {shorten(node)} fails when it runs again: {describe_exception(error)}"
         raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
-    return values
 
 
 def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
@@ -118,82 +139,3 @@ def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
     if lost:
         raise ValueError(f"this time it does not write {', '.join(map(shorten, lost))}")
     return {key: data[key] for key in keys}
-
-
-@attrs.frozen
-class _Work:
-    """What is to be done for the keys that are missing.
-
-    Attributes:
-        origins: All origins.
-        missing: Those of the missing keys.
-        needed: The keys that are to be there, for themselves or because others were made of them.
-        supplied: The values of needed keys that are given because they cannot be computed.
-        defaults: Values that come by themselves.
-    """
-
-    origins: Mapping[str, Origin]
-    missing: Mapping[str, Origin]
-    needed: frozenset[str]
-    supplied: Mapping[str, Any]
-    defaults: dict[str, Any]
-
-    @classmethod
-    def of(cls, plan: CompiledGraph, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> _Work:
-        origins = saved.progress.origins if saved.progress else {}
-        missing = {key: origin for key, origin in origins.items() if key not in saved}
-        needed = _needed(plan, missing, updates)
-        reasons = {key: _obstacle(plan, missing[key]) for key in sorted(needed)}
-        supplied: dict[str, Any] = {}
-        for key in [key for key, reason in reasons.items() if reason]:
-            origin = missing[key]
-            if key in updates:
-                supplied[key] = updates[key]
-            elif key in inputs and origin.node == GIVEN and origin.step == 0:
-                supplied[key] = inputs[key]
-        refused = {key: reason for key, reason in reasons.items() if reason and key not in supplied}
-        if refused:
-            raise RecomputeError(saved.run_id, refused)
-        persist = plan.persist if plan.persist is not None else plan.defaults.keys()
-        known = persist, origins, saved
-        defaults = {key: value for key, value in plan.defaults.items() if not any(key in keys for keys in known)}
-        return cls(origins, missing, needed, supplied, defaults)
-
-    def in_order(self) -> Iterator[tuple[Origin, list[str]]]:
-        """Yield origins with the keys to take from there, in the order of their steps; of one step, given keys last."""
-        grouped: dict[tuple[int, bool, str], list[str]] = {}
-        for key in sorted(self.needed):
-            origin = self.missing[key]
-            node = GIVEN if key in self.supplied else origin.node
-            grouped.setdefault((origin.step, node == GIVEN, node), []).append(key)
-        for (step, _, node), keys in sorted(grouped.items()):
-            yield Origin(node, step, ()), keys
-
-    def origins_after(self) -> dict[str, Origin]:
-        """Return the origins of all keys that are there now."""
-        after = {key: origin for key, origin in self.origins.items() if key not in self.missing or key in self.needed}
-        return {**after, **{key: Origin(GIVEN, after[key].step, ()) for key in self.supplied}}
-
-
-def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
-    """Return the missing keys that are not given, and those that these were made of."""
-    needed = missing.keys() - updates.keys()
-    for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
-        if key in needed and _obstacle(plan, origin) is None:
-            before = {other for other in missing if missing[other].step < origin.step}
-            needed |= before if origin.read is None else before & origin.read
-    return frozenset(needed)
-
-
-def _obstacle(plan: CompiledGraph, origin: Origin) -> str | None:
-    """Return what keeps a key from being computed again; None if nothing does."""
-    if origin.node == GIVEN:
-        return "no node wrote it: it came with the input of the run, an update, or a failure"
-    node = f"node {shorten(origin.node)}, which wrote it,"
-    if origin.node not in plan.stages:
-        return f"{node} is not in the graph"
-    if plan.stages[origin.node].node.pauses:
-        return f"{node} took it from an answer"
-    if origin.overwritten is not None:
-        return f"{node} had read {shorten(origin.overwritten)}, which was overwritten or removed since"
-    return None

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import attrs
 
 from stategraph._engine.context import LOOK_AGAIN, RunContext, context_of, kept_name
-from stategraph._engine.events import announce_failure, announce_parts, show, tell
+from stategraph._engine.events import about_error, announce_failure, show, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
@@ -20,8 +20,8 @@ from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sle
 from stategraph._protocol.limited import limited
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
-from stategraph._values.events import EventType
-from stategraph._values.frozen import are_settled, is_settled, lay_over, plain_key
+from stategraph._values.events import PART_EVENTS, EventType
+from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
@@ -29,6 +29,9 @@ from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.nodes.step import NestedStep, PartTold
 from stategraph.state import State, data_of, evolve, with_data
+
+_KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}
+_OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
 
 
 @attrs.define(eq=False)
@@ -43,10 +46,7 @@ class StepExecution:
         is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
         written: The keys that it has written, where some are not saved.
         began_ns: When the attempt began, as clock.monotonic_ns tells it.
-        saves_nothing: Whether nothing of it is saved, nor looked for in the store.
     """
-
-    saves_nothing: ClassVar[bool] = False
 
     run: RunContext
     stage: CompiledNode
@@ -72,12 +72,11 @@ class StepExecution:
 
     def result(self) -> Task[Any]:
         """Return what the node returns in the end: from its cache, or after as many attempts as it takes."""
-        cache = self.stage.cache
+        cache, persist = self.stage.cache, self.run.plan.persist
         if cache is None:
             result = yield from self._checked_attempts()
         else:
             result = self.checked((yield from cache.execute(self, self._checked_attempts)))
-        persist = self.run.plan.persist
         return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
@@ -90,7 +89,7 @@ class StepExecution:
         except Exception as error:
             if not self.is_done_before:
                 raise
-            yield from self.tell_failure(error)
+            yield from self._tell_failure(error)
         yield from self.forget_parts()
         self._start_over()
         return self.checked(unwatched((yield from self._attempts())))
@@ -105,30 +104,28 @@ class StepExecution:
         return with_data(self.state, after)
 
     def _attempts(self) -> Task[Any]:
-        retry = self.stage.policies.retry
-        copies = None if retry is None else self._copier()
+        stage, retry = self.stage, self.stage.policies.retry
+        changeable = {key: value for key, value in data_of(self.state).items() if retry and not is_settled(value)}
+        copies = self.run.plan.copier(changeable) if changeable else None
         while True:
+            self.began_ns = clock.monotonic_ns()
+            work, seconds = stage.node.execute(self), stage.policies.timeout
+            if seconds is not None:
+                work = limited(work, seconds, stage.name, is_async=stage.node.is_async)
             try:
-                return (yield from self._attempt())
+                return (yield from work)
             except Exception as error:
                 if copies is not None:
                     self._restore(copies())
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
                     raise
-                yield from self.tell_failure(error)
+                yield from self._tell_failure(error)
                 about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
                 yield from self.tell(EventType.NODE_RETRY, **about)
             yield (Sleep, None, delay)
             self.attempt += 1
             self._start_over()
-
-    def _copier(self) -> Callable[[], dict[str, Any]] | None:
-        """Return what makes copies of the values that an attempt may change; None if there are none."""
-        data = data_of(self.state)
-        if are_settled(data.values()):
-            return None
-        return self.run.plan.copier({key: value for key, value in data.items() if not is_settled(value)})
 
     def _restore(self, copies: Mapping[str, Any]) -> None:
         """Undo what a failed attempt has changed in the values of the State."""
@@ -141,20 +138,14 @@ class StepExecution:
             run.saved = restored if run.saved is run.state else run.saved
             run.state = restored
 
-    def _attempt(self) -> Task[Any]:
-        stage, work, self.began_ns = self.stage, self.stage.node.execute(self), clock.monotonic_ns()
-        seconds = stage.policies.timeout
-        return work if seconds is None else limited(work, seconds, stage.name, is_async=stage.node.is_async)
-
     def _start_over(self) -> None:
         self._answered.clear()
         self.is_done_before = False
         if self.run.state.partial is not None:
             self._show_partial(None)
 
-    def tell_failure(self, error: Exception) -> Task[None]:
-        """Report that an attempt has failed."""
-        yield from announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
+    def _tell_failure(self, error: Exception) -> Task[None]:
+        return announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
 
     def completed(self, after: State, *, is_failed: bool) -> State:
         """Return the State after this step with what the run has to know of it.
@@ -178,7 +169,7 @@ class StepExecution:
             progress = evolved(progress, answered=answered | self._answered)
         if persist is None:
             return progress
-        origin = Origin(self.stage.name, after.step, self._read)
+        origin = Origin(self.stage.name, after.step, None if self._reads is None else self._reads.read)
         written = self.written
         if is_failed:  # what the handler finds is the engine's
             origin, written = Origin(GIVEN, after.step, ()), Written.between(data_of(self.state), data_of(after))
@@ -193,25 +184,18 @@ class StepExecution:
 
         If the step may have to be made again, what they read of it is noted.
         """
-        if self.run.plan.persist is None:
-            return self.state
-        if self._reads is None:
-            self._reads = ReadSet(data_of(self.state))
-        return watched(self.state, self._reads)
+        return self._tracked(self.state)
 
     @property
     def state_for_parts(self) -> State:
         """The same without what answers a part: all parts see the State that they were made of before it asked."""
-        state = without_answers(self.state)
-        if self.run.plan.persist is None or state is self.state:
-            return self.tracked_state if state is self.state else state
+        return self._tracked(without_answers(self.state))
+
+    def _tracked(self, state: State) -> State:
+        if self.run.plan.persist is None:
+            return state
         self._reads = self._reads or ReadSet(data_of(self.state))
         return watched(state, self._reads)
-
-    @property
-    def _read(self) -> frozenset[str] | None:
-        """The keys that were read; None for all, and where reads are not noted."""
-        return None if self._reads is None else self._reads.read
 
     # ------------------------------------------------------------------ checking
 
@@ -361,7 +345,14 @@ class StepExecution:
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
-        return announce_parts(self.run, self, parts, total)
+        for part in () if self.run.wanted.isdisjoint(_OF_PARTS) else parts:
+            about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
+            if part.error is not None:
+                about |= about_error(part.error)
+            if part.delay is not None:
+                about["delay"] = part.delay
+            kind = _KINDS_OF_PARTS.get(part.outcome, EventType.PART_COMPLETE)
+            yield from self.tell(kind, attempt=part.attempt or self.attempt, **about)
 
     def _digest_of(self, made_of: Any) -> str:
         """Return the digest of what a part is made of, and of the generation; empty if there is none, or no need."""

@@ -15,12 +15,12 @@ from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
-from stategraph._graph.compiled import CompiledGraph, nested_in, unsaved_in
+from stategraph._graph.compiled import CompiledGraph, nested_in
 from stategraph._progress.answers import awaited, awake, before_updates, is_overdue
 from stategraph._protocol.commands import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import nested_id
-from stategraph._values.progress import Pause, Progress, evolved
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import (
     AsyncNodeError,
@@ -73,66 +73,10 @@ class NestedRun:
         """What leads to its graph from the outermost one."""
         return f"{self.step.path}{self.branch}"
 
-    # ------------------------------------------------------------------ what it is given
-
-    def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
-        """Return whether a key has the same value in it: it is no input, or the very object of the step."""
-        state = self.step.state
-        return key not in inputs or (key in state and inputs[key] is state[key])
-
     @property
     def before_updates(self) -> State | None:
         """The State of the step without the updates that it has not been given yet; None if there are none."""
         return before_updates(self.step.state)
-
-    def hand_on_updates(self) -> Task[None]:
-        """Record, durably, that it has the updates: from now on it may overwrite them.
-
-        A part is given none: made of something else, it begins anew.
-        """
-        step, run = self.step, self.step.run
-        if self.part or run.state.progress is None or not run.state.progress.replaced:
-            return
-        run.state = told(evolve(run.state, progress=evolved(run.state.progress, replaced={})), Kind.UPDATE)
-        step.state = run.state
-        yield from step.stored((Amend, run.services.amend, run.state))
-        run.saved = run.state
-
-    # ------------------------------------------------------------------ what it waits for
-
-    def answered(self, state: State) -> Pause | None:
-        """Return the pause in its State that the outer run was resumed to answer; None if there is none."""
-        return next(filter(self.step.answers, state.pause.each), None) if state.pause else None
-
-    def still_waits(self, pause: Pause) -> bool:
-        """Return whether it goes on to wait at a pause that is not answered.
-
-        One whose deadline has passed begins anew, unless it is another part that has its answer now.
-        """
-        return not is_overdue(pause) or (bool(self.part) and self.step.is_woken)
-
-    def waiting_step(self, state: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
-        """Return the node at which it waits, and its step; None if it does not wait.
-
-        Raises:
-            GraphMismatchError: the graph has changed.
-        """
-        own, further = split_migration(self.renames, graph)
-        state = self._waiting_as_asked(off_removed(graph, migrate_state(state, own, graph)))
-        pause = awaited(state)
-        if pause is None:
-            return None
-        run = self.step.run
-        check_compatible(graph, state, run.allow_changed, self.path)
-        stage = graph.stages[pause.node]
-        return stage.node, StepExecution(run, stage, state, renames=further.get(stage.name, {}), path=self.path)
-
-    def _waiting_as_asked(self, state: State) -> State:
-        """Return its State as one that waits for what the outer run is asked for, of several things."""
-        asked, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
-        return next((evolve(state, pause=pause) for pause in pauses if asked and pause.id == asked.id), state)
-
-    # ------------------------------------------------------------------ running it
 
     def load(self) -> Task[State | None]:
         """Return its newest saved State, None if there is none."""
@@ -145,123 +89,145 @@ class NestedRun:
             return None
         return state
 
+    def waiting_step(self, state: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
+        """Return the node at which it waits, and its step; None if it does not wait.
+
+        Raises:
+            GraphMismatchError: the graph has changed.
+        """
+        own, further = split_migration(self.renames, graph)
+        state = off_removed(graph, migrate_state(state, own, graph))
+        asked, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
+        # Of several things, it waits for what the outer run is asked for.
+        state = next((evolve(state, pause=pause) for pause in pauses if asked and pause.id == asked.id), state)
+        pause = awaited(state)
+        if pause is None:
+            return None
+        run = self.step.run
+        check_compatible(graph, state, run.allow_changed, self.path)
+        stage = graph.stages[pause.node]
+        return stage.node, StepExecution(run, stage, state, renames=further.get(stage.name, {}), path=self.path)
+
+    # ------------------------------------------------------------------ running it
+
     def result(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """Return the State that it ends with: completed or, if it waits for an answer, paused.
 
-        If it was begun before, it goes on, with its data updated.
+        Args:
+            plan: Its graph.
+            inputs: What it begins with, or began with.
+            updates: Laid over its data, if it was begun before and goes on.
         """
         step, outer = self.step, self.step.run.plan
-        if step.saves_nothing:
-            return (yield from run_nested(step.run, self, unsaved_in(plan, outer), None, inputs, {}))
         yield from step.keep_incoming()
         saved = yield from self.load()
-        if saved is not None and saved.status is RunStatus.COMPLETED and updates:
+        is_done = saved is not None and saved.status is RunStatus.COMPLETED
+        if is_done and updates:
             yield from step.forget_parts()  # it was made of other data
-            saved = None
-        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED
-        step.is_done_before = self.is_done_before and step.attempt == 1 and not self.part
+            saved, is_done = None, False
+        self.is_done_before = is_done
+        step.is_done_before = is_done and step.attempt == 1 and not self.part
         plan = nested_in(plan, outer)
         if self.part:  # others may wait when it has ended, and the run with them
             plan = attrs.evolve(plan, preserve=outer.loads_parts)
-        return (yield from run_nested(step.run, self, plan, saved, inputs, updates))
+        run = self._context(plan)
+        run.state = self._begun(run, inputs) if saved is None else saved
+        try:
+            return (yield from self._go_on(run, saved, inputs, updates))
+        except RunCancelledError as error:
+            stopped = Stopped(error.reason)
+            move_notes(error, stopped)
+            raise stopped from error.__cause__
+        except (CheckpointError, GraphMismatchError, SchemaError) as error:
+            if isinstance(error, SchemaError) and not error.run_id:
+                raise
+            raise StoreFailed from error
+        except AsyncNodeError as error:
+            raise CannotAwait from error
+        finally:  # however it ends: what has answered the nested run answers nothing in the outer one
+            answered = run.state.progress.answered if run.state.progress else ()
+            step.take_answers(key for key in answered if self._shares(key, inputs))
 
+    def _context(self, plan: CompiledGraph) -> RunContext:
+        step, outer = self.step, self.step.run
+        place: dict[str, Any] = {}
+        if outer.wanted:
+            at = step.state
+            place = {"parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
+        services = outer.services.nested(plan.graph, plan.persist, **place)
+        run = RunContext(plan, services, outer.wanted, signal=outer.signal, allow_changed=outer.allow_changed)
+        run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
+        return run
 
-def run_nested(
-    run: RunContext,
-    about: NestedRun,
-    plan: CompiledGraph,
-    saved: State | None,
-    inputs: Mapping[str, Any],
-    updates: Mapping[str, Any],
-) -> Task[State]:
-    """Return the State that a nested run ends with.
+    def _begun(self, run: RunContext, inputs: Mapping[str, Any]) -> State:
+        """Return the State with which it begins.
 
-    Args:
-        run: The run around it.
-        about: The nested run.
-        plan: Its graph.
-        saved: Its newest saved State; None if it is to begin.
-        inputs: What it begins with, or began with.
-        updates: Laid over the data of the saved State.
-    """
-    step, place = about.step, {}
-    if run.wanted:
-        place = {"parent_run_id": step.state.run_id, "parent_step": step.state.step + 1, "parent_node": step.name}
-    services = run.services.nested(plan.graph, plan.persist, **place)
-    nested = RunContext(plan, services, run.wanted, signal=run.signal, allow_changed=run.allow_changed)
-    nested.nested_path = about.path
-    nested.outer_step, nested.outermost = step, run.outermost or run.plan.graph
-    nested.state = _begun(nested, about, inputs) if saved is None else saved
-    try:
-        return (yield from _go_on(nested, about, saved, inputs, updates))
-    except RunCancelledError as error:
-        stopped = Stopped(error.reason)
-        move_notes(error, stopped)
-        raise stopped from error.__cause__
-    except (CheckpointError, GraphMismatchError, SchemaError) as error:
-        if isinstance(error, SchemaError) and not error.run_id:
-            raise
-        raise StoreFailed from error
-    except AsyncNodeError as error:
-        raise CannotAwait from error
-    finally:  # however it ends: what has answered the nested run answers nothing in the outer one
-        step.take_answers(key for key in _answered_keys(nested) if about.shares(key, inputs))
+        Answers given to the outer run answer nothing in it, so that a loop asks again.
+        """
+        outer, progress = self.step.state, self.step.state.progress
+        if progress is not None and self.part:
+            # What another part was answered is no answer of this one, nor is what was there before.
+            progress = evolved(None, answered=inputs.keys() & (progress.answered | progress.answer.keys()))
+        elif progress is not None:
+            shared = {key for key in progress.answered & inputs.keys() if self._shares(key, inputs)}
+            progress = evolved(None, answered=shared)
+        data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
+        # Of the same generation: steps of a run that was rolled back are others than before, nested ones too.
+        begun = State(
+            data,
+            run_id=self.run_id,
+            parent=ParentStep(outer.run_id, outer.step),
+            progress=progress,
+            generation=outer.generation,
+        )
+        begun = stamped(run, begun)
+        begun = with_origins(run, begun, begun)
+        run.services.save_with_next(begun)
+        return begun
 
+    def _shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
+        """Return whether a key has the same value in it: it is no input, or the very object of the step."""
+        state = self.step.state
+        return key not in inputs or (key in state and inputs[key] is state[key])
 
-def _answered_keys(run: RunContext) -> frozenset[str]:
-    """Return the keys whose values have served as answers."""
-    return run.state.progress.answered if run.state.progress else frozenset()
+    def _go_on(
+        self, run: RunContext, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
+        """Begin it or, if a State of it is saved, resume it; answers come from the outer run."""
+        if saved is None:
+            yield from self._hand_on_updates()
+            return (yield from run_from(run, None))
+        if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
+            return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
+        loaded, saved = saved, renamed(run, saved, self.renames)
+        check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
+        pause = saved.pause
+        answered = next(filter(self.step.answers, pause.each), None) if pause else None
+        if answered is not None:
+            saved, key = awake(saved, answered), answered.response_param
+            updates = updates if key is None else {**updates, key: self.step.state[key]}
+        elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
+            if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not say so again
+                saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
+                yield from save(run, (Amend, run.services.amend, saved), saved)
+            return saved
+        is_same = saved is loaded and pause is None and not self.renames
+        # A pause whose deadline has passed unanswered begins anew, unless another part has its answer now.
+        saved = evolve(saved, status=RunStatus.ACTIVE)
+        stage = yield from revive(run, saved, updates, inputs, is_same=is_same)
+        yield from self._hand_on_updates()
+        return (yield from run_from(run, stage))
 
+    def _hand_on_updates(self) -> Task[None]:
+        """Record, durably, that it has the updates: from now on it may overwrite them.
 
-def _begun(run: RunContext, about: NestedRun, inputs: Mapping[str, Any]) -> State:
-    """Return the State with which a nested run begins."""
-    step = about.step
-    parent, progress = ParentStep(step.state.run_id, step.state.step), _progress(about, inputs)
-    data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
-    again = step.state.generation  # steps of a run that was rolled back are others than before, nested ones too
-    begun = stamped(run, State(data, run_id=about.run_id, parent=parent, progress=progress, generation=again))
-    begun = with_origins(run, begun, begun)
-    run.services.save_with_next(begun)
-    return begun
-
-
-def _progress(about: NestedRun, inputs: Mapping[str, Any]) -> Progress | None:
-    """Return the progress with which a nested run begins.
-
-    Answers given to the outer run answer nothing in the nested one, so that a loop asks again.
-    """
-    progress = about.step.state.progress
-    if progress is None:
-        return None
-    if about.part:  # what another part was answered is none of this one, nor is what was there before
-        return evolved(None, answered=inputs.keys() & (progress.answered | progress.answer.keys()))
-    return evolved(None, answered={key for key in progress.answered & inputs.keys() if about.shares(key, inputs)})
-
-
-def _go_on(
-    run: RunContext, about: NestedRun, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
-) -> Task[State]:
-    """Begin the nested run or, if a State of it is saved, resume it; answers come from the outer run."""
-    if saved is None:
-        yield from about.hand_on_updates()
-        return (yield from run_from(run, None))
-    if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
-        return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
-    loaded, saved = saved, renamed(run, saved, about.renames)
-    check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
-    pause, answered, updates = saved.pause, about.answered(saved), {**updates}
-    if answered is not None:
-        saved = awake(saved, answered)
-        if answered.response_param is not None:
-            updates[answered.response_param] = about.step.state[answered.response_param]
-    elif pause is not None and about.still_waits(pause):
-        if saved.structure != run.plan.structure or about.renames:  # allowed: the next resume need not say so again
-            saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
-            yield from save(run, (Amend, run.services.amend, saved), saved)
-        return saved
-    is_same = saved is loaded and pause is None and not about.renames
-    # A pause whose deadline has passed unanswered begins anew.
-    saved = evolve(saved, status=RunStatus.ACTIVE)
-    behind = yield from revive(run, saved, updates, inputs, is_same=is_same)
-    yield from about.hand_on_updates()
-    return (yield from run_from(run, behind))
+        A part is given none: made of something else, it begins anew.
+        """
+        step, run = self.step, self.step.run
+        progress = run.state.progress
+        if self.part or progress is None or not progress.replaced or not run.plan.loads_parts:
+            return
+        run.state = told(evolve(run.state, progress=evolved(progress, replaced={})), Kind.UPDATE)
+        step.state = run.state
+        yield from step.stored((Amend, run.services.amend, run.state))
+        run.saved = run.state

@@ -166,16 +166,3 @@ def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
         forgets=False,  # until the step that it is part of is saved, it may have to go on once more
         persist=graph.persist if outer.loads_parts else None,
     )
-
-
-def unsaved_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
-    """Return the graph as it runs once more as a step of another, to compute what was not saved."""
-    return attrs.evolve(
-        nested_in(graph, outer),
-        interval=0,
-        saves=False,
-        loads_parts=False,
-        keeps_parts=False,
-        preserve=False,
-        persist=None,
-    )
