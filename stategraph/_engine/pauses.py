@@ -206,10 +206,13 @@ def _answered(saved: State) -> AbstractSet[str]:
 
 
 def _what_came_of_it(saved: State) -> str:
-    """Return what became of a pause that is over, in words."""
+    if saved.status is RunStatus.COMPLETED:
+        return f"the run is complete, after step {saved.step}"
     if saved.status is RunStatus.PAUSED:
         return "the run waits at another one"
     progress = saved.progress
-    if progress is not None and progress.answer and progress.answered.issuperset(progress.answer):
+    if progress is None or progress.woken is None:
+        return f"the run has gone on, and is {saved.status.value} after step {saved.step}"
+    if progress.answer and progress.answered.issuperset(progress.answer):
         return "the run was taken back to where it asks, and asks again when it is resumed without an answer"
-    return f"the run has gone on, and is {saved.status.value} after step {saved.step}"
+    return f"it has been answered, and the run is {saved.status.value} at node {shorten(progress.next_node)}"
