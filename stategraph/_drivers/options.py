@@ -17,7 +17,6 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
-    from stategraph._engine.calling import Storing
     from stategraph._values.progress import Pause
 
 
@@ -151,7 +150,7 @@ def resumed(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how
 
 
 def turned(
-    run: RunContext, run_id: str, given: Mapping[str, Any], how: TurnCall, store: Storing, retention: str
+    run: RunContext, run_id: str, given: Mapping[str, Any], how: TurnCall, store: Any, retention: str
 ) -> Task[State]:
     """Return the task of a turn of a conversation, whose runs a store keeps with this retention."""
     from stategraph._engine.calling import turn  # imported when used

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -82,35 +82,26 @@ def _begun(run: RunContext, run_id: str) -> Task[State | None]:
     return saved
 
 
-class Turn(Protocol):
-    """What is ordered of a run: `stategraph.turns.Order`."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def state(self) -> State | None: ...
-    @property
-    def updates(self) -> Mapping[str, Any]: ...
-    @property
-    def pause(self) -> str | None: ...
-
-
 def turn_of(state: State) -> int:
     """Return the number of the turn that a run has taken up last. The call that began it took up the first one."""
     return (state.progress.turn if state.progress else 0) or 1
 
 
-def take_turn(run: RunContext, turn: Turn, max_recoveries: int) -> Task[State]:
-    """Take a run on, once for each number of a turn; return how it stands then. A complete run is never deleted."""
+def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
+    """Take a run on, once for each number of a turn; return how it stands then. A complete run is never deleted.
+
+    Args:
+        run: The call.
+        turn: What is ordered of the run: a `stategraph.turns.Order`.
+        max_recoveries: How many owners one step of the run may take down.
+    """
     check_saves(run.plan)
     run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
     hold = Hold(check_given_id(turn.run_id))
     return owning(run, hold, _take_turn(run, turn, max_recoveries), takes_up=False)
 
 
-def _take_turn(run: RunContext, turn: Turn, max_recoveries: int) -> Task[State]:
+def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     saved = yield from _begun(run, turn.run_id)
     if saved is None:
         if turn.state is None:
@@ -134,21 +125,14 @@ def _take_turn(run: RunContext, turn: Turn, max_recoveries: int) -> Task[State]:
 # --------------------------------------------------------------------------- turns of a conversation
 
 
-class Storing(Protocol):
-    """A store that can roll a run back."""
-
-    def history(self, run_id: str, /) -> Sequence[Any]: ...
-    def rollback(self, run_id: str, step: int, revision: int | None, /, *, by: str | None) -> State: ...
-
-
-def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in: Storing | None) -> Task[State]:
+def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in: Any) -> Task[State]:
     """Execute a run with new input, once the turn before is finished; begin the run if there is none.
 
     Args:
         run: The run.
         run_id: Its id.
         given: The input.
-        discards_in: The store in which a turn before that was cut off is rolled back; None to finish it.
+        discards_in: The CheckpointStore in which a turn before that was cut off is rolled back; None to finish it.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
@@ -159,7 +143,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in:
     return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
 
 
-def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: Storing | None) -> Task[State]:
+def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: Any) -> Task[State]:
     state = yield from newest_of(run, run_id)
     if state is None:
         return (yield from begin(run, State(given, run_id=run_id)))
@@ -175,13 +159,14 @@ def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: S
     return (yield from begin(run, fitting_saved(run, state, given).update(given), restart=True))
 
 
-def _without_last_turn(store: Storing, run_id: str, by: str | None) -> State:
+def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
     """Roll a run back to the end of its last completed turn; return that State, empty if there is none."""
     rows = store.history(run_id)
     newest = rows[-1].step
     for row in reversed(rows):
         if row.status is RunStatus.COMPLETED and row.step <= newest:
-            return store.rollback(run_id, row.step, row.revision, by=by)
+            back: State = store.rollback(run_id, row.step, row.revision, by=by)
+            return back
         if row.kind is Kind.ROLLBACK:  # what came after its step was rolled back before
             newest = min(newest, row.step)
     if rows[0].step or rows[0].kind is not Kind.INPUT:
@@ -300,12 +285,12 @@ def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
     """Fail a run that takes down the owners that go on with it."""
-    names = _next_nodes(run.plan, saved)
     run.state = saved
     reason = (
         f"has taken down {lost} owners of the run, one after the other (max_recoveries): the run is failed, and "
         f"recover leaves it alone; resume({saved.run_id!r}) goes on with it"
     )
+    names = _next_nodes(run.plan, saved)
     if len(names) > 1:
         reason = f"or another one after {saved.checkpoint_node!r} ({', '.join(names[1:])}) {reason}"
     failure = failure_at(run, names[0], reason)

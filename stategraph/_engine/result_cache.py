@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
@@ -18,16 +18,6 @@ from stategraph.policies import CachePolicy
 from stategraph.state import State
 
 
-class Results(Protocol):
-    """Where results are kept, which the engine is given. Neither method raises an Exception."""
-
-    def find(self, parts: Sequence[Any], ttl: float | None, /) -> CachedResult:
-        """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
-
-    def keep(self, key: str, changes: Changes, ttl: float | None, /) -> str:
-        """Keep a result, for `ttl` seconds. Returns why that failed; empty if it did not."""
-
-
 @attrs.define(eq=False)
 class NodeCache:
     """The results of a node.
@@ -37,14 +27,14 @@ class NodeCache:
         name: The name of the node.
         version: The version of what it does.
         policy: How they are kept.
-        results: Where they are kept.
+        results: Where they are kept: a `stategraph.stores._files.results.ResultCache`, which never raises.
     """
 
     graph: str
     name: str
     version: str
     policy: CachePolicy
-    results: Results
+    results: Any
     _has_warned: bool = attrs.field(default=False, init=False)
 
     def execute(self, step: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
@@ -69,7 +59,7 @@ class NodeCache:
     def _find(self, state: State) -> CachedResult:
         keys = sorted(set(self.policy.inputs))
         inputs = {key: state[key] for key in keys if key in state}
-        found = self.results.find([self.graph, self.name, self.version, keys, inputs], self.policy.ttl)
+        found: CachedResult = self.results.find([self.graph, self.name, self.version, keys, inputs], self.policy.ttl)
         if found.is_broken:
             self._warn(found.reason)
         return found
@@ -91,10 +81,10 @@ class NodeCache:
 
 
 def with_caches(
-    graph: str, stages: Mapping[str, CompiledNode], open_results: Callable[[CachePolicy], Results]
+    graph: str, stages: Mapping[str, CompiledNode], open_results: Callable[[CachePolicy], Any]
 ) -> dict[str, CompiledNode]:
     """Return the nodes of a graph; those with a CachePolicy get their cache."""
-    opened: dict[tuple[str, int], Results] = {}
+    opened: dict[tuple[str, int], Any] = {}
 
     def made(stage: CompiledNode) -> CompiledNode:
         policy = stage.policies.cache

@@ -115,8 +115,10 @@ class StepExecution:
             try:
                 return (yield from work)
             except Exception as error:
-                if copies is not None:
-                    self._restore(copies())
+                if copies is not None:  # undo what the attempt has changed in the values of the State
+                    self.state = with_data(self.state, lay_over(data_of(self.state), copies()))
+                    if self._reads is not None:
+                        self._reads.given = data_of(self.state)
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
                     raise
@@ -126,17 +128,6 @@ class StepExecution:
             yield (Sleep, None, delay)
             self.attempt += 1
             self._start_over()
-
-    def _restore(self, copies: Mapping[str, Any]) -> None:
-        """Undo what a failed attempt has changed in the values of the State."""
-        run, before = self.run, self.state
-        self.state = with_data(before, lay_over(data_of(before), copies))
-        if self._reads is not None:
-            self._reads.given = data_of(self.state)
-        if data_of(run.state) is data_of(before):
-            restored = with_data(run.state, data_of(self.state))
-            run.saved = restored if run.saved is run.state else run.saved
-            run.state = restored
 
     def _start_over(self) -> None:
         self._answered.clear()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 
 from stategraph._values import clock
@@ -65,10 +68,7 @@ def without_answers(state: State) -> State:
     progress = state.progress
     if progress is None or not progress.answer:
         return state
-    olds, missing = {**progress.answer}, progress.answer.keys() - data_of(state).keys()
-    pairs = ((key, olds.get(key, (value,))) for key, value in data_of(state).items())  # in their order
-    data = {key: old[0] for key, old in pairs if old}
-    return with_data(state, {**data, **{key: olds[key][0] for key in sorted(missing) if olds[key]}})
+    return _with_old_values(state, progress.answer)
 
 
 def is_overdue(pause: Pause) -> bool:
@@ -81,5 +81,11 @@ def before_updates(state: State) -> State | None:
     replaced = state.progress.replaced if state.progress else None
     if not replaced:
         return None
-    data = {key: value for key, value in data_of(state).items() if key not in replaced}
-    return with_data(state, {**data, **{key: old[0] for key, old in replaced.items() if old}})
+    return _with_old_values(state, replaced)
+
+
+def _with_old_values(state: State, olds: Mapping[str, tuple[Any, ...]]) -> State:
+    """Return the State with the values that some keys had, as tuples: empty if there was none."""
+    data = {key: olds.get(key, (value,)) for key, value in data_of(state).items()}  # in their order
+    data |= {key: olds[key] for key in sorted(olds.keys() - data.keys())}
+    return with_data(state, {key: old[0] for key, old in data.items() if old})
