@@ -17,7 +17,7 @@ import attrs
 import ormsgpack
 
 from proof.workload import open_store
-from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.encoder import Sealer
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.store import RowStore
 

@@ -27,8 +27,7 @@ from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
 from stategraph.stores.base import Policy
 from stategraph.stores.serializers import find_format
 

@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpack
+
+import attrs
 
 from stategraph._owners.holds import Hold, Holds, guard_writes, held, on_behalf_of
 from stategraph._values.ids import check_given_id, check_run_id, given_id
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -21,7 +24,6 @@ from stategraph.errors import (
     RunExistsError,
     StepConflictError,
 )
-from stategraph.stores._retention import RETENTIONS, Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
@@ -34,6 +36,61 @@ __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "Signin
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
+
+
+class _OfStep(Protocol):
+    """A checkpoint, as far as retention looks at it."""
+
+    @property
+    def step(self) -> int: ...
+
+
+RETENTIONS = ("latest", "full", "windowed")
+
+
+@attrs.frozen
+class RetentionPolicy:
+    """What is kept of a run.
+
+    Attributes:
+        retention: Which of its checkpoints: "latest", "full" (all), or "windowed".
+        window: How many of the newest ones, if it is "windowed".
+        ttl: For how many seconds after its completion the run is kept; None for ever.
+    """
+
+    retention: str = "latest"
+    window: int | None = None
+    ttl: float | None = None
+
+    def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:
+        """Return whether a run whose newest checkpoint has this status and time is not to be kept any longer."""
+        return status is RunStatus.COMPLETED and self.ttl is not None and time_ns + self.ttl * 1e9 <= now_ns
+
+    @property
+    def max_checkpoints(self) -> int | None:
+        """How many of the newest steps are kept; None for all."""
+        return 1 if self.retention == "latest" else self.window
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing that was saved is ever replaced."""
+        return self.retention == "full"
+
+    def first_kept(self, checkpoints: Sequence[_OfStep]) -> int:
+        """Return the place of the first of these checkpoints of a run, in order, that is kept."""
+        most = self.max_checkpoints
+        if most is None:
+            return 0
+        steps: set[int] = set()
+        for place in range(len(checkpoints), 0, -1):
+            steps.add(checkpoints[place - 1].step)
+            if len(steps) > most:
+                return place
+        return 0
+
+
+Policy = RetentionPolicy
+"""The name by which `stategraph.stores` exports it."""
 
 
 class CheckpointStore(ABC):
@@ -332,7 +389,6 @@ class CheckpointStore(ABC):
         return None
 
     def _save_cancelled(self, run_id: str, by: str | None) -> None:
-        from stategraph._values.provenance import RunStatus
         from stategraph.state import evolve, told
 
         with held(self, check_given_id(run_id)):

@@ -15,8 +15,7 @@ from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, Forma
 from stategraph._values.frozen import is_settled
 from stategraph._values.provenance import Kind
 from stategraph.stores._codec.delta import Delta
-from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.testing.corpus import Order, is_same
 

@@ -28,7 +28,7 @@ from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.state import time_ns_of
 from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._rows.columns import pack_row, unpack_row
-from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.encoder import Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import Order

@@ -51,7 +51,7 @@ class CheckpointRecord(NamedTuple):
         format: The version of the format of what follows.
         encoding: How the payload is to be read, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, else what changed since the row before.
-        seal: A checksum or a signature over all of this (see `stategraph.stores._rows.integrity`).
+        seal: A checksum or a signature over all of this (see `stategraph.stores._rows.encoder.Sealer`).
         pause: What the run waited for, if it did, as a str (see `stategraph.stores._codec.pauses`).
     """
 
@@ -150,7 +150,7 @@ class RunRecord(NamedTuple):
         cursor: str | None,
         *origin: Any,
     ) -> Summary:
-        """Return a checkpoint without its data; `origin` is how long it took, in how many attempts, and who saved it."""
+        """Return a checkpoint without its data; `origin` is how long it took, in how many attempts, and by whom."""
         took, attempts, owner = origin or (None, 1, None)
         return Summary(
             self.run_id,

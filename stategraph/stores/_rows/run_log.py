@@ -15,8 +15,7 @@ from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConfl
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.committer import Committer, Outcome
-from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
-from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Sealer
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch, of_newest
 from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy

@@ -21,8 +21,8 @@ from stategraph.stores._checks import RunFilter, Which, check_number, check_numb
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import fork, rollback
-from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
+from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
+from stategraph.stores._rows.keys import former_keys, signing_key
 from stategraph.stores._rows.loading import history, iter_history, load
 from stategraph.stores._rows.maintenance import prune, verify
 from stategraph.stores._rows.records import RunRecord
