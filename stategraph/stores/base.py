@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
 import attrs
 
@@ -36,13 +36,6 @@ __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "Signin
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
-
-
-class _OfStep(Protocol):
-    """A checkpoint, as far as retention looks at it."""
-
-    @property
-    def step(self) -> int: ...
 
 
 RETENTIONS = ("latest", "full", "windowed")
@@ -76,7 +69,7 @@ class RetentionPolicy:
         """Whether nothing that was saved is ever replaced."""
         return self.retention == "full"
 
-    def first_kept(self, checkpoints: Sequence[_OfStep]) -> int:
+    def first_kept(self, checkpoints: Sequence[Any]) -> int:
         """Return the place of the first of these checkpoints of a run, in order, that is kept."""
         most = self.max_checkpoints
         if most is None:

@@ -487,7 +487,7 @@ class TestTheWayOut:
 
     @pytest.mark.parametrize(
         ("column", "value"),
-        [("status", "'x'"), ("policy", "'x'"), ("parent", "5"), ("error", "'x'"), ("tip", "'x'"), ("graph", "x'00'")],
+        [("status", "'x'"), ("policy", "'x'"), ("parent", "5"), ("error", "'x'")],
     )
     def test_the_column_is_named(self, store, path, column, value):
         saved(store, 1)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from operator import is_
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
-from stategraph._values.frozen import is_settled
 from stategraph._values.provenance import Kind
-from stategraph.stores._codec.delta import Delta
 from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.testing.corpus import Order, is_same
@@ -153,17 +150,6 @@ def test_a_list_that_grew_weighs_its_new_items() -> None:
     assert all(1000 < len(row.payload) < 1040 for row in made[1:] if not row.is_snapshot)
     assert sum(row.is_snapshot for row in made) <= 2
     assert ROWS.state("a", chains(made)[-1])["log"] == messages
-
-
-def test_what_a_list_grew_by_is_not_walked_through() -> None:
-    """It is settled, as the list is: its bytes are made as fast as those of anything that is."""
-    (first,) = run_of({"log": [(1, [2])]})
-    second = attrs.evolve(first.set("log", [*first["log"], {"a": [3]}, (4, [5])]), step=2)
-
-    grown = Delta.between(first, second, {}).appended["log"]
-
-    assert is_settled(grown)
-    assert all(map(is_, grown, second["log"][1:]))
 
 
 @pytest.mark.parametrize(
@@ -325,12 +311,6 @@ def test_rows_of_another_history_are_refused() -> None:
     assert refused([*other[:3], *MADE[3:]])
 
 
-def test_each_prefix_is_a_step() -> None:
-    """Nothing else is refused."""
-    for number, state in enumerate(STATES, 1):
-        assert ROWS.state("a", MADE[:number]) == state
-
-
 @pytest.mark.parametrize("place", range(len(MADE)))
 def test_a_newer_format_is_refused(place: int) -> None:
     """It may be all right: the error says to update, not that something is damaged."""
@@ -362,37 +342,3 @@ def test_damage_is_not_copied() -> None:
 
 
 # --------------------------------------------------------------------------- signing
-
-
-class TestSigning:
-    """With a key, rows that somebody else made are found out as well."""
-
-    signing = CheckpointEncoder(Sealer(KEY))
-    signed = rows_of(STATES, signing)
-
-    def test_who_has_the_key_reads_them(self) -> None:
-        """Every step."""
-        for number, state in enumerate(STATES, 1):
-            assert self.signing.state("a", self.signed[:number]) == state
-
-    @pytest.mark.parametrize("key", [None, lambda: b"o" * 32, lambda: b"k" * 33])
-    def test_rows_of_another_key_are_refused(self, key: Any) -> None:
-        """Signed otherwise, or not at all; and signed ones where nobody signs."""
-        assert refused(rows_of(STATES, CheckpointEncoder(Sealer(key))), reader=self.signing)
-        assert refused(self.signed, reader=CheckpointEncoder(Sealer(key)))
-
-    def test_one_forged_row_is_enough(self) -> None:
-        """Wherever it stands."""
-        for place in range(len(MADE)):
-            assert refused([*self.signed[:place], MADE[place], *self.signed[place + 1 :]], reader=self.signing)
-
-    def test_the_key_is_asked_for_when_it_is_needed(self) -> None:
-        """So it may change its place, and stays out of objects that are printed."""
-        keys = [b"old" * 8]
-        rows = CheckpointEncoder(Sealer(lambda: keys[-1]))
-        made = rows_of(STATES, rows)
-        keys.append(b"new" * 8)
-
-        assert refused(made, reader=rows)
-        keys.append(b"old" * 8)
-        assert rows.state("a", made) == STATES[-1]

@@ -19,15 +19,13 @@ from stategraph.errors import (
     RunLostError,
     StepConflictError,
 )
-from stategraph.stores._rows import run_log as known
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
-from stategraph.testing.corpus import Order
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
-from tests.stores.inside import log_of, table_of
+from tests.stores.inside import table_of
 
 
 @pytest.fixture(params=[SqliteStore, DiskStore, postgres_at, redis_at])
@@ -144,18 +142,6 @@ def test_a_load_beside_a_save(store, other, monkeypatch):
     assert store.load("a").step == 2
 
 
-def test_an_object_that_changed_after_it_was_loaded(store, other):
-    """Is other data of a step that is saved."""
-    store.save(State({"order": Order(1, ["tea"])}, run_id="a", step=1))
-    state = other.load("a")
-    state["order"].items.append("milk")
-
-    with pytest.raises(StepConflictError):
-        other.save(attrs.evolve(state, status="failed"))
-
-    assert store.load("a")["order"].items == ["tea"]
-
-
 def test_keys_keep_their_order(store, other):
     """One that went and came back is the last, as in the State that was saved."""
     store.retain("a", Policy("full"))
@@ -228,21 +214,6 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
     assert pruned.checkpoints == 2 * 6
     assert [row.step for row in other.history("b")][-1] > 8
     assert store.prune().checkpoints > 0
-
-
-def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
-    """A run that was saved has its own in the store; one that was not keeps it until it is."""
-    monkeypatch.setattr(known, "_MOST_BASES", 5)
-    store.retain("waits", Policy("full"))
-    for number in range(50):
-        store.retain(f"run-{number}", Policy("windowed", window=2))
-        store.save(State(run_id=f"run-{number}", step=1))
-
-    assert len(log_of(store)._policies) == 1
-    for run_id, kept in (("run-0", 2), ("waits", 4)):
-        for step in range(2, 6):
-            store.save(State({"n": step}, run_id=run_id, step=step))
-        assert len(other.history(run_id)) == kept
 
 
 class TestNestedRunsOfARunThatWasDeleted:
@@ -367,16 +338,6 @@ class TestNestedRunsOfARunThatWasDeleted:
 
         assert other.load("a/#2/child")["new"] == "run"
 
-    def test_however_many_runs_were_saved_since(self, dead, other, monkeypatch):
-        """The newest States of runs are forgotten, but not which runs they were."""
-        monkeypatch.setattr(known, "_MOST_BASES", 5)
-        for number in range(10):
-            dead.save(State(run_id=f"run-{number}", step=1))
-        self.begun_anew(other)
-
-        with pytest.raises(StepConflictError, match="deleted"):
-            dead.save(nested(2))
-
 
 def nested(step, run_id="a/#2/child", status="active", **data):
     parent = ParentStep("a", step_of(run_id) - 1)
@@ -445,14 +406,6 @@ class TestARollbackThatFails:
 
         assert store.prune().runs == ()
         self.check_kept(other)
-
-
-def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, monkeypatch):
-    monkeypatch.setattr(known, "_MOST_REMEMBERED", 5)
-    for number in range(50):
-        store.retain(f"run-{number}", Policy("full"))
-
-    assert len(log_of(store)._policies) == 5
 
 
 class TestWhatIsReadWhileAnotherWrites:

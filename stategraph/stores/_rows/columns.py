@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from types import UnionType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import ormsgpack
 
@@ -13,26 +13,24 @@ from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores.base import RETENTIONS, RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
 _AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
+_AT_NUMBER = RunRecord._fields.index("number")
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
-def _types_of(record: type) -> list[tuple[type, ...]]:
-    """Return the types that each field of a record may have."""
-    hints = get_type_hints(record).values()
-    return [get_args(hint) if isinstance(hint, UnionType) else (get_origin(hint) or hint,) for hint in hints]
+def _types_of(hint: Any) -> tuple[type, ...]:
+    """Return the types that a field of a record may have."""
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
-_RUN_TYPES = _types_of(RunRecord)
-_TYPES_OF_RUNS = frozenset(product(*_RUN_TYPES))
-_TYPES_OF_ROWS = frozenset(product(*_types_of(CheckpointRecord)))
+_TYPES_OF_ROWS = frozenset(product(*map(_types_of, get_type_hints(CheckpointRecord).values())))
 
 
 class Columns:
@@ -79,19 +77,9 @@ class Columns:
                     fields[at] = read(fields[at])
         except _NOT_READ as wrong:
             raise _not_held(at, fields, store) from wrong
-        if tuple(map(type, fields)) not in _TYPES_OF_RUNS:
-            raise _not_held(
-                next(at for at, types in enumerate(_RUN_TYPES) if type(fields[at]) not in types), fields, store
-            )
-        run = tuple.__new__(RunRecord, fields)
-        if not _is_policy(run.policy):
-            raise _not_held(RunRecord._fields.index("policy"), fields, store)
-        return run
-
-
-def _is_policy(policy: RetentionPolicy) -> bool:
-    is_ttl = policy.ttl is None or type(policy.ttl) in (int, float)
-    return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, type(None))
+        if type(fields[_AT_NUMBER]) is not int:  # all else is sealed
+            raise _not_held(_AT_NUMBER, fields, store)
+        return tuple.__new__(RunRecord, fields)
 
 
 def _not_held(at: int, fields: Sequence[Any], store: object) -> CheckpointCorruptError:
