@@ -117,16 +117,6 @@ class TestBothDrivers:
         with pytest.raises(TypeError, match="a graph runs a State"):
             collect(graph_of(double), [{"n": 1}])
 
-    @pytest.mark.parametrize("workers", [0, -1, True, 1.5, None])
-    def test_a_number_of_workers_that_is_none_is_refused(self, collect, workers):
-        """At once, before anything runs."""
-        with pytest.raises(ConfigError, match="max_workers"):
-            collect(graph_of(double), numbers(1), max_workers=workers)
-
-    def test_no_states_give_no_results(self, collect):
-        """An empty batch is one."""
-        assert collect(graph_of(double), []) == []
-
 
 def under_way(store):
     """Return a graph whose second run waits in its node, and the two events of that."""

@@ -28,7 +28,6 @@ from stategraph import (
     StateGraph,
     StateGraphError,
     and_,
-    get_observer,
     not_,
     or_,
     register_checkpoint_store,
@@ -39,7 +38,7 @@ from stategraph._util.callables import problem_of
 from stategraph._values.registered_types import find_by_name
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import RUN, broken_first, make_graph, raises, returns
+from tests.scenarios import RUN, make_graph, raises, returns
 
 # --------------------------------------------------------------------------- what cannot answer at once
 
@@ -160,14 +159,6 @@ def test_a_signing_function_that_cannot_answer_at_once(tmp_path: Any) -> None:
     for function, problem in UNFIT.values():
         with pytest.raises(ConfigError, match=rf"checkpoint.options.sign_with: <a \w+ that is not shown>.*{problem}"):
             SqliteStore(tmp_path / "runs.db", sign_with=function)
-
-
-def test_an_observer_that_a_factory_makes_async() -> None:
-    """It is refused when it is asked for."""
-    register_observer("made-late", lambda: Observing(late))
-
-    with pytest.raises(ConfigError, match=r"observer 'made-late': .*on_event: it is async"):
-        get_observer("made-late")
 
 
 # --------------------------------------------------------------------------- how many arguments
@@ -308,12 +299,6 @@ def test_a_reducer_that_answers_later(later: Any) -> None:
     assert "reducers['n']: it returned a" in failure({"p": ParallelNode(branches, reducers={"n": later})})
 
 
-@pytest.mark.parametrize("name", ["inputs", "outputs"])
-def test_inputs_and_outputs_that_answer_later(later: Any, name: str) -> None:
-    """What they return is no mapping."""
-    assert f"its {name}: it returned a" in failure({"a": as_node(**{name: later})})
-
-
 def test_a_validator_of_answers_that_answers_later(later: Any) -> None:
     """The answer is not accepted."""
     graph = make_graph({"a": InterruptNode(None, "ok", validator=later), "b": returns({})}, store=MemoryStore())
@@ -340,20 +325,6 @@ def test_an_upgrade_that_answers_later(later: Any) -> None:
         kind.restore({"n": 1}, 1)
 
 
-def test_a_factory_that_answers_later(later: Any) -> None:
-    """What it returns is no store."""
-    register_checkpoint_store("made-later", later)
-
-    with pytest.raises(ConfigError, match="its factory returns a checkpoint store, and is no async"):
-        StateGraph(GraphConfig.from_dict({"name": "g", "checkpoint": {"store": "made-later"}}))
-
-
-def test_a_signing_function_that_answers_later(tmp_path: Any, later: Any) -> None:
-    """Nothing is signed with what it returns."""
-    with SqliteStore(tmp_path / "runs.db", sign_with=later) as store, pytest.raises(TypeError, match="sign_with: it"):
-        store.save(State(run_id=RUN))
-
-
 @pytest.mark.parametrize("driver", ["sync", "async"])
 def test_an_observer_that_answers_later(later: Any, driver: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is reported once, and the run goes on."""
@@ -365,43 +336,9 @@ def test_an_observer_that_answers_later(later: Any, driver: str, caplog: pytest.
     assert caplog.text.count("on_event: it returned a") == 1
 
 
-def test_an_observer_whose_wants_answers_later(later: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It hears nothing, and that is reported once."""
-    heard: list[Any] = []
-    make_graph({"a": returns({})}, store=MemoryStore(), observer=Observing(heard.append, later)).execute(State())
-
-    assert heard == []
-    assert caplog.text.count("wants: it returned a") == 1
-
-
 @pytest.mark.parametrize("observer", [Mock(), MagicMock()], ids=["Mock", "MagicMock"])
 def test_a_mock_observes(observer: Any) -> None:
     """As in the tests of many a program: whatever it answers, it hears everything."""
     make_graph({"a": returns({})}, store=MemoryStore(), observer=observer).execute(State())
 
     assert EventType.GRAPH_COMPLETE in [call.args[0].type for call in observer.on_event.call_args_list]
-
-
-def test_an_observer_that_answers_something_else_is_fine() -> None:
-    """What on_event returns is no matter, as long as nobody has to wait for it."""
-    heard: list[Any] = []
-
-    def on_event(event: Any) -> Any:
-        heard.append(event.type)
-        return heard
-
-    make_graph({"a": returns({})}, store=MemoryStore(), observer=Observing(on_event)).execute(State())
-
-    assert EventType.GRAPH_COMPLETE in heard
-
-
-def test_a_reducer_that_fails_is_asked_again_with_the_same_parts() -> None:
-    """Nothing of the late answer is kept: mended, the run goes on."""
-    reducer = broken_first(lambda values: values, TypeError("once"))
-    branches = {"a": returns({"n": 1}), "b": returns({"n": 2})}
-    node = ParallelNode(branches, reducers={"n": lambda a, b: reducer(a + b)})
-    graph = make_graph({"p": node, "end": returns({})}, store=MemoryStore())
-    with pytest.raises(ExecutionError):
-        graph.execute(State(run_id=RUN))
-
-    assert graph.resume(RUN)["n"] == 3

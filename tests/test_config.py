@@ -278,12 +278,6 @@ def test_values_that_do_not_go_together_are_refused(values: dict[str, Any], key:
         assert text in str(caught.value)
 
 
-def test_not_a_number_is_no_time() -> None:
-    """It is neither more nor less than anything."""
-    with pytest.raises(ConfigError, match="ttl"):
-        CheckpointConfig(ttl=float("nan"))
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -374,16 +368,6 @@ def test_to_dict_and_back_gives_an_equal_configuration(options: dict[str, Any]) 
     assert again.checkpoint.options == options
 
 
-def test_to_dict_gives_a_mapping_of_its_own() -> None:
-    """It can be changed, and the configuration stays as it is."""
-    values = CONFIG.to_dict()
-    assert values == FULL
-
-    values["checkpoint"]["interval"] = 99
-
-    assert CONFIG.checkpoint.interval == 2
-
-
 # --------------------------------------------------------------------------- merging
 
 
@@ -431,14 +415,6 @@ def test_merging_refuses_what_is_wrong(other: Any, key: str) -> None:
         CONFIG.merge(other)
 
     assert caught.value.key == key
-
-
-def test_merging_keeps_the_options_objects() -> None:
-    """They belong to the store, which knows what to do with them."""
-    policy = Policy(3)
-    config = GraphConfig("g", checkpoint=CheckpointConfig(options={"policy": policy}))
-
-    assert config.merge({"max_iterations": 3}).checkpoint.options["policy"] is policy
 
 
 # --------------------------------------------------------------------------- secrets

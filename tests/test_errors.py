@@ -201,15 +201,6 @@ def test_an_error_derives_from_ours_and_from_a_builtin(row: Any) -> None:
     } & {ValueError, LookupError, TypeError, RuntimeError}
 
 
-def test_checkpoint_errors_have_a_base_of_their_own() -> None:
-    """What a store raises is a CheckpointError."""
-    for cls in (
-        *(CheckpointNotFoundError, CheckpointSaveError, CheckpointCorruptError),
-        *(NotSerializableError, StepConflictError, FormatError),
-    ):
-        assert issubclass(cls, CheckpointError)
-
-
 def test_an_error_says_what_is_wrong_and_what_to_do(row: Any) -> None:
     """In its text; what it speaks of is in attributes."""
     error, _, attributes, text = row
@@ -236,29 +227,6 @@ def test_the_state_at_stake_is_pickled_too() -> None:
     error.state = STATE
 
     assert pickle.loads(pickle.dumps(error)).state == STATE
-
-
-@pytest.mark.parametrize("row", ERRORS, ids=lambda row: type(row[0]).__name__)
-def test_its_repr_shows_its_text(row: Any) -> None:
-    """As it does in a list of errors, in a group, and in a debugger."""
-    error = row[0]
-
-    assert repr(error) == f"{type(error).__name__}({str(error)!r})"
-
-
-@pytest.mark.parametrize("row", ERRORS, ids=lambda row: type(row[0]).__name__)
-def test_an_error_can_be_raised_caught_and_noted(row: Any) -> None:
-    """Values are compared by identity: two errors are never equal."""
-    error = row[0]
-
-    with pytest.raises(type(error)) as caught:
-        raise error
-    error.add_note("a note")
-
-    assert caught.value is error
-    assert hash(error) == hash(error)
-    assert error != pickle.loads(pickle.dumps(error))
-    del error.__notes__
 
 
 # --------------------------------------------------------------------------- short, whatever comes in

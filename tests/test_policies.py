@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -31,7 +29,6 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
-    Updates,
     register_type,
 )
 from stategraph.stores.memory import MemoryStore
@@ -147,13 +144,6 @@ class TestDelays:
         policy = RetryPolicy(max_attempts=9, initial_delay=0.5, backoff_multiplier=3, max_delay=10)
 
         assert [policy.delay_after(attempt, ValueError()) for attempt in range(1, 6)] == [0.5, 1.5, 4.5, 10, 10]
-
-    def test_the_last_attempt(self) -> None:
-        """There is none behind it."""
-        policy = RetryPolicy(max_attempts=2)
-
-        assert policy.delay_after(1, ValueError()) == 1
-        assert policy.delay_after(2, ValueError()) is None
 
     @pytest.mark.parametrize(
         ("options", "delay"),
@@ -290,27 +280,6 @@ class TestRetries:
         assert "attempts" not in str(caught.value)
         assert len(node.contexts) == 1
 
-    def test_a_graph_misuse(self, store: MemoryStore) -> None:
-        """A coroutine that nobody foresaw on a running loop is neither tried again nor handled."""
-        calls: list[int] = []
-
-        def node(state: State) -> Any:
-            calls.append(1)
-            return as_async(trace("a"))(state)
-
-        graph = make_graph(
-            {"a": node, "b": trace("b")},
-            store=store,
-            policies={"a": {"retry": AT_ONCE, "on_error": "b"}},
-        )
-
-        async def main() -> None:
-            with pytest.raises(AsyncNodeError, match="aexecute"):
-                graph.execute(State(run_id=RUN))
-
-        asyncio.run(main())
-        assert calls == [1]
-
     def test_the_cancel_event(self, driver: Any, store: MemoryStore) -> None:
         """Set during the wait, it ends it; the run is active and goes on with the same step."""
         cancel = threading.Event()
@@ -353,18 +322,6 @@ class TestRetries:
                 await tasks[0]
 
         asyncio.run(main())
-        assert store.load(RUN).status is RunStatus.ACTIVE
-
-    def test_ctrl_c(self, store: MemoryStore) -> None:
-        """As anywhere else: it passes through, and the run is saved as active."""
-
-        def node(state: State) -> Any:
-            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
-            raise ValueError
-
-        with pytest.raises(KeyboardInterrupt):
-            run(call_sync, one_node(node, store, retry=NEVER_AGAIN))
-
         assert store.load(RUN).status is RunStatus.ACTIVE
 
     @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
@@ -548,21 +505,6 @@ class TestTimeouts:
 
         assert done == ["cleaned up"]
 
-    def test_enough_time(self, driver: Any, store: MemoryStore) -> None:
-        """Nothing happens, however much it is."""
-        nodes = {"a": trace("a"), "b": as_async(trace("b")), "c": trace("c")}
-        limits: dict[str, dict[str, Any]] = {"a": {"timeout": 1e300}, "b": {"timeout": 1e300}, "c": {"timeout": 10}}
-
-        assert run(driver, make_graph(nodes, store=store, policies=limits))["trace"] == ["a", "b", "c"]
-
-    @pytest.mark.parametrize("error", [ValueError("mine"), TimeoutError("mine")])
-    def test_an_error_of_the_node(self, driver: Any, store: MemoryStore, error: Exception) -> None:
-        """It is the cause as ever."""
-        with pytest.raises(ExecutionError) as caught:
-            run(driver, one_node(raises(error), store, timeout=10))
-
-        assert caught.value.__cause__ is error
-
     def test_each_attempt_has_its_own(self, driver: Any, store: MemoryStore) -> None:
         """A timeout is a failure like others, and is tried again."""
         attempts: list[int] = []
@@ -573,12 +515,6 @@ class TestTimeouts:
 
         assert run(driver, one_node(node, store, timeout=TIME_TO_WORK, retry=AT_ONCE))["done"] is True
         assert attempts == [1, 2, 3]
-
-    def test_a_wait_for_another_attempt_is_not_limited(self, driver: Any, store: MemoryStore) -> None:
-        """The timeout is that of an attempt."""
-        policy = RetryPolicy(initial_delay=1.1 * TIME_TO_WORK)
-
-        assert run(driver, one_node(Failing(1), store, timeout=TIME_TO_WORK, retry=policy))["done"] is True
 
     @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])
     def test_the_inner_one_is_shorter(self, driver: Any, store: MemoryStore, gate: Gate, node: Any) -> None:
@@ -624,46 +560,11 @@ class TestTimeouts:
         with pytest.raises(RunCancelledError):
             driver(graph, "resume", RUN, cancel=cancel)
 
-    def test_the_call_has_less_time(self, driver: Any, store: MemoryStore) -> None:
-        """Then it is the call that is cut off, and the run stays active."""
-        with pytest.raises(RunCancelledError) as caught:
-            run(driver, one_node(forever, store, timeout=20, retry=AT_ONCE, on_error="b"), timeout=SOON)
-
-        assert type(caught.value.__cause__) is TimeoutError
-        assert store.load(RUN).status is RunStatus.ACTIVE
-
-    def test_a_task_that_is_cancelled(self, store: MemoryStore, gate: Gate) -> None:
-        """A sync node that has time left finishes first, and counts."""
-
-        async def main() -> None:
-            def node(state: State) -> Any:
-                loop.call_soon_threadsafe(task.cancel)
-                loop.call_soon_threadsafe(loop.call_later, 0.01, gate.opened.set)
-                return gate.wait()
-
-            loop = asyncio.get_running_loop()
-            task = asyncio.create_task(one_node(node, store, timeout=20).aexecute(State(run_id=RUN)))
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        asyncio.run(main())
-        assert (store.load(RUN)["late"], store.load(RUN).status) == (True, RunStatus.ACTIVE)
-
     @pytest.mark.parametrize("timeout", [0, -1, "1", True, float("inf"), float("nan"), 10**400])
     def test_what_is_not_allowed(self, store: MemoryStore, timeout: Any) -> None:
         """ConfigError names it."""
         with pytest.raises(ConfigError, match="timeout"):
             one_node(trace("a"), store, timeout=timeout)
-
-
-def test_an_async_generator_with_a_context(driver: Any, store: MemoryStore) -> None:
-    """It is called like any other."""
-
-    async def node(state: State, context: NodeContext) -> Any:
-        yield "chunk"
-        yield Updates({"attempt": context.attempt})
-
-    assert run(driver, one_node(node, store))["attempt"] == 1
 
 
 # --------------------------------------------------------------------------- handlers
@@ -690,10 +591,6 @@ class TestHandlers:
         assert (final["trace"], final["error"], final.step) == (["handler", "end"], ERROR, 3)
         assert (final.status, final.error) == (RunStatus.COMPLETED, None)
 
-    def test_a_success_does_not(self, driver: Any, store: MemoryStore) -> None:
-        """The edges decide."""
-        assert run(driver, handled(trace("a"), store))["trace"] == ["a", "b", "end"]
-
     @pytest.mark.parametrize("more", [{}, {"timeout": 20}], ids=["plain", "visited"])
     def test_a_crash_in_between(self, driver: Any, store: MemoryStore, more: Any) -> None:
         """The run goes on at the handler, not along the edges."""
@@ -713,19 +610,6 @@ class TestHandlers:
 
         assert len(node.contexts) == 3
         assert final["error"] == {**ERROR, "message": "no luck (after 3 attempts)"}
-
-    def test_out_of_an_exit_point(self, driver: Any, store: MemoryStore) -> None:
-        """A failure there does not complete the run."""
-        graph = make_graph(
-            {"a": raises(ValueError("no luck")), "handler": trace("handler")},
-            [],
-            store=store,
-            exits=["a", "handler"],
-            policies={"a": {"on_error": "handler"}},
-        )
-
-        assert run(driver, graph)["trace"] == ["handler"]
-        assert [state.checkpoint_node for state in graph.stream(State())] == ["a", "handler"]
 
     def test_a_person_handles_it(self, driver: Any, store: MemoryStore) -> None:
         """The run pauses with the error to be seen, and goes on with the answer."""
@@ -758,10 +642,6 @@ class TestHandlers:
         with pytest.raises(GraphError, match=r"'a' goes to 'nobody' on error, which is not there"):
             one_node(trace("a"), store, on_error="nobody").validate()
 
-    def test_it_is_part_of_the_structure(self, store: MemoryStore) -> None:
-        """A graph with another handler is another graph."""
-        assert one_node(trace("a"), store, on_error="b").fingerprint != one_node(trace("a"), store).fingerprint
-
     @pytest.mark.parametrize("handler", [5, ["b"]])
     def test_what_is_not_allowed(self, store: MemoryStore, handler: Any) -> None:
         """ConfigError names it."""
@@ -775,13 +655,6 @@ class TestHandlers:
             store = WatchedStore(MemoryStore(), fails_always("save", OSError("disk full")))
             with pytest.raises(CheckpointSaveError, match="disk full"):
                 run(driver, handled(first, store, more={"retry": AT_ONCE}))
-
-    def test_a_cancellation(self, driver: Any, store: MemoryStore) -> None:
-        """It is none either."""
-        cancel = threading.Event()
-        cancel.set()
-        with pytest.raises(RunCancelledError):
-            run(driver, handled(trace("a"), store, more={"retry": AT_ONCE}), cancel=cancel)
 
     def test_a_handler_that_fails(self, memory_scene: Scene) -> None:
         """That ends the run, with its own error."""
@@ -852,15 +725,3 @@ def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolic
     assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
     assert caught.value.state.status is RunStatus.FAILED
     assert "away" in caught.value.state.error.message
-
-
-def test_a_retry_with_values_that_cannot_be_copied() -> None:
-    """They are taken as they are: nothing of such a run is saved."""
-    seen: list[Any] = []
-    graph = make_graph(
-        {"a": failing_at(1, seen=seen)}, store=MemoryStore(), interval=0, policies={"a": {"retry": AT_ONCE}}
-    )
-
-    graph.execute(State({"tally": Tally([1]), "lock": threading.Lock()}))
-
-    assert seen == [[1], [1]]

@@ -43,11 +43,6 @@ def test_the_command_line_sees_the_run_that_died_and_goes_on_with_it(tmp_path):
     assert resumed.out.splitlines() == [*second, "review-42  completed  step 5"]
 
 
-def test_no_block_of_code_is_left_out():
-    """The one Python block is the program that runs above."""
-    assert len(blocks(README, "python")) == 1
-
-
 def test_its_commands_are_there():
     """Every target of make, and every extra that it installs."""
     targets = re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), re.MULTILINE)

@@ -117,17 +117,6 @@ def test_the_same_options_give_the_same_object(name: str) -> None:
     assert (store.size, store.where) == (2, "there")
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, "1"), (None, "None"), (True, "True"), ([1], "[1]")], ids=repr)
-def test_options_of_other_types_are_other_options(name: str, one: Any, other: Any) -> None:
-    """A number is not its text."""
-    register_checkpoint_store(name, Closable)
-
-    store = get_checkpoint_store(name, size=one)
-
-    assert get_checkpoint_store(name, size=other) is not store
-    assert get_checkpoint_store(name, size=one) is store
-
-
 def test_options_that_cannot_be_hashed_are_fine(name: str) -> None:
     """Options come from files: lists and tables are common."""
     register_checkpoint_store(name, Closable)
@@ -163,20 +152,6 @@ def test_options_are_compared_by_what_they_are(name: str) -> None:
     assert get_checkpoint_store(name, where=Secret("b"), size=[Secret("a")]) is not store
     assert get_checkpoint_store(name, where=Secret("a"), size=[Secret("b")]) is not store
     assert get_checkpoint_store(name, where=Secret("a"), size=[Secret("a")]) is store
-
-
-def test_an_option_that_is_gone_is_not_taken_for_another_one(name: str) -> None:
-    """Even where it stood at the same place in memory, as the functions of a loop do."""
-
-    class Forgetful(Closable):
-        def __init__(self, make: Callable[[], str]) -> None:
-            super().__init__(where=make())
-
-    register_checkpoint_store(name, Forgetful)
-
-    found = [get_checkpoint_store(name, make=lambda number=number: f"place {number}").where for number in range(20)]  # type: ignore[attr-defined]
-
-    assert found == [f"place {number}" for number in range(20)]
 
 
 def test_stores_that_are_closed_are_let_go(name: str) -> None:
@@ -338,14 +313,6 @@ def test_wrong_options_are_refused(get: Get, thing: str, options: dict[str, Any]
     """The error says which ones there are."""
     with pytest.raises(ConfigError, match=text):
         get(thing, **options)
-
-
-def test_wrong_options_of_an_observer_are_not_those_of_a_checkpoint() -> None:
-    """The key of the error leads to the place that is wrong."""
-    with pytest.raises(ConfigError) as caught:
-        get_observer("structlog", lvl="info")
-
-    assert "checkpoint" not in caught.value.key
 
 
 def test_an_error_inside_a_factory_is_its_own(name: str) -> None:

@@ -74,16 +74,6 @@ class TestTurnsAndSweeps:
         assert recovered.error is None
         assert any_play.store.load(RUN)["trace"] == ["x", "b"]
 
-    @pytest.mark.parametrize("how", [{"migrate": ["b"]}, {"allow_changed": 1}], ids=str)
-    def test_what_is_not_allowed(self, memory_play: Scene, how: dict[str, Any]) -> None:
-        """It is refused before anything is read."""
-        graph = make_graph(traces("ab"), store=memory_play.store, preserve=True)
-
-        with pytest.raises(TypeError, match=next(iter(how))):
-            memory_play.call(graph, "turn", RUN, {}, **how)
-        with pytest.raises(TypeError, match=next(iter(how))):
-            swept(memory_play, graph, **how)
-
 
 class TestRemoved:
     """A graph says once where runs go on from that stand at a node which was removed."""
@@ -182,12 +172,6 @@ class TestRemoved:
 
         with pytest.raises(GraphError, match=r"stands_at.*'nowhere'"):
             graph.validate()
-
-    @pytest.mark.parametrize("removed", [["ask"], {"ask": 1}, {1: "a"}], ids=repr)
-    def test_no_mapping(self, memory_play: Scene, removed: Any) -> None:
-        """It is refused."""
-        with pytest.raises(TypeError, match="stands_at"):
-            make_graph(traces("ab"), store=memory_play.store).stands_at(removed)
 
 
 class TestMigrate:
@@ -424,12 +408,6 @@ class TestMigrate:
         with pytest.raises(GraphMismatchError, match=r"'nowhere'.*a, x, c"):
             any_play.resume(make_graph(traces("axc"), store=any_play.store), migrate={"b": "nowhere"})
         assert any_play.store.load(RUN).status is RunStatus.FAILED
-
-    @pytest.mark.parametrize("migrate", [["b"], "b", 1, {"a": 1}, {1: "a"}])
-    def test_no_mapping(self, memory_play: Scene, migrate: Any) -> None:
-        """It is refused before anything is read."""
-        with pytest.raises(TypeError, match="migrate"):
-            memory_play.resume(make_graph(traces("ab"), store=memory_play.store), migrate=migrate)
 
     def test_with_updates(self, play: Scene) -> None:
         """Parts that were made of other data are not used."""

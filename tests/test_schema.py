@@ -35,7 +35,6 @@ from stategraph import (
     MapNode,
     NodeContext,
     ParallelNode,
-    RecomputeError,
     RetryPolicy,
     RunStatus,
     SchemaError,
@@ -170,19 +169,6 @@ def failure(call: Call, graph: StateGraph, data: Mapping[str, Any] | None = None
     with pytest.raises(ExecutionError) as caught:
         execute(call, graph, data)
     return caught.value
-
-
-def test_the_page_about_it_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its example runs, and prints what it says."""
-    page = Path(__file__).parent.parent / "docs" / "typed-states.md"
-    if not page.is_file():
-        pytest.skip("this is not the repository")
-    example = re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0]
-    names: dict[str, Any] = {"__name__": "typed_states"}
-
-    exec(compile(example, str(page), "exec", dont_inherit=True), names)
-
-    assert f"# {capsys.readouterr().out.strip()}" in example
 
 
 # --------------------------------------------------------------------------- which classes
@@ -385,12 +371,6 @@ def test_only_what_changed_is_checked(call: Call, store: CheckpointStore) -> Non
         call(graph, "execute", store.load(RUN))
 
 
-def test_other_results_are_errors_as_ever(call: Call) -> None:
-    """A schema does not hide them."""
-    assert "it returned None" in str(failure(call, make({"a": returning(None)})))
-    assert "it returned a State of run 'x'" in str(failure(call, make({"a": returning(State({"z": 1}, run_id="x"))})))
-
-
 def test_a_bad_result_is_not_tried_again_but_handled(call: Call) -> None:
     """As other bad results are; the handler finds the error under the key "error", which is a field then."""
 
@@ -514,19 +494,6 @@ def test_whatever_is_callable_may_take_an_object(node: Any, note: str, call: Cal
     assert execute(call, make({"a": node}))["note"] == note
 
 
-def test_a_class_that_is_local_to_a_function_is_recognised(call: Call) -> None:
-    """By its name, where nothing else can be told."""
-
-    @dataclasses.dataclass
-    class Local:
-        a: int = 0
-
-    def node(local: Local) -> dict[str, Any]:
-        return {"a": local.a + 1}
-
-    assert execute(call, make({"a": node}, Local), {"a": 1})["a"] == 2
-
-
 def test_a_node_without_the_annotation_gets_the_state(call: Call) -> None:
     """As in any graph; it may return an object."""
 
@@ -587,23 +554,6 @@ def test_changes_within_an_object_are_not_lost(call: Call, store: CheckpointStor
 
     assert dict(final) == {"id": "1", "address": Address("c", ["x"]), "total": 7.0, "items": [Item("a")]}
     assert dict(store.load(RUN)) == dict(final)
-
-
-def test_1_and_true_are_different_changes(call: Call) -> None:
-    """They are equal, but not the same."""
-
-    @dataclasses.dataclass
-    class Loose:
-        a: Any = None
-        b: Any = None
-
-    def node(loose: Loose) -> Loose:
-        return dataclasses.replace(loose, a=True, b=[1.0])
-
-    final = execute(call, make({"a": node}, Loose), {"a": 1, "b": [1]})
-
-    assert final["a"] is True
-    assert type(final["b"][0]) is float
 
 
 def test_a_default_that_nobody_changed_is_no_update(call: Call) -> None:
@@ -689,13 +639,6 @@ def test_branches_may_take_and_return_objects(processes: bool, call: Call) -> No
     assert dict(final) == {"id": "1", "total": 3.0, "note": "1", "status": Status.PAID}
 
 
-def test_async_branches_may_take_objects(call: Call) -> None:
-    """With a context, too."""
-    final = execute(call, make({"a": ParallelNode({"x": takes_async, "y": branch_total})}))
-
-    assert (final["note"], final["total"]) == ("1 1", 3.0)
-
-
 def test_a_branch_that_does_not_fit_is_done_again(call: Call) -> None:
     """It is not kept as finished; the others are."""
     total: list[Any] = [1, "wrong"]
@@ -771,13 +714,6 @@ def test_answers_are_checked(call: Call) -> None:
 
     assert graph.store.load(RUN).status is RunStatus.PAUSED
     assert call(graph, "resume", RUN, {"status": "paid"})["status"] is Status.PAID
-
-
-def test_a_node_that_pauses_from_inside_is_not_checked(call: Call) -> None:
-    """What it has changed is discarded anyway."""
-    graph = make({"a": lambda state: {} if "note" in state else state.set("x", 1).paused("why", response_param="note")})
-    assert execute(call, graph).status is RunStatus.PAUSED
-    assert call(graph, "resume", RUN, {"note": "n"})["note"] == "n"
 
 
 # --------------------------------------------------------------------------- graphs within graphs
@@ -1123,38 +1059,3 @@ def test_the_state_of_a_graph_within_is_checked(as_item: bool, call: Call, store
     final = call(before, "resume", RUN)
     assert final.status is RunStatus.COMPLETED
     assert (final["made"] == [{"spent": 7}]) if as_item else (final["spent"] == 7)
-
-
-def test_keys_that_are_not_saved_are_checked_when_they_are_made_again(call: Call, store: CheckpointStore) -> None:
-    """What is saved is checked without them."""
-    spent: list[Any] = [{"all": 7}, "much", 7]
-    nodes = {
-        "x": returning({"okay": True}),
-        "a": lambda state: {"spent": spent.pop()},
-        "b": broken_first(returning({}), OSError("away")),
-    }
-    before, after = (make(nodes, schema, store=store, persist=["okay"]) for schema in (Before, After))
-    failure(call, before, {})
-
-    with pytest.raises(RecomputeError, match="'spent' of After: expected dict"):
-        call(after, "resume", RUN)
-    assert call(after, "resume", RUN)["spent"] == {"all": 7}
-
-
-def test_the_same_schema_refuses_nothing(call: Call, store: CheckpointStore) -> None:
-    """What it took once it takes again: a run that is resumed ends as one that is not."""
-    left = [OSError("away")]
-
-    def node(state: State) -> dict[str, Any]:
-        if left:
-            raise left.pop()
-        return {}
-
-    data = {"id": "1", "total": 1, "items": [{"name": "a"}], "status": "paid", "address": {"city": "x"}}
-    for schema in SCHEMAS:
-        left[:] = [OSError("away")]
-        graph = make({"a": returning({"note": "n"}), "b": node}, schema, store=store)
-        failure(call, graph, data)
-        saved = store.load(RUN)
-        assert dict(call(graph, "resume", RUN)) == dict(saved)
-        store.delete(RUN)

@@ -3,7 +3,6 @@
 import enum
 from functools import partial
 
-import attrs
 import pytest
 
 from stategraph import (
@@ -16,12 +15,10 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
-    UnknownNameError,
     UnknownNodeError,
     get_observer,
 )
 from stategraph.stores import DiskStore, MemoryStore, SqliteStore
-from tests.scenarios import RUN
 
 
 class Verdict(enum.Enum):
@@ -88,22 +85,6 @@ class TestByName:
         assert GraphConfig.from_dict(graph.config.to_dict()) == graph.config
         graph.store.close()
 
-    def test_a_run_is_gone_on_with(self, tmp_path):
-        """As with the full config."""
-        for fails in (True, False):
-            graph = StateGraph("short", store=tmp_path / "runs.db", observer="noop")
-            graph.add_sequence(first, second)
-            graph.add_node("fails", partial(lambda state, fails: {"x": 1 // (not fails)}, fails=fails))
-            graph.add_edge("second", "fails")
-            graph.set_entry_point("first")
-            graph.set_exit_point("fails")
-            if fails:
-                with pytest.raises(ExecutionError):
-                    graph.run(State(run_id=RUN))
-            else:
-                assert graph.run(State(run_id=RUN))["n"] == 1
-        graph.store.close()
-
     def test_a_store_that_is_there(self):
         """It saves every step, too: it was given to be used."""
         store = MemoryStore()
@@ -138,17 +119,6 @@ class TestByName:
         assert graph.observer is get_observer("structlog")
         graph.store.close()
 
-    @pytest.mark.parametrize(
-        ("how", "changed"), [({"observer": "noop"}, {}), ({"preserve": False}, {"preserve": False})]
-    )
-    def test_one_beside_a_config(self, tmp_path, how, changed):
-        """It replaces its own field alone."""
-        kept = CheckpointConfig("sqlite", 5, True, options={"path": str(tmp_path / "runs.db")})
-        graph = StateGraph(GraphConfig("short", "structlog", checkpoint=kept), **how)
-
-        assert graph.config.checkpoint == attrs.evolve(kept, **changed)
-        graph.store.close()
-
     def test_a_place_beside_a_config(self, tmp_path):
         """It replaces the store and its place; an interval and other options stay."""
         options = {"path": str(tmp_path / "runs.db"), "compress": True}
@@ -158,16 +128,6 @@ class TestByName:
         assert graph.config.checkpoint.options == {**options, "path": str(tmp_path / "others.db")}
         assert graph.config.checkpoint.interval == 3
         graph.store.close()
-
-    def test_memory_beside_a_config(self, tmp_path):
-        """A test replaces the store of a configuration, and each step is saved."""
-        config = GraphConfig(
-            "short", checkpoint=CheckpointConfig("sqlite", options={"path": str(tmp_path / "runs.db")})
-        )
-        graph = StateGraph(config, store="memory")
-
-        assert isinstance(graph.store, MemoryStore)
-        assert graph.config.checkpoint.interval == 1
 
     def test_nothing_is_logged_by_default(self, capfd):
         """Errors are raised all the same."""
@@ -179,17 +139,6 @@ class TestByName:
         with pytest.raises(ExecutionError, match="division"):
             graph.execute(State())
         assert capfd.readouterr().err == ""
-
-    @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-    def test_a_name_that_is_none(self, name):
-        """The error is that of GraphConfig."""
-        with pytest.raises(ConfigError, match="name"):
-            StateGraph(name)
-
-    def test_an_observer_that_is_not_there(self):
-        """The error lists those that are."""
-        with pytest.raises(UnknownNameError, match="noop"):
-            StateGraph("short", observer="nop")
 
 
 # --------------------------------------------------------------------------- several nodes in a row
@@ -209,13 +158,6 @@ class TestSequences:
         graph.add_sequence("first", "third", lambda_named("fourth"), "second")
 
         assert ways_of(graph) == [("first", "third"), ("third", "fourth"), ("fourth", "second")]
-
-    @pytest.mark.parametrize("nodes", [(), ("first",)])
-    def test_of_one_or_none(self, graph, nodes):
-        """There is nothing to lead to."""
-        graph.add_sequence(*nodes)
-
-        assert graph.edges == ()
 
     def test_a_name_that_is_not_there(self, graph):
         """As an edge to it."""
@@ -310,13 +252,6 @@ class TestRoutes:
         with pytest.raises(ExecutionError, match=r"cannot be left.* no way for .*; it has ways for 'second', 'third'"):
             graph.execute(State())
 
-    def test_a_function_that_raises(self, graph):
-        """The run fails at the node that is to be left."""
-        graph.add_route("first", lambda state: state["absent"], ["second", "third"])
-
-        with pytest.raises(ExecutionError, match=r"cannot be left.*KeyError"):
-            graph.execute(State())
-
     @pytest.mark.parametrize("targets", [[], {}, "second", None, 5], ids=repr)
     def test_targets_that_are_none(self, graph, targets):
         """Nothing has been added."""
@@ -330,15 +265,6 @@ class TestRoutes:
         with pytest.raises(UnknownNodeError):
             graph.add_route("first", lambda state: "second", targets)
         assert graph.edges == ()
-
-    async def later(self, state):
-        """Answer nobody at once."""
-
-    @pytest.mark.parametrize("function", ["second", None, later, lambda: "second"], ids=lambda one: type(one).__name__)
-    def test_a_function_that_cannot_be_asked(self, graph, function):
-        """As a predicate."""
-        with pytest.raises(GraphError, match="a route asks a sync function of a State"):
-            graph.add_route("first", function, ["second"])
 
     def test_the_same_once_more(self, graph):
         """It is there already."""
@@ -425,9 +351,3 @@ def test_a_decorator_with_policies():
         graph.node(retries=3)(end)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="timeout"):
         graph.node("other", timeout=-1)(end)
-
-
-def test_the_full_config_stays():
-    """What is said in short can be said at length."""
-    checkpoint = CheckpointConfig(interval=1)
-    assert StateGraph("short", store=MemoryStore()).config == GraphConfig("short", checkpoint=checkpoint)

@@ -198,12 +198,6 @@ def test_remove_leaves_out_one_key(state: State) -> None:
     assert "topic" in state
 
 
-def test_remove_of_an_absent_key_is_a_key_error(state: State) -> None:
-    """Nobody removes what is not there without hearing of it."""
-    with pytest.raises(KeyError, match="nothing"):
-        state.remove("nothing")
-
-
 def test_a_clone_is_equal_and_another_object(state: State) -> None:
     """It shares every value."""
     clone = state.clone()
@@ -212,11 +206,6 @@ def test_a_clone_is_equal_and_another_object(state: State) -> None:
     assert clone is not state
     assert clone["orders"] is state["orders"]
     assert provenance_of(clone) == PROVENANCE
-
-
-def test_update_without_changes_is_an_equal_state(state: State) -> None:
-    """No update is an update too."""
-    assert state.update() == state.update({}) == state.update(None) == state
 
 
 def test_set_checkpoint_node_records_node_and_time(state: State) -> None:
@@ -306,11 +295,6 @@ def test_states_that_differ_in_one_thing_differ(state: State, changes: dict[str,
     assert attrs.evolve(state, **changes) != state
 
 
-def test_a_state_is_no_dict(state: State) -> None:
-    """A mapping with the same data is not equal: it has no provenance."""
-    assert state != dict(state)
-
-
 # --------------------------------------------------------------------------- repr
 
 
@@ -332,12 +316,6 @@ def test_a_repr_names_run_step_and_node(state: State) -> None:
 
 
 # --------------------------------------------------------------------------- copying
-
-
-def test_copies_of_an_immutable_value_are_the_value_itself(state: State) -> None:
-    """There is nothing that a copy could protect."""
-    assert copy.copy(state) is state
-    assert copy.deepcopy(state) is state
 
 
 def test_a_deepcopy_copies_what_may_change() -> None:
@@ -471,28 +449,6 @@ def test_an_observer_hears_only_what_it_wants() -> None:
     State(observer=observer).set("a", 1).clone()
 
     assert [event.type for event in observer.events] == [EventType.STATE_CLONE]
-
-
-def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It is reported once."""
-
-    class Broken(Observer):
-        def on_event(self, event: Event) -> None:
-            raise ValueError("broken")
-
-    state = State({"a": 1}, observer=Broken()).set("a", 2).clone()
-
-    assert state["a"] == 2
-    assert len(caplog.records) == 1
-
-
-def test_an_event_of_a_state_that_a_graph_ran_names_the_graph() -> None:
-    """So that a log tells where it came from."""
-    observer = Recorder()
-
-    State(graph="review", observer=observer).set("a", 1)
-
-    assert {event.source for event in observer.events} == {"review"}
 
 
 # --------------------------------------------------------------------------- as JSON

@@ -19,14 +19,10 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     InterruptNode,
-    MapNode,
-    MultiObserver,
     ParallelNode,
-    RetryPolicy,
     State,
     StateGraph,
     get_checkpoint_store,
-    register_observer,
 )
 from stategraph._values.progress import Pause
 from stategraph.errors import (
@@ -36,12 +32,11 @@ from stategraph.errors import (
     GraphError,
     StepConflictError,
 )
-from stategraph.observers.registry import get_observer
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.serializers import Serializer, register_serializer
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import make_graph, raises, trace
+from tests.scenarios import make_graph, trace
 
 KEY = b"0123456789abcdef"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -106,36 +101,6 @@ class TestKeys:
 def test_a_wrong_key_of_an_interrupt(keys: tuple[Any, Any], name: str) -> None:
     with pytest.raises(TypeError, match=rf"^{name}: .* is not allowed; the key of "):
         InterruptNode(*keys)
-
-
-@pytest.mark.parametrize("wrong", [object(), 5, None])
-def test_what_is_no_observer(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^observer: .*on_event"):
-        MultiObserver(wrong)
-
-
-def test_a_factory_of_no_observer() -> None:
-    register_observer("of-nothing", lambda: 5)  # type: ignore[arg-type, return-value]
-
-    with pytest.raises(ConfigError, match="its factory returns an observer"):
-        get_observer("of-nothing")
-
-
-def test_a_retry_on_that_is_async() -> None:
-    async def decide(error: Exception) -> bool:
-        return True
-
-    graph = StateGraph(GraphConfig("retries"), store=MemoryStore())
-    graph.add_node("fails", raises(ValueError()), retry=RetryPolicy(retry_on=lambda error: decide(error)))  # noqa: PLW0108 - as users write it
-    graph.set_entry_point("fails")
-    graph.set_exit_point("fails")
-
-    with pytest.raises(ExecutionError) as caught:
-        graph.execute(State())
-
-    (note,) = caught.value.__cause__.__notes__  # type: ignore[union-attr]
-    assert note.startswith("It was not tried again: retry_on raised TypeError: it returned a coroutine")
-    assert note.endswith(": a sync function does that calls no async or generator function")
 
 
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
@@ -240,16 +205,6 @@ class TestOfSignedStores:
             opened(verify_with=[_key])
 
 
-@pytest.mark.parametrize("name", ["sqlite", "disk"])
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "alone, and no URL")],
-)
-def test_what_is_no_path(name: str, path: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        get_checkpoint_store(name, path=path)
-
-
 @pytest.mark.parametrize("folder", ["C:\\Users", "C:\\Data"])
 def test_a_path_of_windows_in_double_quotes(folder: str, tmp_path: Path) -> None:
     """The error of the reader of TOML says nothing that helps."""
@@ -258,12 +213,6 @@ def test_a_path_of_windows_in_double_quotes(folder: str, tmp_path: Path) -> None
 
     with pytest.raises(ConfigError, match=r"line 3.*in 'single quotes'"):
         GraphConfig.from_file(file)
-
-
-@pytest.mark.parametrize("wrong", ["yes", 1, None])
-def test_read_only_is_true_or_false(wrong: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^checkpoint.options.read_only: "):
-        get_checkpoint_store("sqlite", path=str(tmp_path / "runs.db"), read_only=wrong)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
@@ -342,17 +291,6 @@ class TestOfNodes:
         with pytest.raises(GraphError, match=r"node 'a' takes an Order, and gets a State: .*schema=Order"):
             make_graph({"a": node}, store=MemoryStore()).execute(State())
 
-    def test_on_error_without_a_field_for_it(self) -> None:
-        graph = StateGraph(GraphConfig(name="g", observer="noop"), schema=Order)
-        graph.add_node("a", lambda _: {}, on_error="b")
-        graph.add_node("b", lambda _: {})
-        graph.set_entry_point("a")
-        graph.set_exit_point("a")
-        graph.set_exit_point("b")
-
-        with pytest.raises(GraphError, match=r"this field in Order: error: dict\[str, str\] \| None = None"):
-            graph.execute(State())
-
     def test_a_reducer_that_raises(self) -> None:
         node = ParallelNode(
             {"x": lambda _: {"k": 1}, "y": lambda _: {"k": "b"}}, reducers={"k": lambda one, other: one + other}
@@ -364,12 +302,6 @@ class TestOfNodes:
         assert caught.value.__cause__.__notes__ == [  # type: ignore[union-attr]
             "in reducers['k'], with the value of branch 'y' as the second"
         ]
-
-    def test_an_item_that_pauses(self) -> None:
-        node = MapNode(lambda _: State().paused("asks"), "items", "results")
-
-        with pytest.raises(ExecutionError, match="an item cannot pause the run"):
-            make_graph({"a": node}, store=MemoryStore()).execute(State({"items": [1]}))
 
 
 def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
@@ -384,11 +316,6 @@ def test_an_answer_that_is_missing_is_said_before_what_is_asked() -> None:
     error = AnswerError("r", Pause("waits for an answer", "ask", [*range(100)], "ok", NOON), "no answer is given")
 
     assert str(error).startswith("run 'r': no answer is given; it waits at node 'ask' for an answer under 'ok', as ")
-
-
-def test_a_mapping_for_a_checkpoint_config() -> None:
-    with pytest.raises(ConfigError, match=r"a CheckpointConfig \(GraphConfig.from_dict takes mappings\)"):
-        GraphConfig("g", checkpoint={"interval": 1})  # type: ignore[arg-type]
 
 
 def test_what_is_damaged_can_be_put_back_or_deleted(tmp_path: Path) -> None:
