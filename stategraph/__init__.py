@@ -22,7 +22,7 @@ _HOMES = {
         StepConflictError         UnknownNameError UnknownNodeError
     """,
     "graph": "StateGraph",
-    "nodes._generators.chunks": "Updates",
+    "nodes._chunks": "Updates",
     "nodes.context": "NodeContext",
     "nodes.interrupt": "InterruptNode",
     "nodes.map": "MapNode",

@@ -34,7 +34,7 @@ from stategraph.errors import (
     UnknownNodeError,
 )
 from stategraph.graph import StateGraph
-from stategraph.nodes._generators.chunks import Updates
+from stategraph.nodes._chunks import Updates
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode

@@ -108,8 +108,7 @@ async def adrive(
                     raise
                 go_on, value = task.throw, await workers.thrown(error)
     finally:
-        workers.threads.keep()
-        del workers.threads  # or they would wait for the garbage collector, where an exception keeps the workers
+        workers.leave_threads()
 
 
 class _Workers:
@@ -129,6 +128,7 @@ class _Workers:
         part_of: OnLoop | None,
     ) -> None:
         self.threads = threads_of_loop()
+        self._call_of_store = self.threads.calls_of(store)
         self._run, self._store, self._show, self._part_of = task, store, show, part_of
         self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
         self._task = asyncio.current_task()
@@ -150,6 +150,11 @@ class _Workers:
         if self._asks_at_once:
             self.at_once |= dict.fromkeys(_STORE, self._ask_at_once)
         self.at_once[Save] = self._save_at_once
+
+    def leave_threads(self) -> None:
+        """Let go of the threads: an exception may keep this until the garbage collector comes."""
+        self.threads.keep()
+        del self.threads, self._call_of_store
 
     # ------------------------------------------------------------------ at once, or _LATER
 
@@ -192,7 +197,7 @@ class _Workers:
     # ------------------------------------------------------------------ in threads
 
     async def _call_store(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self.threads.call_store(self._store, function, argument))
+        return await self._outcome(self._call_of_store(function, argument))
 
     async def _call_thread(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self.threads.call_node(function, argument))
@@ -200,10 +205,11 @@ class _Workers:
     async def _outcome(self, work: Work) -> Any:
         """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
         try:
-            answer, raised = await asyncio.shield(work)
+            answer, raised = await work
         except asyncio.CancelledError as error:
-            self._cancelled = await outlast(work, cancelled=error)
-            answer, raised = work.result()
+            rest = work.rest or work
+            self._cancelled = await outlast(rest, cancelled=error)
+            answer, raised = rest.result()
         if raised is not None:
             raise escaped(raised)
         return answer

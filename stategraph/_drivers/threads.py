@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from stategraph._drivers.calls import Outcome, call_apart, outcome_of
@@ -22,12 +23,31 @@ STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 
 IDLE = 10.0  # seconds for which threads stay after the last run
 
-Work: TypeAlias = asyncio.Future[Outcome]
-"""What comes of a call in a thread."""
-
 _Function: TypeAlias = Callable[[Any], Any]
 _Asked: TypeAlias = tuple[Callable[..., Any], _Function, Any]
 """How a call is made in the context of its caller, the function, and its argument."""
+
+
+class Work(asyncio.Future[Outcome]):
+    """What comes of a call in a thread.
+
+    Attributes:
+        rest: What to wait for once the task that waited is cancelled: the thread cannot be stopped.
+    """
+
+    rest: asyncio.Future[Outcome] | None = None
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cut off the wait, not the call."""
+        if not self.done():
+            self.rest = self.get_loop().create_future()
+        return super().cancel(msg)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Hand over the outcome of the call."""
+        waited_for = self.rest or self
+        if not waited_for.done():
+            waited_for.set_result(outcome)
 
 
 class LoopThreads:
@@ -53,23 +73,23 @@ class LoopThreads:
         """Call a function of a node."""
         return _begun(self._nodes, function, argument)
 
-    def call_store(self, store: object, function: _Function, argument: Any) -> Work:
-        """Call a store. Calls of one that can save for several runs in one go are made together.
+    def calls_of(self, store: object) -> Callable[[_Function, Any], Work]:
+        """Return what begins calls of a store. Those of one that can save for several runs in one go are made together.
 
         A server answers several at the same time, and has a thread for each.
         """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
-            return _begun(self._store, function, argument)
+            return partial(_begun, self._store)
         together = self._together.get(store)
         if together is None:
             together = self._together[store] = _CallsTogether(self._store)
-        return together.begin(function, argument)
+        return together.begin
 
 
 def _begun(threads: ThreadPoolExecutor, function: _Function, argument: Any) -> Work:
     """Begin a call in a thread, in the context of the caller."""
     loop = asyncio.get_running_loop()
-    work: Work = loop.create_future()
+    work = Work(loop=loop)
     once = [(contextvars.copy_context().run, function, argument)]
     try:
         threads.submit(_make, loop, work, once)
@@ -81,14 +101,14 @@ def _begun(threads: ThreadPoolExecutor, function: _Function, argument: Any) -> W
 def begun_apart(function: _Function, argument: Any) -> Work:
     """Begin a call in a thread of its own, which may be left."""
     loop = asyncio.get_running_loop()
-    work: Work = loop.create_future()
-    call_apart(function, argument, lambda outcome: _hand_over(loop, _finish, work, outcome))
+    work = Work(loop=loop)
+    call_apart(function, argument, lambda outcome: _hand_over(loop, work.finish, outcome))
     return work
 
 
 def _make(loop: asyncio.AbstractEventLoop, work: Work, once: list[_Asked]) -> None:
     with suppress(IndexError):
-        _hand_over(loop, _finish, work, _called(once))
+        _hand_over(loop, work.finish, _called(once))
 
 
 def _called(once: list[_Asked]) -> Outcome:
@@ -99,11 +119,6 @@ def _called(once: list[_Asked]) -> Outcome:
 def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody waits
         loop.call_soon_threadsafe(function, *arguments)
-
-
-def _finish(work: Work, outcome: Outcome) -> None:
-    if not work.done():
-        work.set_result(outcome)
 
 
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopThreads]] = weakref.WeakKeyDictionary()
@@ -132,7 +147,7 @@ class _CallsTogether:
 
     def begin(self, function: _Function, argument: Any) -> Work:
         """Begin a call, together with those that wait when the thread is free."""
-        work: Work = asyncio.get_running_loop().create_future()
+        work = Work(loop=asyncio.get_running_loop())
         self._waiting.append((work, (contextvars.copy_context().run, function, argument)))
         if not self._is_busy:
             self._begin_all()
@@ -150,7 +165,7 @@ class _CallsTogether:
         if self._waiting:
             self._begin_all()
         for work, outcome in zip(works, outcomes, strict=True):
-            _finish(work, outcome)
+            work.finish(outcome)
 
 
 def _outcomes(calls: Sequence[_Asked]) -> list[Outcome]:

@@ -89,7 +89,7 @@ class FunctionNode(Node):
         """Call the function with the State; of a generator, show the chunks."""
         result = yield from step.call(self.bound(step), step.tracked_state)
         if self.is_generator:
-            from stategraph.nodes._generators.chunks import take_chunks  # imported when used
+            from stategraph.nodes._chunks import take_chunks  # imported when used
 
             result = yield from take_chunks(step, result)
         return result

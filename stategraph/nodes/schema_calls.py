@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph._values.registered_types import is_record
-from stategraph.nodes._generators.chunks import YieldedObject
+from stategraph.nodes._chunks import YieldedObject
 from stategraph.state import State
 
 if TYPE_CHECKING:

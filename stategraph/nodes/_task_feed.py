@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final, TypeAlias
 
 from stategraph._util.cancellation import outlast
-from stategraph.nodes._generators.feeds import Advance
+
+Advance: TypeAlias = tuple[bool, Any]
+"""Whether a generator is over, and what it has yielded."""
 
 _Outcome: TypeAlias = tuple[Advance, BaseException | None]
 _PLAIN_ENDS: Final = (GeneratorExit, asyncio.CancelledError)

@@ -1,0 +1,223 @@
+"""Nodes that are generators: what drives them, their chunks, and their updates."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from inspect import isasyncgen
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from stategraph._protocol.commands import CannotAwait, Finish, Task
+from stategraph._text.shown import describe_exception, shorten
+from stategraph.nodes.step import StepContext
+from stategraph.state import State
+
+
+def _copied(data: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise TypeError(f"Updates: {shorten(data)} is not allowed; a mapping of updates is")
+    return dict(data)
+
+
+@attrs.frozen(eq=False)
+class Updates(Mapping[str, Any]):
+    """Give the updates of a node that is a generator: ``yield Updates({"text": text})``, as the last thing it yields.
+
+    A plain dict that is yielded is a chunk.
+
+    Args:
+        data: The updates, as a function that is a node returns them; empty if there are none.
+    """
+
+    data: Mapping[str, Any] = attrs.field(converter=_copied)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class YieldedObject(Updates):
+    """What an object of the schema changes: a chunk if something is yielded after it, else the updates."""
+
+
+def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
+    """Show the chunks of a generator; return its updates, or a State.
+
+    These are what it returns or, if it returns None, a State or the Updates that it yields last. A generator that gives
+    neither has no updates.
+    """
+    feed = _feed_of(generator)
+    held: State | Updates | None = None  # the result, unless something follows
+    last: Any = None
+    try:
+        while True:
+            is_over, item = yield from step.call(feed.next, None)
+            if is_over and item is None:
+                return _result(step.name, held, last)
+            if held is not None:
+                yield from step.show_chunk(_as_chunk(held))
+            if is_over:
+                return item
+            held, last = item if isinstance(item, State | Updates) else None, item
+            if held is None:
+                yield from step.show_chunk(item)
+    except (GeneratorExit, CannotAwait):  # no driver could close it
+        raise
+    except BaseException as error:
+        try:
+            yield (Finish, feed.close, None)
+        except Exception as second:  # noqa: BLE001 - must not stand for what the generator is closed for
+            error.add_note(f"While its generator was being closed: {describe_exception(second)}")
+        raise
+
+
+def _result(node: str, held: State | Updates | None, last: Any) -> State | dict[str, Any]:
+    """Return the result of a generator that returned None."""
+    if held is not None:
+        return held if isinstance(held, State) else dict(held)
+    if isinstance(last, Mapping):
+        warnings.warn(
+            f"node {node!r} yielded a dict last, which is a chunk now and no longer its updates. "
+            "If it has updates, end it with `yield Updates({...})`; if it has none, with `yield Updates({})`",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return {}
+
+
+def _as_chunk(held: State | Updates) -> Any:
+    if type(held) is Updates:
+        raise TypeError("it went on after it had yielded its Updates: yield them once, as the last thing")
+    return held if isinstance(held, State) else dict(held)
+
+
+# --------------------------------------------------------------------------- driving a generator
+
+
+Advance: TypeAlias = tuple[bool, Any]
+"""Whether a generator is over, and what it has yielded or, at its end, returned."""
+
+_Answers: TypeAlias = SimpleQueue[tuple[Any, BaseException | None]]
+
+
+class Feed(Protocol):
+    """Drives a generator, which goes on only when it is asked to.
+
+    `next` and `close` block or, if the generator is async, have to be awaited. For the generator it is one activity
+    from its start to its end, in one context, and in one thread or task. So what it holds while it yields, such as a
+    context variable, a lock or a task group, is still its own when it goes on.
+    """
+
+    def next(self, _: object = None) -> Any:
+        """Let the generator go on to what it yields next, or to its end. Raise what it raises."""
+
+    def close(self, _: object = None) -> Any:
+        """Close the generator where it has stopped. Raise what it raises then, if it is a failure.
+
+        One that is left at work, because its time is up, is closed where it stops next, and nobody waits for that.
+        """
+
+
+def _feed_of(generator: Any) -> Feed:
+    if isasyncgen(generator):
+        from stategraph.nodes._task_feed import TaskFeed  # imported when used: asyncio takes 20 ms
+
+        return TaskFeed(generator)
+    return ThreadFeed(generator)
+
+
+class ThreadFeed:
+    """Drives a sync generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
+
+    Args:
+        generator: The generator, which has not begun.
+    """
+
+    def __init__(self, generator: Generator[Any, None, Any]) -> None:
+        self._generator = generator
+        self._home = threading.get_ident()
+        self._context: contextvars.Context | None = None
+        self._thread: threading.Thread | None = None
+        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._answers: _Answers = SimpleQueue()
+        self._is_busy = self._is_closed = False
+
+    def next(self, _: object = None) -> Advance:
+        if self._is_closed:
+            raise RuntimeError("nobody waits for this call any more")
+        context = self._begin() if self._context is None else self._context
+        if self._thread is None:
+            advance = context.run(_advance, self._generator)
+        else:
+            self._is_busy = True
+            self._asked.put(True)
+            try:
+                advance = self._answer()
+            finally:
+                self._is_busy = False
+        if advance[0]:
+            self.close()  # which ends the thread
+        return advance
+
+    def close(self, _: object = None) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._thread is None:
+            context = contextvars.copy_context() if self._context is None else self._context
+            context.run(self._generator.close)
+            return
+        self._asked.put(False)
+        if not self._is_busy:
+            self._thread.join()
+            self._answer()
+
+    def __del__(self) -> None:
+        self._asked.put(False)  # of a run that was not brought to an end
+
+    def _begin(self) -> contextvars.Context:
+        context = self._context = contextvars.copy_context()  # with what was put around the node
+        if threading.get_ident() != self._home:
+            drive = partial(context.run, _drive, self._generator, self._asked, self._answers)
+            # A daemon: nobody waits for it at the end of the process.
+            self._thread = threading.Thread(target=drive, name="stategraph generator", daemon=True)
+            self._thread.start()
+        return context
+
+    def _answer(self) -> Any:
+        answer, error = self._answers.get()
+        if error is not None:
+            raise error
+        return answer
+
+
+def _advance(generator: Generator[Any, None, Any]) -> Advance:
+    try:
+        return False, next(generator)
+    except StopIteration as end:
+        return True, end.value
+
+
+def _drive(generator: Generator[Any, None, Any], asked: SimpleQueue[bool], answers: _Answers) -> None:
+    """Drive a generator in a thread, until it is to be closed."""
+    while asked.get():
+        _put_outcome(answers, _advance, generator)
+    _put_outcome(answers, lambda generator: generator.close(), generator)
+
+
+def _put_outcome(answers: _Answers, function: Callable[[Any], Any], generator: Any) -> None:
+    try:
+        answers.put((function(generator), None))
+    except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+        answers.put((None, error))

@@ -1,1 +1,0 @@
-"""Nodes that are generators."""
