@@ -11,7 +11,7 @@ SHARE = 0.002
 LONGEST = 800
 """Seconds: one that fails may look for a shorter way to fail for minutes."""
 LONG = {
-    *("damage", "dbos_kills", "decoder", "ownership", "processes", "races", "seals", "servers", "stories"),
+    *("damage", "dbos_kills", "ownership", "processes", "races", "servers", "stories"),
 }
 """Proofs that take seconds, however small their share is."""
 

@@ -24,13 +24,13 @@ from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same
+from stategraph.testing import KEPT_VALUES, is_same
 from stategraph.testing.corpus import Order, Point
 from stategraph.testing.values import ValuesContract, check_each, check_refused
 from tests.stores.inside import table_of
 
 
-class TestSqliteStoreWithJson(CheckpointStoreContract):
+class TestSqliteStoreWithJson(ValuesContract):
     @pytest.fixture
     def store(self, tmp_path):
         store = SqliteStore(tmp_path / "runs.db", serializer="json")
@@ -43,14 +43,6 @@ class TestSqliteStoreThatCompresses(ValuesContract):
     def store(self, tmp_path):
         pytest.importorskip("zstandard")
         store = SqliteStore(tmp_path / "runs.db", compress=True)
-        yield store
-        store.close()
-
-
-class TestDiskStoreWithJson(ValuesContract):
-    @pytest.fixture
-    def store(self, tmp_path):
-        store = DiskStore(tmp_path / "runs", serializer="json")
         yield store
         store.close()
 

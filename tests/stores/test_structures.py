@@ -176,14 +176,6 @@ def test_what_is_nested_in_many_places_is_kept_once():
     assert drawing_parts(made_again(structure)) == drawing_parts(structure)
 
 
-def test_no_depth_is_too_much():
-    """Graphs are nested 16 deep at most, but what was damaged may hold anything."""
-    tables = [[["a"], [], "a", ["a"], {"a": ["graph", [], place - 1]} if place else {}, []] for place in range(5_000)]
-    drawing = ["a", ["a"], {"a": ["graph", [], 4_999]}, [], tables]
-
-    assert drawing_parts(structure_of(["a"], [], drawing)) == drawing
-
-
 def test_a_graph_that_contains_itself_has_a_structure():
     """`validate` says what is wrong with it; to look at it first is no error."""
     graph = StateGraph(config("loop"))

@@ -46,31 +46,21 @@ def drawing_parts(structure: GraphStructure) -> list[Any]:
 def _drawing_parts(structure: GraphStructure) -> list[Any]:
     listed: dict[int, int] = {}
     nested: list[list[Any]] = []
-    for one in _inside_out(structure):
+    for one in _inside_out(structure, set()):
         listed[id(one)] = len(nested)
         nested.append([list(one.nodes), list(map(list, map(COMPARED, one.edges))), *_own_parts(one, listed)])
     last = nested.pop()[2:]
     return [*last, nested]
 
 
-def _inside_out(structure: GraphStructure) -> Iterator[GraphStructure]:
-    """Yield each structure once, after those that are nested in it. A damaged checkpoint may nest them at any depth."""
-    seen = {id(structure)}
-    trail = [(structure, _nested_in(structure))]
-    while trail:
-        one, left = trail[-1]
-        for nested in left:
-            if id(nested) not in seen:
-                seen.add(id(nested))
-                trail.append((nested, _nested_in(nested)))
-                break
-        else:
-            yield one
-            trail.pop()
-
-
-def _nested_in(structure: GraphStructure) -> Iterator[GraphStructure]:
-    return (outline.nested for outline in structure.outlines.values() if outline.nested is not None)
+def _inside_out(structure: GraphStructure, seen: set[int]) -> Iterator[GraphStructure]:
+    """Yield each structure once, after those that are nested in it."""
+    if id(structure) not in seen:
+        seen.add(id(structure))
+        for outline in structure.outlines.values():
+            if outline.nested is not None:
+                yield from _inside_out(outline.nested, seen)
+        yield structure
 
 
 def _own_parts(structure: GraphStructure, listed: dict[int, int]) -> list[Any]:
