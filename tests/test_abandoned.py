@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,22 +120,6 @@ class TestAbandoned:
                 gc.collect()
 
         assert self.resumed(graph) == [*"abcde"]
-
-    def test_a_batch(self, some_store: CheckpointStore) -> None:
-        """Its runs stop before their next nodes."""
-        go_on = threading.Event()
-
-        def wait(state: State) -> dict[str, Any]:
-            go_on.wait(30)
-            return {}
-
-        graph = make_graph({"a": wait, "b": lambda state: {}}, store=some_store, preserve=True)
-        batch = graph.run_many([State(run_id=name) for name in "xyz"], max_workers=3)
-        batch._begin()
-        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
-            del batch
-            gc.collect()
-        go_on.set()
 
     def test_one_that_has_not_begun_or_has_ended(self, some_store: CheckpointStore) -> None:
         """Nothing is said of it."""

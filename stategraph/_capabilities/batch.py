@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextvars
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from stategraph._drivers.limits import EitherEvent, StopSignal
 from stategraph._drivers.options import RunCall
@@ -18,28 +18,57 @@ from stategraph._util.validators import is_count
 from stategraph.errors import ConfigError
 from stategraph.state import State
 
-AHEAD = 2
-"""States that are taken for each worker, before the result of the first of them is asked for."""
+_Job = TypeVar("_Job")
 
+_AHEAD = 2  # States that are taken for each worker, before the result of the first of them is needed
 _ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
 
 
-def checked_workers(max_workers: int) -> int:
+def _checked_workers(max_workers: int) -> int:
     """Return how many run at the same time. Raises ConfigError if that is no such number."""
     if not is_count(max_workers, at_least=1):
         raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
     return max_workers
 
 
-def failed(state: State, error: Exception) -> Recovered:
-    """Return what came of a run that failed."""
+def _failed(state: State, error: Exception) -> Recovered:
     return Recovered(state.run_id, getattr(error, "state", None), error)
 
 
-def twice(state: State) -> Recovered:
-    """Return what comes of a State whose run id another State of the batch has, whose run is not over."""
+def _twice(state: State) -> Recovered:
+    """Return the result of a State whose run id an earlier State of the batch has, whose run is not over."""
     problem = f"run id {state.run_id!r} comes twice in this batch: give each State a run_id of its own"
-    return failed(state, ValueError(problem))
+    return _failed(state, ValueError(problem))
+
+
+def _in_order(
+    states: Iterable[State], begin: Callable[[State], _Job], max_workers: int
+) -> Generator[_Job | Recovered, None, None]:
+    """Begin the jobs of States and yield them, the oldest first; or the result of a State that is not run.
+
+    What iterating over the States raises comes after the jobs of those before.
+    """
+    ahead: deque[tuple[str, _Job | Recovered]] = deque()
+    left: Iterator[State] | None = iter(states)
+    raised: Exception | None = None
+    while True:
+        while left is not None and len(ahead) < _AHEAD * max_workers:
+            try:
+                state = next(left)
+                id_of(state)
+            except StopIteration:
+                left = None
+            except Exception as error:
+                left, raised = None, error
+            else:
+                is_twice = any(run_id == state.run_id for run_id, _ in ahead)
+                ahead.append((state.run_id, _twice(state) if is_twice else begin(state)))
+        if not ahead:
+            break
+        yield ahead[0][1]
+        ahead.popleft()
+    if raised is not None:
+        raise raised
 
 
 class Batch(Iterator[Recovered]):
@@ -49,38 +78,29 @@ class Batch(Iterator[Recovered]):
     closed nor exhausted is abandoned: its runs stop before their next nodes, and Python emits a ResourceWarning.
     """
 
-    _threads: ThreadPoolExecutor | None = None
+    _is_open = False
 
     def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
-        self._max_workers = checked_workers(max_workers)
-        self._states = iter(states)
-        self._under_way: deque[Future[Recovered]] = deque()
-        self._ids: deque[str] = deque()  # of the runs under way
+        self._threads = ThreadPoolExecutor(_checked_workers(max_workers), "stategraph batch")
         self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
-        self._run = partial(run, **{**how, "cancel": self._stop})
-        self._has_more = True
+        begin = partial(_begin, self._threads, partial(run, **{**how, "cancel": self._stop}))
+        self._jobs = _in_order(states, begin, max_workers)
 
     def __next__(self) -> Recovered:
+        self._is_open = True
         try:
-            self._begin()
-            if self._under_way:
-                self._ids.popleft()
-                return self._under_way.popleft().result()
+            job = next(self._jobs)
+            return job if isinstance(job, Recovered) else job.result()
         except BaseException:
             self.close()
             raise
-        self.close()
-        raise StopIteration
 
     def close(self) -> None:
         """Stop the runs under way before their next nodes, and wait until they have stopped; begin no others."""
-        self._has_more = False
-        self._under_way.clear()
-        self._ids.clear()
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            self._stop.set()
-            threads.shutdown(cancel_futures=True)
+        self._is_open = False
+        self._jobs.close()
+        self._stop.set()
+        self._threads.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
@@ -89,40 +109,54 @@ class Batch(Iterator[Recovered]):
         self.close()
 
     def __del__(self) -> None:
-        if self._threads is not None:
+        if self._is_open:
             warnings.warn(_ABANDONED, ResourceWarning, source=self, stacklevel=2)
             self._stop.set()
 
-    def _begin(self) -> None:
-        """Begin as many runs as may be ahead of the results. What the States raise comes after the results before."""
-        while self._has_more and len(self._under_way) < AHEAD * self._max_workers:
-            try:
-                state = next(self._states)
-                id_of(state)
-            except StopIteration:
-                self._has_more = False
-            except Exception as error:
-                self._has_more = False
-                self._under_way.append(Future())
-                self._under_way[-1].set_exception(error)
-                self._ids.append("")
-            else:
-                self._under_way.append(self._submit(state))
-                self._ids.append(state.run_id)
 
-    def _submit(self, state: State) -> Future[Recovered]:
-        if state.run_id in self._ids:
-            done = Future[Recovered]()
-            done.set_result(twice(state))
-            return done
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._max_workers, "stategraph batch")
-        context = contextvars.copy_context()
-        return self._threads.submit(context.run, _result_of, self._run, state)
+def _begin(threads: ThreadPoolExecutor, run: Callable[[State], State], state: State) -> Future[Recovered]:
+    return threads.submit(contextvars.copy_context().run, _result_of, run, state)
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:
     try:
         return Recovered(state.run_id, run(state))
     except Exception as error:
-        return failed(state, error)
+        return _failed(state, error)
+
+
+def abatch(
+    run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
+) -> AsyncGenerator[Recovered, None]:
+    """Run many States in tasks; yield what came of each, in the order of the States."""
+    return _results(run, states, _checked_workers(max_workers))
+
+
+async def _results(
+    run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
+) -> AsyncGenerator[Recovered, None]:
+    import asyncio  # imported when used: 20 ms
+
+    free, tasks = asyncio.Semaphore(max_workers), set[asyncio.Task[Recovered]]()
+
+    async def result_of(state: State) -> Recovered:
+        async with free:
+            try:
+                return Recovered(state.run_id, await run(state))
+            except Exception as error:
+                return _failed(state, error)
+
+    def begin(state: State) -> asyncio.Task[Recovered]:
+        task = asyncio.create_task(result_of(state))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    try:
+        for job in _in_order(states, begin, max_workers):
+            yield job if isinstance(job, Recovered) else await job
+    finally:
+        under_way = list(tasks)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
