@@ -594,3 +594,9 @@ def test_a_key_that_is_not_there_is_told_with_those_that_are() -> None:
         graph.execute(State({"n": 1, "topic": "x"}))
     with pytest.raises(ExecutionError, match=r"KeyError: 'topc' \(path"):
         graph.execute(State({"n": 0, "topic": "x"}))
+
+
+@pytest.mark.parametrize("node", [dict, State.clone, lambda s: s], ids=["dict", "State.clone", "lambda"])
+def test_builtins_and_methods_of_state_are_nodes(node: Any) -> None:
+    """Whatever takes a State and gives a mapping."""
+    assert dict(ran(node, a=1)) == {"a": 1}

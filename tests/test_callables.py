@@ -342,3 +342,24 @@ def test_a_mock_observes(observer: Any) -> None:
     make_graph({"a": returns({})}, store=MemoryStore(), observer=observer).execute(State())
 
     assert EventType.GRAPH_COMPLETE in [call.args[0].type for call in observer.on_event.call_args_list]
+
+
+def test_a_signing_function_that_answers_later(tmp_path: Any, later: Any) -> None:
+    """Nothing is signed with what it returns."""
+    with SqliteStore(tmp_path / "runs.db", sign_with=later) as store, pytest.raises(TypeError, match="sign_with: it"):
+        store.save(State(run_id=RUN))
+
+
+def test_an_observer_whose_wants_answers_later(later: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It hears nothing, and that is reported once."""
+    heard: list[Any] = []
+    make_graph({"a": returns({})}, store=MemoryStore(), observer=Observing(heard.append, later)).execute(State())
+
+    assert heard == []
+    assert caplog.text.count("wants: it returned a") == 1
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+def test_inputs_and_outputs_that_answer_later(later: Any, name: str) -> None:
+    """What they return is no mapping."""
+    assert f"its {name}: it returned a" in failure({"a": as_node(**{name: later})})

@@ -506,3 +506,14 @@ assert (type(state["prices"]), type(state["files"])) == (FrozenList, FrozenDict)
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(stategraph.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+def test_many_records_at_the_last_level_and_one_below_it() -> None:
+    """The limit is the same for many as for one."""
+    value: Any = RECORDS
+    for _ in range(MAX_DEPTH - 2):
+        value = [value]
+
+    assert freeze(value) == value
+    with pytest.raises(NotSerializableError, match=f"deeper than {MAX_DEPTH} levels"):
+        freeze([value])

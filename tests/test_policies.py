@@ -392,6 +392,27 @@ class TestRetries:
         assert run(driver, one_node(node, store, observer, retry=AT_ONCE))["done"] is True
         assert [data["chunk"] for _, data in observer.events] == ["one", "one", "two"]
 
+    def test_a_graph_misuse(self, store: MemoryStore) -> None:
+        """A coroutine that nobody foresaw on a running loop is neither tried again nor handled."""
+        calls: list[int] = []
+
+        def node(state: State) -> Any:
+            calls.append(1)
+            return as_async(trace("a"))(state)
+
+        graph = make_graph(
+            {"a": node, "b": trace("b")},
+            store=store,
+            policies={"a": {"retry": AT_ONCE, "on_error": "b"}},
+        )
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError, match="aexecute"):
+                graph.execute(State(run_id=RUN))
+
+        asyncio.run(main())
+        assert calls == [1]
+
 
 # --------------------------------------------------------------------------- timeouts
 
@@ -662,6 +683,26 @@ class TestHandlers:
         with pytest.raises(ExecutionError, match=r"'handler'.*worse"):
             memory_scene.execute(graph)
 
+    def test_out_of_an_exit_point(self, driver: Any, store: MemoryStore) -> None:
+        """A failure there does not complete the run."""
+        graph = make_graph(
+            {"a": raises(ValueError("no luck")), "handler": trace("handler")},
+            [],
+            store=store,
+            exits=["a", "handler"],
+            policies={"a": {"on_error": "handler"}},
+        )
+
+        assert run(driver, graph)["trace"] == ["handler"]
+        assert [state.checkpoint_node for state in graph.stream(State())] == ["a", "handler"]
+
+    def test_a_cancellation(self, driver: Any, store: MemoryStore) -> None:
+        """It is none either."""
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(RunCancelledError):
+            run(driver, handled(trace("a"), store, more={"retry": AT_ONCE}), cancel=cancel)
+
 
 # --------------------------------------------------------------------------- what a failed attempt has changed
 
@@ -725,3 +766,15 @@ def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolic
     assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
     assert caught.value.state.status is RunStatus.FAILED
     assert "away" in caught.value.state.error.message
+
+
+def test_a_retry_with_values_that_cannot_be_copied() -> None:
+    """They are taken as they are: nothing of such a run is saved."""
+    seen: list[Any] = []
+    graph = make_graph(
+        {"a": failing_at(1, seen=seen)}, store=MemoryStore(), interval=0, policies={"a": {"retry": AT_ONCE}}
+    )
+
+    graph.execute(State({"tally": Tally([1]), "lock": threading.Lock()}))
+
+    assert seen == [[1], [1]]

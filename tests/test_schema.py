@@ -35,6 +35,7 @@ from stategraph import (
     MapNode,
     NodeContext,
     ParallelNode,
+    RecomputeError,
     RetryPolicy,
     RunStatus,
     SchemaError,
@@ -1059,3 +1060,32 @@ def test_the_state_of_a_graph_within_is_checked(as_item: bool, call: Call, store
     final = call(before, "resume", RUN)
     assert final.status is RunStatus.COMPLETED
     assert (final["made"] == [{"spent": 7}]) if as_item else (final["spent"] == 7)
+
+
+def test_keys_that_are_not_saved_are_checked_when_they_are_made_again(call: Call, store: CheckpointStore) -> None:
+    """What is saved is checked without them."""
+    spent: list[Any] = [{"all": 7}, "much", 7]
+    nodes = {
+        "x": returning({"okay": True}),
+        "a": lambda state: {"spent": spent.pop()},
+        "b": broken_first(returning({}), OSError("away")),
+    }
+    before, after = (make(nodes, schema, store=store, persist=["okay"]) for schema in (Before, After))
+    failure(call, before, {})
+
+    with pytest.raises(RecomputeError, match="'spent' of After: expected dict"):
+        call(after, "resume", RUN)
+    assert call(after, "resume", RUN)["spent"] == {"all": 7}
+
+
+def test_a_class_that_is_local_to_a_function_is_recognised(call: Call) -> None:
+    """By its name, where nothing else can be told."""
+
+    @dataclasses.dataclass
+    class Local:
+        a: int = 0
+
+    def node(local: Local) -> dict[str, Any]:
+        return {"a": local.a + 1}
+
+    assert execute(call, make({"a": node}, Local), {"a": 1})["a"] == 2

@@ -311,6 +311,15 @@ class TestRoutes:
         with pytest.raises(ExecutionError, match=r"returned 'third', a node: .*use add_route"):
             graph.execute(State())
 
+    async def later(self, state):
+        """Answer nobody at once."""
+
+    @pytest.mark.parametrize("function", ["second", None, later, lambda: "second"], ids=lambda one: type(one).__name__)
+    def test_a_function_that_cannot_be_asked(self, graph, function):
+        """As a predicate."""
+        with pytest.raises(GraphError, match="a route asks a sync function of a State"):
+            graph.add_route("first", function, ["second"])
+
 
 def give(answer, state):
     return answer

@@ -19,6 +19,7 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     InterruptNode,
+    MapNode,
     ParallelNode,
     State,
     StateGraph,
@@ -303,6 +304,12 @@ class TestOfNodes:
             "in reducers['k'], with the value of branch 'y' as the second"
         ]
 
+    def test_an_item_that_pauses(self) -> None:
+        node = MapNode(lambda _: State().paused("asks"), "items", "results")
+
+        with pytest.raises(ExecutionError, match="an item cannot pause the run"):
+            make_graph({"a": node}, store=MemoryStore()).execute(State({"items": [1]}))
+
 
 def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -376,3 +383,19 @@ def test_an_address_of_something_else_is_told_by_its_scheme(name, option, given,
     with pytest.raises(ConfigError, match=told) as refused:
         get_checkpoint_store(name, **{option: given})
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["sqlite", "disk"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "alone, and no URL")],
+)
+def test_what_is_no_path(name: str, path: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        get_checkpoint_store(name, path=path)
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, None])
+def test_read_only_is_true_or_false(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^checkpoint.options.read_only: "):
+        get_checkpoint_store("sqlite", path=str(tmp_path / "runs.db"), read_only=wrong)
