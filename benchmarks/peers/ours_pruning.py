@@ -13,9 +13,9 @@ from time import perf_counter
 from benchmarks import scratch
 from benchmarks.measure import Run
 from stategraph import RunStatus, State
-from stategraph._owners.holds import Hold
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows.records import RunRecord
+from stategraph.stores._rows.committer import Outcome
+from stategraph.stores._rows.records import Write
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import RetentionPolicy
 
@@ -37,16 +37,16 @@ def pruned_on_disk(steps: int) -> Run:
 def longest_transaction(steps: int) -> Callable[[], float]:
     """-> seconds that the store was locked for others at most, while the runs were removed; commits included."""
     store = _copy(SqliteStore, many_runs(steps))
-    table, longest = store._log.table, [0.0]
-    remove_all = table.remove_all
+    log, longest = store._log, [0.0]
+    commit = log.commit
 
-    def noting(runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+    def noting(writes: Sequence[Write]) -> list[Outcome]:
         started = perf_counter()
-        outcomes = remove_all(runs)
+        outcomes = commit(writes)
         longest[0] = max(longest[0], perf_counter() - started)
         return outcomes
 
-    table.remove_all = noting  # type: ignore[method-assign]
+    log.commit = noting  # type: ignore[method-assign]
 
     def run() -> float:
         store.prune()

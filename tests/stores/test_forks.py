@@ -17,7 +17,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
-from tests.stores.inside import table_of
+from tests.stores.inside import connection_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -94,27 +94,25 @@ def test_a_child_that_is_forked_while_others_save(store):
 
 
 @pytest.mark.parametrize("kind", [SqliteStore, DiskStore])
-def test_a_fork_waits_for_a_commit_that_is_under_way(tmp_path, monkeypatch, kind):
+def test_a_fork_waits_for_a_commit_that_is_under_way(tmp_path, kind):
     """Or the child would have the database in the midst of it; whoever led or waited in the parent is not there."""
     with kind(tmp_path / "runs") as store:
         store.save(State(run_id="a", step=1))
         entered, ended = threading.Event(), []
-        make = table_of(store).write
 
-        def slow(write):
-            entered.set()
-            time.sleep(0.2)
-            ended.append(write.run.step)
-            return make(write)
+        def slow(statement):
+            if "INSERT INTO checkpoint" in statement:
+                entered.set()
+                time.sleep(0.2)
+                ended.append(statement)
 
-        monkeypatch.setattr(table_of(store), "write", slow)
+        connection_of(store).set_trace_callback(slow)
         threads = [threading.Thread(target=store.save, args=(State(run_id=name, step=5),)) for name in "ab"]
         for thread in threads:
             thread.start()
         assert entered.wait(10)
 
         def child():
-            monkeypatch.undo()
             assert ended
             use(store, "child")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from stategraph import State
-from stategraph._owners.holds import held
+from stategraph._owners.holds import Hold, held, let_go, on_behalf_of, own
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import SqliteStore
-from stategraph.stores._rows import table
+from stategraph.stores._rows import maintenance
 from stategraph.stores.base import RetentionPolicy
 
 NAMES = [f"run-{number:02d}" for number in range(25)]
@@ -27,28 +27,10 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.mark.parametrize("together", [1, 4, 25, 1_000])
 def test_all_that_is_due_goes(store, monkeypatch, together):
     """However many go together."""
-    monkeypatch.setattr(store._log.table, "removed_together", together)
+    monkeypatch.setattr(maintenance, "_TOGETHER", together)
 
     assert sorted(store.prune().runs) == NAMES
     assert store.list() == []
-
-
-def test_what_takes_long_is_removed_bit_by_bit(store, monkeypatch):
-    """A transaction ends when others have waited for long enough, and the next one goes on."""
-    monkeypatch.setattr(table, "LONGEST", -1.0)
-    monkeypatch.setattr(table, "AT_ONCE", 7)
-    removed: list[int] = []
-    remove_all = store._log.table.remove_all
-
-    def noting(runs):
-        outcomes = remove_all(runs)
-        removed.append(len(outcomes))
-        return outcomes
-
-    monkeypatch.setattr(store._log.table, "remove_all", noting)
-
-    assert sorted(store.prune().runs) == NAMES
-    assert removed == [7, 7, 7, 4]
 
 
 def test_one_that_somebody_owns_stays(store):
@@ -61,33 +43,39 @@ def test_one_that_somebody_owns_stays(store):
 
 def test_one_that_goes_on_meanwhile_stays(store, monkeypatch):
     """Whoever has written since the run was looked at has made another version of it."""
-    remove_all = store._log.table.remove_all
 
-    def after_another_has_written(runs):
-        runs = [(run._replace(version=run.version - 1) if run.run_id == "run-07" else run, hold) for run, hold in runs]
-        return remove_all(runs)
+    def another_writes():
+        hold = Hold("run-07")
+        own(store, hold, take_over=True)
+        with on_behalf_of(hold):
+            store.amend(State({"n": 2}, run_id="run-07", step=1, status="completed"))
+        let_go(hold)
 
-    monkeypatch.setattr(store._log.table, "remove_all", after_another_has_written)
+    before_the_removal(store, monkeypatch, another_writes)
 
     assert len(store.prune().runs) == len(NAMES) - 1
-    assert store.load("run-07")["n"] == 1
+    assert store.load("run-07")["n"] == 2
 
 
 def test_one_that_is_taken_over_meanwhile_stays(store, monkeypatch):
     """By another process, before it has written anything."""
-    table = store._log.table
-    remove_all = table.remove_all
-
-    def after_another_has_taken_over(runs):
-        monkeypatch.setattr(table, "remove_all", remove_all)
-        table.raise_fence("run-07")
-        return remove_all(runs)
-
-    monkeypatch.setattr(table, "remove_all", after_another_has_taken_over)
+    before_the_removal(store, monkeypatch, lambda: store._log.table.raise_fence("run-07"))
 
     assert "run-07" not in store.prune().runs
     assert store.list() == ["run-07"]
     assert store.prune().runs == ("run-07",)
+
+
+def before_the_removal(store, monkeypatch, do):
+    """Do something once, after the runs were checked."""
+    commit = store._log.commit
+
+    def after(writes):
+        monkeypatch.setattr(store._log, "commit", commit)
+        do()
+        return commit(writes)
+
+    monkeypatch.setattr(store._log, "commit", after)
 
 
 def test_what_is_nested_goes_with_it(store):

@@ -25,7 +25,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
-from tests.stores.inside import table_of
+from tests.stores.inside import log_of, table_of
 
 
 @pytest.fixture(params=[SqliteStore, DiskStore, postgres_at, redis_at])
@@ -392,17 +392,18 @@ class TestARollbackThatFails:
         store.save(State({"n": 2}, run_id="a", step=2, status="completed"))
         store.save_parts("a", [Part(3, "map", "x", "kept")])
         store.save(nested(1, run_id="a/#3/child"))
-        remove = table_of(store).remove_all
+        commit = log_of(store).commit
 
-        def after_another_has_written(*arguments):
+        def after_another_has_written(writes):
+            monkeypatch.setattr(log_of(store), "commit", commit)
             hold = Hold("a")
             own(other, hold, take_over=True)
             with on_behalf_of(hold):
                 other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
             let_go(hold)
-            return remove(*arguments)
+            return commit(writes)
 
-        monkeypatch.setattr(table_of(store), "remove_all", after_another_has_written)
+        monkeypatch.setattr(log_of(store), "commit", after_another_has_written)
 
         assert store.prune().runs == ()
         self.check_kept(other)
@@ -472,12 +473,12 @@ def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatc
     apply = table_of(store).apply
 
     def after_another_has_begun_it(writes):
+        monkeypatch.setattr(table_of(store), "apply", None)
         other.delete("b", take_over=True)
         other.save(State({"n": "another"}, run_id="b", step=1))
         return apply(writes)
 
     monkeypatch.setattr(table_of(store), "apply", after_another_has_begun_it)
-    monkeypatch.setattr(table_of(store), "remove", None)
     with pytest.raises(RunExistsError):
         store.fork("a", "b")
 

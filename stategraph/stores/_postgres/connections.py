@@ -1,25 +1,39 @@
-"""Connections to a PostgreSQL server: none of them waits longer than it may, whatever the network does."""
+"""Connections to a PostgreSQL server: none of them waits longer than it may, whatever the network does.
+
+Statements that come again and again are prepared, and sent to libpq without a cursor: a cursor of psycopg finds out
+for each value how it is sent, which takes three times as long as to send it. And it numbers what it prepares. A pooler
+lends a session to one client after the other, so by the same number another client may have prepared another statement.
+Here a name is a digest of the statement: equal names mean equal statements.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from struct import Struct, error
 from typing import Any, TypeAlias
 
 import psycopg
+from psycopg import errors, generators
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import _WaitTimeout
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from stategraph.errors import ConfigError
-from stategraph.stores._postgres.prepared import Prepared
+from stategraph.stores._rows.sql_statements import Statement
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
 _STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
 _MOST = 2_147_483  # seconds: no limit of PostgreSQL has more than 31 bits of milliseconds
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
-
-Server: TypeAlias = "Connection"
+_OFTEN = 2  # times that a statement comes before it is prepared: most of a short process come once
+_INT8 = Struct("!q")
+_BINARY = 1
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -31,11 +45,16 @@ class Connection(psycopg.Connection[Any]):
 
     Attributes:
         give_up: When to give up, by the monotonic clock.
-        prepared: Asks statements of the session.
+        settings: The statement before each transaction; None if the session has its settings, and what it prepares.
     """
 
     give_up = float("inf")
-    prepared: Prepared
+    settings: Statement | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._times = Counter[str]()
+        self._names: dict[str, bytes] = {}
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Carry on until the server has answered."""
@@ -59,11 +78,125 @@ class Connection(psycopg.Connection[Any]):
     def __del__(self, _: Any = None, /) -> None:
         """Say nothing of a store that was dropped: what libpq holds closes itself, unless it is a parent's."""
 
+    # ------------------------------------------------------------------ statements
+
+    def planned(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Return the rows that a statement finds, which the server plans for these values."""
+        return self.execute(_numbered(statement), values, binary=True).fetchall()
+
+    def found(self, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
+        """Return the rows that each of several statements finds, in one transaction and one round trip."""
+        before = [] if self.settings is None else [self.settings]
+        several = [(_numbered(text), self._sent(values)) for text, values in (*before, *statements)]
+        try:
+            found = self._found(several)
+        except errors.InvalidSqlStatementName:  # nothing is done: this is not the session that it was prepared in
+            self._names.clear()
+            self._times.clear()
+            found = self._found(several)
+        return found[len(before) :]
+
+    def _found(self, several: Sequence[tuple[str, _Sent]]) -> list[list[tuple[Any, ...]]]:
+        if self.settings is None:
+            for text in {text for text, _ in several} - self._names.keys():
+                self._prepare(text)
+        if len(several) == 1:
+            self._send(*several[0])
+            return [_rows(result) for result in self.wait(generators.execute(self.pgconn))]
+        try:
+            self.pgconn.enter_pipeline_mode()
+            for each in several:
+                self._send(*each)
+            self.pgconn.pipeline_sync()
+            results = self.wait(_answers(self.pgconn, len(several)))
+            self.pgconn.exit_pipeline_mode()
+        except BaseException:
+            self.pgconn.finish()  # it may be in the middle of a pipeline
+            raise
+        return [_rows(result) for result in results]
+
+    def _prepare(self, text: str) -> None:
+        """Prepare a statement if it came often enough."""
+        self._times[text] += 1
+        if self._times[text] <= _OFTEN:
+            return
+        name = b"stategraph_" + sha256(text.encode()).hexdigest().encode()[:32]
+        self.pgconn.send_prepare(name, text.encode())
+        (result,) = self.wait(generators.execute(self.pgconn))
+        if result.status != ExecStatus.COMMAND_OK:
+            problem = errors.error_from_result(result)
+            if not isinstance(problem, errors.DuplicatePreparedStatement):
+                raise problem
+        self._names[text] = name
+
+    def _send(self, text: str, sent: _Sent) -> None:
+        values, formats = sent
+        name = self._names.get(text)
+        if name is None:
+            self.pgconn.send_query_params(text.encode(), values, None, formats, _BINARY)
+        else:
+            self.pgconn.send_query_prepared(name, values, formats, _BINARY)
+
+    def _sent(self, values: Sequence[Any]) -> _Sent:
+        """Return values as they are sent, and the format of each."""
+        try:
+            return [None if value is None else _SENT[type(value)](value) for value in values], [_BINARY] * len(values)
+        except KeyError:  # a list, a float, or what is derived from one of these types
+            transformer = Transformer(self)
+            sent = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+            return sent, transformer.formats or ()
+        except error as wrong:
+            raise OverflowError("there is no place for a number of more than 64 bits") from wrong
+
+
+@lru_cache
+def _numbered(statement: str) -> str:
+    """Return a statement with the numbers of its values, as PostgreSQL takes it."""
+    first, *others = statement.split("?")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
+
+
+def _answers(pgconn: Any, many: int) -> Generator[Any, Any, list[Any]]:
+    """Send what is in a pipeline; return the result of each statement, once all have come and the mark of its end."""
+    yield from generators.send(pgconn)
+    results = []
+    for _ in range(many):
+        results += yield from generators.fetch_many(pgconn)
+    yield from generators.fetch_many(pgconn)
+    return results
+
+
+def _rows(result: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a result, an empty one for each that was changed.
+
+    Raises:
+        psycopg.Error: the statement has failed.
+    """
+    if result.status == ExecStatus.COMMAND_OK:
+        return [()] * (result.command_tuples or 0)
+    if result.status != ExecStatus.TUPLES_OK:
+        raise errors.error_from_result(result)
+    read = [_FOUND.get(result.ftype(number), bytes) for number in range(result.nfields)]
+    return [
+        tuple(
+            None if (value := result.get_value(row, number)) is None else of_type(value)
+            for number, of_type in enumerate(read)
+        )
+        for row in range(result.ntuples)
+    ]
+
+
+_Sent: TypeAlias = tuple[Sequence[Any], Sequence[int]]
+_SENT: dict[type, Callable[[Any], bytes]] = {int: _INT8.pack, str: str.encode, bytes: bytes}
+_FOUND: dict[int, Callable[[bytes], Any]] = {  # by the numbers of the types bool, int8, int4 and text
+    16: b"\1".__eq__,
+    20: lambda value: _INT8.unpack(value)[0],
+    23: lambda value: int.from_bytes(value, signed=True),
+    25: bytes.decode,
+}
+
 
 # --------------------------------------------------------------------------- sessions
-
-
-Setting: TypeAlias = tuple[str, str]
 
 
 def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> Connection:
@@ -83,7 +216,7 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     connection = Connection.connect(
         dsn,
         autocommit=True,
-        prepare_threshold=None,  # see `Prepared`
+        prepare_threshold=None,  # see `Connection.found`
         cursor_factory=psycopg.RawCursor,
         connect_timeout=timeout,
         fallback_application_name="stategraph",
@@ -93,10 +226,13 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         connection.give_up = max(give_up, time.monotonic() + 1)
         # Every int has the same type: else a statement would be prepared anew for every size of a number.
         connection.adapters.register_dumper(int, Int8Dumper)
-        _check(connection)
-        connection.prepared = Prepared(connection, prepares=prepares)
+        settings = _settings(connection, patience)
+        statement = "SELECT " + ", ".join([f"set_config(?, ?, {'false' if prepares else 'true'})"] * len(settings))
+        values = [text for setting in settings.items() for text in setting]
         if prepares:
-            _set(connection, patience)
+            connection.planned(statement, values)
+        else:
+            connection.settings = statement, values
     except BaseException:
         connection.discard()
         raise
@@ -109,51 +245,27 @@ def _places(dsn: str) -> int:
     return max(str(named.get(name) or "").count(",") + 1 for name in ("host", "hostaddr", "port"))
 
 
-def _check(connection: Connection) -> None:
-    """Raise ConfigError if the server would lose what it acknowledges."""
-    found = connection.execute("SELECT current_setting('fsync')").fetchone()
-    if found is None or found[0] != "on":
+def _settings(connection: Connection, patience: float) -> dict[str, str]:
+    """Return the settings that a session needs, unless it has stricter ones: the server gives up before the client.
+
+    Raises:
+        ConfigError: the server would lose what it acknowledges.
+    """
+    limits = {
+        "lock_timeout": min(_STALLED, patience / 2),
+        "statement_timeout": patience,
+        "idle_in_transaction_session_timeout": patience,  # a client that is frozen lets go of what it has locked
+    }
+    names = ["fsync", "synchronous_commit", *limits]
+    now = dict(connection.planned("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", (names,)))
+    if now["fsync"] != "on":
         allowed = "a PostgreSQL server that keeps what it acknowledges: this one runs with fsync = off; turn that on"
         raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
-
-
-def _set(connection: Connection, patience: float) -> None:
-    """Give the session what it needs, unless it asks for more, or for less patience, itself."""
-    names = [name for name, _ in _of_all(patience)]
-    found = connection.execute("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", (names,)).fetchall()
-    now = dict(found)
-    wanted = [(name, value) for name, value in _of_all(patience) if not _is_stricter(now.get(name), value)]
-    if now["synchronous_commit"] not in _WEAK:
-        wanted = [one for one in wanted if one[0] != "synchronous_commit"]
-    for name, value in wanted:
-        connection.execute("SELECT set_config($1, $2, false)", (name, value))
-
-
-def _is_stricter(now: str | None, value: str) -> bool:
-    """Return whether a limit of time is set already, and not above this one."""
-    return now is not None and now.isdecimal() and value.isdecimal() and 0 < int(now) <= int(value)
-
-
-def of_transaction(patience: float) -> list[Setting]:
-    """Return what holds for every transaction: the server is to give up before the client, and to say so."""
-    return [
-        ("synchronous_commit", "on"),
-        ("lock_timeout", _milliseconds(min(_STALLED, patience / 2))),
-        ("statement_timeout", _milliseconds(patience)),
-    ]
-
-
-def _of_all(patience: float) -> list[Setting]:
-    """Return what holds for a session: also that it lets go of what it has locked if its client is frozen."""
-    idle = ("idle_in_transaction_session_timeout", _milliseconds(patience))
-    return [*of_transaction(patience), idle, ("default_transaction_isolation", "read committed")]
-
-
-def _milliseconds(seconds: float) -> str:
-    """Return a limit of time as the server takes it."""
-    return str(max(1, int(min(seconds, _MOST) * 1000)))
-
-
-def set_here(name: str, value: str) -> tuple[str, Setting]:
-    """Return the statement that makes a setting until the transaction ends."""
-    return "SELECT set_config($1, $2, true)", (name, value)
+    settings = {"default_transaction_isolation": "read committed"}
+    if now["synchronous_commit"] in _WEAK:
+        settings["synchronous_commit"] = "on"
+    for name, seconds in limits.items():
+        most = max(1, int(min(seconds, _MOST) * 1000))
+        if not 0 < int(now[name]) <= most:
+            settings[name] = str(most)
+    return settings

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from psycopg import errors, sql
 
 from stategraph.errors import FormatError
-from stategraph.stores._postgres.connections import Server
+from stategraph.stores._postgres.connections import Connection
+from stategraph.stores._rows.sql_filters import simple
+from stategraph.stores._rows.sql_statements import Condition, Dialect
 
 _OLDEST = 16_00_00  # pg_input_is_valid, for the view
 
@@ -108,19 +112,42 @@ _MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) 
 SCHEMA_VERSION = len(_MIGRATIONS)
 
 
-def quoted(schema: str) -> str:
-    """Return the name of a schema as statements have it."""
+def words_of(schema: str) -> Dialect:
+    """Return how PostgreSQL says what `sql_statements` need, of the tables in a schema."""
+    return Dialect(
+        schema=f"{_quoted(schema)}.",
+        key=("number", "sequence"),
+        key_of="number, ?",
+        sequence="checkpoint.sequence",
+        order="checkpoint.sequence",
+        within="checkpoint.number = run.number AND checkpoint.sequence BETWEEN {first} AND {last}",
+        payload="checkpoint.payload",
+        no_payload="''::bytea",
+        together=(1,),
+        new=("fence", "?"),
+        among="run_id IN (SELECT json_array_elements_text(?::json))",
+        labelled=_labelled,
+        removes_rows=True,
+        json_as_text=False,
+    )
+
+
+def _labelled(name: str, value: str) -> Condition:
+    return simple(f"labels <> '[]' AND {LABELS} @> ARRAY[?]", json.dumps([name, value])[1:-1])
+
+
+def _quoted(schema: str) -> str:
     return sql.Identifier(schema).as_string(None)
 
 
 def _statements(schema: str, version: int) -> list[str]:
     """Return what makes the newest version of this one."""
-    name = quoted(schema)
+    name = _quoted(schema)
     made = [statement.rstrip(";").format(schema=name) for script in _MIGRATIONS[version:] for statement in script]
     return [*made, f"UPDATE {name}.store SET version = {SCHEMA_VERSION}"]
 
 
-def prepare(server: Server, schema: str, store: object, *, migrates: bool) -> bytes:
+def prepare(server: Connection, schema: str, store: object, *, migrates: bool) -> bytes:
     """Make the tables if they are not there or of an older version; return the id of the store.
 
     Raises:
@@ -157,13 +184,13 @@ def _to_do(schema: str, version: int, store: object) -> FormatError:
     return error
 
 
-def _found(server: Server, schema: str, store: object) -> tuple[int, bytes]:
+def _found(server: Connection, schema: str, store: object) -> tuple[int, bytes]:
     """Return the version of the schema, 0 if there is none, and the id of the store.
 
     Raises:
         FormatError: this version of stategraph is too old for it, or the id is missing or not the only one.
     """
-    name = quoted(schema)
+    name = _quoted(schema)
     exists = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'store'"
     if server.execute(exists, (schema,)).fetchone() == (0,):
         return 0, b""

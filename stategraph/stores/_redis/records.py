@@ -8,27 +8,30 @@ from typing import Any
 
 import attrs
 
+from stategraph._owners.holds import Hold
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, InvalidRunIdError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis.connections import Asked, Nodes
-from stategraph.stores._redis.scripts import LIST, SAVE
+from stategraph.stores._redis.scripts import LIST, REMOVE, SAVE
 from stategraph.stores._rows.columns import no_checkpoint, no_run, pack_row, pack_run, unpack_row, unpack_run
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._servers.guards import fence_of
+from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Unreadable, Write, WriteBatch
 
 _LARGEST = 512 * 1024 * 1024  # bytes of a value that a server takes, unless it was told otherwise
 
 
-def save_of(batch: WriteBatch, nodes: Nodes, store: object) -> Asked:
-    """Return the script that writes a batch.
+def script_of(write: Write, nodes: Nodes, store: object) -> Asked:
+    """Return the script that makes a write.
 
     Raises:
         CheckpointSaveError: no Redis can hold it.
     """
-    run_id = batch.run.run_id
+    run_id = write.run_id
+    if isinstance(write, Removal):
+        version = "" if write.version is None else write.version
+        return nodes.script(run_id, REMOVE, version, given_id(run_id), *_guard(write.hold))
     try:
-        values = _values(batch, nodes)
+        values = _values(write, nodes)
     except (TypeError, ValueError, CheckpointCorruptError) as error:
         cause = ValueError(str(error))
         cause.__cause__ = error
@@ -36,12 +39,18 @@ def save_of(batch: WriteBatch, nodes: Nodes, store: object) -> Asked:
     return Asked(nodes.partition_of(run_id), SAVE, values)
 
 
+def _guard(hold: Hold | None) -> tuple[int, int]:
+    """Return what is compared: 0 for nothing, 1 for a fence, 2 for that nobody has the run; and the fence."""
+    if hold is None:
+        return 0, 0
+    return (1, hold.fence) if hold.fence else (2, 0)
+
+
 def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
     run, old, run_id = batch.run, batch.old, batch.run.run_id
-    guard, fence = fence_of(batch.hold)
     nested = "all" if batch.cut_nested else "parts" if batch.cut_parts else ""
     values: list[Any] = [
-        *(run_id, given_id(run_id), int(guard), fence, batch.outer or b""),
+        *(run_id, given_id(run_id), *_guard(batch.hold), batch.outer or b""),
         *(b"" if old is None else _version_of(old), _version_of(run), pack_run(run), run.incarnation),
         *(run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run_id), batch.cut_below),

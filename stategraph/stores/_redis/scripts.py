@@ -129,15 +129,16 @@ local t, id = KEYS[1], ARGV[1]
     + """
 local lease = redis.call('HMGET', t..':lease:'..ARGV[3], 'worker', 'fence')
 if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0} end
-if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 1} end
+if ARGV[4] == '2' and lease[1] then return {0, 0} end
+if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 0} end
 drop_nested()
 local known = drop(id)
 redis.call('INCR', t..':changes')
-return {known > 0 and 1 or 0, 1}
+return {known > 0 and 1 or 2, 0}
 """,
     writes=True,
 )
-"""Removes a run and all that is nested in it. Answers whether it was there, and whether it is held.
+"""Removes a run and all that is nested in it. Answers 1 if it was there, 2 if it was not, and 0 if it stays; as SAVE.
 
 Its values: the run, its version or nothing, the outermost run, the guard and the fence.
 """

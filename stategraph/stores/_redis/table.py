@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from stategraph._owners.holds import Fence, lost
+from stategraph._owners.holds import Fence
 from stategraph._owners.leases import Lease, LeaseHolds, Worker
 from stategraph._values import clock
-from stategraph._values.ids import given_id, nested_range
+from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis import records
@@ -40,11 +40,10 @@ from stategraph.stores._redis.scripts import (
     RUN,
     TAKE_UP,
 )
-from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
 from stategraph.stores._rows.table import Identify, Table, closed_error
 from stategraph.stores._servers.asking import until_answered, while_sure
 from stategraph.stores._servers.connections import Connections
-from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
 
 _Result = TypeVar("_Result")
 
@@ -168,26 +167,26 @@ class RedisTable(Table):
 
     # ------------------------------------------------------------------ writing
 
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | Exception]:
-        """Write batches in one round trip, as `Table.apply`; each as a whole, and whatever becomes of the others."""
-        written: list[bool | Exception] = [False] * len(batches)
+    def apply(self, writes: Sequence[Write]) -> Sequence[bool | Exception]:
+        """Make writes in one round trip, as `Table.apply`; each as a whole, and whatever becomes of the others."""
+        written: list[bool | Exception] = [False] * len(writes)
         asked_for: dict[int, Asked] = {}
-        for place, batch in enumerate(batches):
+        for place, write in enumerate(writes):
             try:
-                if not is_kept_from(batch):
-                    asked_for[place] = records.save_of(batch, self._nodes, self.store)
+                if not write.is_lost:
+                    asked_for[place] = records.script_of(write, self._nodes, self.store)
             except CheckpointSaveError as error:
-                if len(batches) == 1:
+                if len(writes) == 1:
                     raise
                 written[place] = error
         if asked_for:
-            found = self._applied([batches[place] for place in asked_for], list(asked_for.values()))
+            found = self._applied([writes[place] for place in asked_for], list(asked_for.values()))
             for place, outcome in zip(asked_for, found, strict=True):
-                hold = batches[place].hold  # of one who was asked for in time, and was late all the same
-                written[place] = False if hold is not None and hold.is_lost else outcome
+                # Of one who was asked for in time, and was late all the same.
+                written[place] = False if writes[place].is_lost else outcome
         return written
 
-    def _applied(self, batches: Sequence[WriteBatch], several: Sequence[Asked]) -> list[bool | Exception]:
+    def _applied(self, writes: Sequence[Write], several: Sequence[Asked]) -> list[bool | Exception]:
         is_again = False
 
         def write(links: Links) -> list[bool | Exception]:
@@ -196,40 +195,24 @@ class RedisTable(Table):
             found = links.ask(several, self._replicas)
             if len(found) == 1 or any(isinstance(answer, Exception) and is_passing(answer) for answer in found):
                 _checked(found)
-            answers = [answer if isinstance(answer, list) else (answer, False) for answer in found]
-            tell(batches, [bool(is_cancelled) for _, is_cancelled in answers])
             # What was not written now may have been before, when the answer was lost.
-            return [self._outcome(code, was_again) for code, _ in answers]
+            return [self._outcome(*one, was_again) for one in zip(writes, found, strict=True)]
 
-        run_ids = [batch.run.run_id for batch in batches]
+        run_ids = [one.run_id for one in writes]
         with while_sure(self.owners, self._patience, run_ids) as patience:
             return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience)
 
-    def _outcome(self, code: Any, was_again: bool) -> bool | Exception:
-        if isinstance(code, Exception):
-            error = explained(code, "", self.store, CheckpointSaveError)
-            error.__cause__ = code
+    def _outcome(self, write: Write, answer: Any, was_again: bool) -> bool | Exception:
+        if isinstance(answer, Exception):
+            error = explained(answer, "", self.store, CheckpointSaveError)
+            error.__cause__ = answer
             return error
+        code, is_cancelled = answer if isinstance(answer, list) else (answer, False)
+        if is_cancelled and write.hold is not None:
+            write.hold.is_cancelled = True
         return bool(code == _WRITTEN or (code == _WAS_THERE and was_again))
 
     # ------------------------------------------------------------------ removing
-
-    def remove(self, run_id: str, version: int | None = None) -> bool:
-        guard, fence = fence_of(hold_to_remove(self, run_id))
-        values = "" if version is None else version, given_id(run_id), int(guard), fence
-        asked_for = [self._nodes.script(run_id, REMOVE, *values)]
-        is_again = False
-
-        def removed(links: Links) -> tuple[bool, bool]:
-            nonlocal is_again
-            was_again, is_again = is_again, True
-            ((is_removed, is_held),) = _checked(links.ask(asked_for, self._replicas))
-            return bool(is_removed or (was_again and is_held)), bool(is_held)
-
-        is_removed, is_held = self._ask(run_id, removed)
-        if guard is Guard.OWNED and not is_held:
-            raise lost(given_id(run_id))
-        return is_removed
 
     def remove_damaged(self, run_id: str) -> bool:
         try:
@@ -237,10 +220,7 @@ class RedisTable(Table):
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
         answers = self._answers(run_id, self._nodes.on_each(REMOVE, key, "", "", 0, 0))
-        return any(is_removed for is_removed, _ in answers)
-
-    def erase(self) -> None:
-        """Leave what was removed to the server, which has it in its log until that is rewritten."""
+        return any(code == _WRITTEN for code, _ in answers)
 
     # ------------------------------------------------------------------ reading
 

@@ -16,7 +16,7 @@ import attrs
 from stategraph._text.shown import describe_exception
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._rows.access import used_below
-from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.records import Write
 
 MOST_TOGETHER = 256  # batches in one transaction: a reader of a network file system still sees steady progress
 
@@ -25,10 +25,10 @@ Outcome: TypeAlias = bool | Exception
 
 
 @attrs.define(eq=False)
-class _Write:
+class _Waiting:
     """A batch that is to be written, and what became of it."""
 
-    batch: WriteBatch
+    batch: Write
     outcome: Outcome | None = None
 
 
@@ -43,14 +43,14 @@ class Committer:
             the server has one sync for all of them.
     """
 
-    def __init__(self, apply: Callable[[Sequence[WriteBatch]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
+    def __init__(self, apply: Callable[[Sequence[Write]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
         self._apply, self._is_shared = apply, is_shared
         self._turn = threading.RLock()  # held by the thread that commits
-        self._waiting: list[_Write] = []
+        self._waiting: list[_Waiting] = []
 
-    def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
+    def commit(self, batches: Sequence[Write]) -> list[Outcome]:
         """Write batches; return the outcome of each. What was written is durable when this returns."""
-        writes = list(map(_Write, batches))
+        writes = list(map(_Waiting, batches))
         if not self._is_shared:
             self._write(writes)
         else:
@@ -68,7 +68,7 @@ class Committer:
                     self._waiting[:] = [write for write in self._waiting if write not in writes]
         return [write.outcome or False for write in writes]
 
-    def _write(self, writes: Sequence[_Write]) -> None:
+    def _write(self, writes: Sequence[_Waiting]) -> None:
         outcomes: Sequence[Outcome]
         try:
             outcomes = self._apply([write.batch for write in writes])

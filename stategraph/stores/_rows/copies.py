@@ -10,7 +10,7 @@ from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State, evolve
 from stategraph.stores._rows.loading import chains, loaded, read, visible
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import next_place
 from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
@@ -97,9 +97,9 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     written = log.table.apply(batches)
     if all(written):
         return
-    for batch, is_written in zip(batches, written, strict=True):
-        if is_written:
-            log.table.remove(batch.run.run_id, batch.run.version)
+    begun = [batch for batch, is_written in zip(batches, written, strict=True) if is_written]
+    if begun:
+        log.table.apply([Removal(batch.run_id, batch.run.version) for batch in begun])
     raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
 
 

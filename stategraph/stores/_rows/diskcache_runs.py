@@ -16,8 +16,9 @@ from stategraph.stores._files.paths import side_files
 from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.columns import unpack_row, unpack_run
-from stategraph.stores._rows.records import RunRecord
+from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.sql_columns import row_values, run_values
+from stategraph.stores._rows.sql_statements import ROW_FIELDS, RUN_FIELDS
 
 # A cache that evicts nothing, and has an id: any other is not a store.
 _ID = """
@@ -27,6 +28,8 @@ AND (SELECT value FROM Settings WHERE key = 'eviction_policy') = 'none'
 _ENTRIES = (
     "SELECT substr(key, ?), value, mode = 1 AND filename IS NULL FROM Cache WHERE key > ? AND key < ? AND raw = 1"
 )
+_PUT_RUN = f"INSERT INTO run ({', '.join(RUN_FIELDS)}, run_id, number) VALUES ({', '.join('?' * 21)})"
+_PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_FIELDS)}) VALUES ({', '.join('?' * 18)})"
 _DAMAGED = "damaged"  # in columns that cannot be read: whoever reads them gets an error, as before
 
 
@@ -69,7 +72,7 @@ def _copy_heads(cache: sqlite3.Connection, database: sqlite3.Connection) -> dict
     for run_id, value, run in heads:
         number = run.number if run and number < run.number < sql.LAST_RUN else number + 1
         values = run_values(run) if run else (*[_DAMAGED] * 6, value, *[_DAMAGED] * 12)
-        database.execute(sql.COPY_RUN, (*values, run_id, number))
+        database.execute(_PUT_RUN, (*values, run_id, number))
         numbers[run_id] = number
     return numbers
 
@@ -84,14 +87,14 @@ def _head(run_id: str, value: bytes) -> RunRecord | None:
 def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers: dict[str, int]) -> None:
     for key, value in _entries(cache, "row"):
         run_id, _, sequence = key.rpartition("!")
-        if run_id in numbers and sequence.isdecimal() and int(sequence) <= sql.LAST_SEQUENCE:
+        if run_id in numbers and sequence.isdecimal() and int(sequence) <= MAX_STEP:
             place = numbers[run_id] << sql.SEQUENCE_BITS | int(sequence)
             try:
                 row, _ = unpack_row(run_id, value)
-                values = row_values(place, row, json_as_text=True)
+                _, *values = row_values(row, json_as_text=True)
             except (CheckpointCorruptError, UnicodeDecodeError):
-                values = (place, *[_DAMAGED] * 14, value, *[_DAMAGED] * 2)
-            database.execute(sql.PUT_ROWS[1], values)
+                values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * 2]
+            database.execute(_PUT_ROW, (place, *values))
 
 
 def _copy_fences(cache: sqlite3.Connection, database: sqlite3.Connection) -> None:

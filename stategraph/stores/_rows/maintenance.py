@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from stategraph._owners.holds import Owning, held_if_free
+from stategraph._owners.holds import Hold, Owning, held_if_free, on_behalf_of
 from stategraph._values import clock
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
@@ -19,11 +19,12 @@ from stategraph.errors import (
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._rows.loading import chains, check_indexed, read, summaries, visible
-from stategraph.stores._rows.records import RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
 
 _PAGE = 1_000  # runs that are looked for at a time
+_TOGETHER = 20  # runs that are removed in one transaction: others wait for its end
 
 
 def verify(log: RunLog) -> Verified:
@@ -98,7 +99,7 @@ def prune(log: RunLog) -> Pruned:
             if not _went_on(log, run):  # or what was read is not of one time
                 damaged.append(run.run_id)
                 log.report(run.run_id, error)
-        if len(due) == log.table.removed_together:
+        if len(due) == _TOGETHER:
             removed += _removed(log, due)
             due.clear()
     removed += _removed(log, due)
@@ -131,16 +132,22 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
 
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     """Remove runs that nobody owns, and that are as they were when they were checked; return their ids."""
-    removed: list[str] = []
     with held_if_free(cast(Owning, log.table.store), [run.run_id for run in runs]) as holds:
-        left = [(run, holds[run.run_id]) for run in runs if run.run_id in holds]
-        while left:
-            outcomes = log.table.remove_all(left)
-            removed += [run.run_id for (run, _), is_removed in zip(left, outcomes, strict=False) if is_removed]
-            left = left[len(outcomes) :]
-    for run_id in removed:
-        log.forget_all(run_id)
+        removals = [_removal(run, holds[run.run_id]) for run in runs if run.run_id in holds]
+        outcomes = log.commit(removals)
+    removed: list[str] = []
+    for removal, outcome in zip(removals, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome:
+            removed.append(removal.run_id)
+            log.forget_all(removal.run_id)
     return removed
+
+
+def _removal(run: RunRecord, hold: Hold) -> Removal:
+    with on_behalf_of(hold):
+        return Removal(run.run_id, run.version)
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:

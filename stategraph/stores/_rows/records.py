@@ -188,8 +188,24 @@ of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
 
 
 @attrs.frozen
-class WriteBatch:
-    """A change of one run, which is written as a whole or not at all.
+class _Owned:
+    """A change of one run, which is made as a whole or not at all.
+
+    Attributes:
+        hold: The hold of the owner for whom it is made: once it is lost, nothing is written.
+    """
+
+    hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False, kw_only=True)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the owner is known to have lost the run."""
+        return self.hold is not None and self.hold.is_lost
+
+
+@attrs.frozen
+class WriteBatch(_Owned):
+    """A change of the record of a run and of its rows.
 
     Attributes:
         run: The run as it is to be.
@@ -200,7 +216,6 @@ class WriteBatch:
         cut_nested: All that is nested in the run goes.
         outer: The incarnation that the outer run must have now; None if there need not be one.
         cut_parts: All parts of its steps go, and of those of its nested runs.
-        hold: That of whoever writes it: nothing is written once it is lost.
     """
 
     run: RunRecord
@@ -211,7 +226,27 @@ class WriteBatch:
     cut_nested: bool = False
     outer: bytes | None = None
     cut_parts: bool = False
-    hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.run.run_id
+
+
+@attrs.frozen
+class Removal(_Owned):
+    """The removal of a run and of all that is nested in it.
+
+    Attributes:
+        run_id: The id of the run.
+        version: The version that it must have. None removes any, and what is nested in it even if it is not there.
+    """
+
+    run_id: str
+    version: int | None = None
+
+
+Write: TypeAlias = WriteBatch | Removal
 
 
 @attrs.frozen

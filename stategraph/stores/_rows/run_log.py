@@ -16,7 +16,15 @@ from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.committer import Committer, Outcome
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Sealer
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch, of_newest
+from stategraph.stores._rows.records import (
+    CheckpointRecord,
+    Removal,
+    RunRecord,
+    Unreadable,
+    Write,
+    WriteBatch,
+    of_newest,
+)
 from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy
 
@@ -70,7 +78,7 @@ class RunLog:
     def _new_committer(self) -> Committer:
         return Committer(self._apply, is_shared=not self.table.is_server)
 
-    def _apply(self, batches: Sequence[WriteBatch]) -> Sequence[Outcome]:
+    def _apply(self, batches: Sequence[Write]) -> Sequence[Outcome]:
         return self.table.apply(batches)
 
     # ------------------------------------------------------------------ what is remembered
@@ -198,7 +206,7 @@ class RunLog:
         """Remove a nested run that a deleted run has left, so that another one can take its place."""
         run = self.table.run(run_id) if is_nested_id(run_id) else None
         if run is not None and not self._is_of_its_run(run):
-            self.table.remove(run_id, run.version)
+            self.table.apply([Removal(run_id, run.version)])
 
     # ------------------------------------------------------------------ lists
 
@@ -288,34 +296,34 @@ class RunLog:
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # as its constructor does, at every save
 
-    def write(self, batch: WriteBatch) -> bool:
-        """Write a batch, together with those of other threads; return False if others have written to the run.
+    def write(self, write: Write) -> bool:
+        """Make a write, together with those of other threads; return False if others have written to the run.
 
         Raises:
             RunLostError: it is written on behalf of a former owner of the run.
             StepConflictError: the store has lost what it had of the run.
         """
-        (outcome,) = self.commit([batch])
-        if outcome is False and self.is_settled(batch.hold):
-            (outcome,) = self.commit([batch])
+        (outcome,) = self.commit([write])
+        if outcome is False and self.is_settled(write.hold):
+            (outcome,) = self.commit([write])
         if isinstance(outcome, CheckpointError):
-            outcome.run_id = outcome.run_id or batch.run.run_id
+            outcome.run_id = outcome.run_id or write.run_id
         if isinstance(outcome, Exception):
             raise outcome
         if outcome:
             return True
-        if batch.hold is not None and self.has_lost(batch.hold):
-            raise lost(batch.hold.run_id)
-        self.check_kept(batch)
+        if write.hold is not None and self.has_lost(write.hold):
+            raise lost(write.hold.run_id)
+        self.check_kept(write)
         return False
 
-    def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
-        """Write batches of several runs; return the outcome of each."""
-        return self.committer.commit(batches) if batches else []
+    def commit(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Make writes of several runs; return the outcome of each."""
+        return self.committer.commit(writes) if writes else []
 
-    def check_kept(self, refused: WriteBatch) -> None:
+    def check_kept(self, refused: Write) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
-        run = refused.old
+        run = refused.old if isinstance(refused, WriteBatch) else None
         now = None if run is None else self.table.run(run.run_id)
         if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
             self.forget(run.run_id)
@@ -340,7 +348,7 @@ class RunLog:
 
     def remove(self, run_id: str) -> None:
         """Remove a run and all that is nested in it, and forget what is remembered of it."""
-        self.table.remove(run_id)
+        self.write(Removal(run_id))
         self.forget_all(run_id)
 
 

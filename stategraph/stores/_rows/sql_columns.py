@@ -16,12 +16,12 @@ from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreada
 from stategraph.stores.base import RetentionPolicy
 
 
-def row_values(key: int, row: CheckpointRecord, *, json_as_text: bool) -> tuple[Any, ...]:
-    """Return the columns of a row, the first of which is its key."""
+def row_values(row: CheckpointRecord, *, json_as_text: bool) -> tuple[Any, ...]:
+    """Return the columns of a row."""
     error = None if row.error is None else _error_text(row.error)
     payload = row.payload.decode() if json_as_text and row.encoding == "json" else row.payload
     return (
-        *(key, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
+        *(row.sequence, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
         *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
         *(row.format, row.encoding, payload, row.seal, row.pause),
     )

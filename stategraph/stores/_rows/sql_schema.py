@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 from stategraph.errors import FormatError
 from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
+from stategraph.stores._rows.sql_statements import Condition, Dialect
 
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
@@ -113,75 +116,39 @@ SCHEMA_VERSION = len(MIGRATIONS)
 SUPPLEMENTS: dict[int, tuple[str, ...]] = {1: (f"CREATE TEMP VIEW label AS {_ALL_LABELS}",)}
 """For each older version, statements that make temporary views in which it looks like the newest."""
 
-_CHANGING = "version, sequence, step, checkpoint_node, timestamp_ns, tip, seal"
-_LASTING = "revision, kind, status, error, by_whom, graph, parent, policy, labels, pause, created_ns, incarnation"
-_RUN_FIELDS = f"{_CHANGING}, {_LASTING}"
-RUN = (
-    "run_id, number, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, "
-    "graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal"
-)
 # No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
 _NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
-NEW_RUN = (
-    f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 20)}, {_NEXT_NUMBER}) "
-    "ON CONFLICT (run_id) DO NOTHING RETURNING number"
-)
-COPY_RUN = f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 21)})"
-NUMBER = "SELECT number FROM run WHERE run_id = ?"
-# The statement that writes a run compares its version, and its owner: one number for fence and cancellation.
-_AS_EXPECTED = (
-    " WHERE run_id = ? AND version = ?"
-    " AND ? IN (-1, coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0))"
-)
-NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 19)}){_AS_EXPECTED}"
-# SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
-NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?, ?){_AS_EXPECTED}"
-_ROW_FIELDS = (
-    "base, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, took_ns, attempts, owner, "
-    "format, encoding, payload, seal, pause"
-)
-_ROW_COLUMNS = _ROW_FIELDS.replace("payload", "CAST(payload AS BLOB)")  # JSON is kept as text, for other tools to read
-TOGETHER = (512, 64, 8, 1)
-# Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
-_INSTEAD = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS.split(", "))
-PUT_ROW = (
-    f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) "
-    f"VALUES ((SELECT number FROM run WHERE run_id = ?) << {SEQUENCE_BITS} | ?, {', '.join('?' * 17)}) "
-    f"ON CONFLICT (id) DO UPDATE SET {_INSTEAD}"
-)
-PUT_ROWS = {
-    together: f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
-    + ", ".join([f"({', '.join('?' * 18)})"] * together)
-    + f" ON CONFLICT (id) DO UPDATE SET {_INSTEAD}"
-    for together in TOGETHER
-}
 
 
-_SEQUENCE = f"id & {LAST_SEQUENCE}"
-CHAIN = f"""
-WITH of_run (number, newest, newest_step) AS (SELECT number, sequence, step FROM run WHERE run_id = :run_id)
-SELECT newest, newest_step, {_SEQUENCE}, {_ROW_COLUMNS} FROM of_run CROSS JOIN checkpoint
-WHERE id BETWEEN (
-    SELECT id - max(0, ({_SEQUENCE}) - base) FROM checkpoint
-    WHERE id BETWEEN number << {SEQUENCE_BITS} AND number << {SEQUENCE_BITS} | :last ORDER BY id DESC LIMIT 1
-) AND number << {SEQUENCE_BITS} | :last
-ORDER BY id
-"""
-INDEX = f"""
-SELECT {_SEQUENCE}, {_ROW_FIELDS.replace("payload", "x''")} FROM checkpoint
-WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} | :first FROM run WHERE run_id = :run_id)
-    AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
-ORDER BY id
-"""
-FIND = f"""
-SELECT {_SEQUENCE} FROM checkpoint
-WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} | :first FROM run WHERE run_id = :run_id)
-    AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
-    AND step = :step AND revision = coalesce(:revision, revision)
-ORDER BY id DESC LIMIT 1
-"""
+def _labelled(name: str, value: str) -> Condition:
+    pair = json.dumps([name, value])  # SQLite decodes it as it does what is kept, and takes no other surrogates
+    label = "name = json_extract(?, '$[0]') AND value = json_extract(?, '$[1]')"
+    has_label = f"EXISTS (SELECT 1 FROM label WHERE {label} AND label.number = run.number)"
+    entries = f"label WHERE {label}"
+    return Condition(f"number IN (SELECT number FROM {entries})", (pair, pair), entries, has_label)
 
 
+WORDS = Dialect(
+    key=("id",),
+    key_of=f"number << {SEQUENCE_BITS} | ?",
+    sequence=f"checkpoint.id & {LAST_SEQUENCE}",
+    order="checkpoint.id",
+    # Where somebody has changed a number, there may be no room for rows of such a run.
+    within=f"run.number BETWEEN 0 AND {LAST_RUN} AND checkpoint.id "
+    f"BETWEEN run.number << {SEQUENCE_BITS} | {{first}} AND run.number << {SEQUENCE_BITS} | {{last}}",
+    payload="CAST(checkpoint.payload AS BLOB)",
+    no_payload="x''",
+    together=(256, 32, 4, 1),  # sqlite3 releases the GIL at each statement, and a busy thread keeps it for 5 ms
+    new=("number", _NEXT_NUMBER),
+    among="run_id IN (SELECT value FROM json_each(?))",
+    labelled=_labelled,
+    removes_rows=False,
+    json_as_text=True,  # for other tools to read
+)
+"""How SQLite says what `sql_statements` need."""
+
+# One number for fence and cancellation.
+OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"
 FENCE = "SELECT number, cancelled FROM fence WHERE run_id = ?"
 RAISE_FENCE = (
     "INSERT INTO fence VALUES (?, 1, 0, NULL) "
@@ -195,18 +162,7 @@ ALL_FENCES = (
     "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
     "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
 )
-FENCES = "SELECT run_id, number FROM fence WHERE run_id IN (VALUES %s)"
-DELETE_RUNS = (
-    "WITH of_runs (id, v) AS (VALUES %s) DELETE FROM run "
-    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id = id AND version = v) "
-    "RETURNING run_id, number"
-)
-DELETE_NESTED = (
-    "WITH of_runs (first, last) AS (VALUES %s) DELETE FROM run "
-    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id > first AND run_id < last) RETURNING number"
-)
 CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
-NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 
 
 # --------------------------------------------------------------------------- a database that is opened
@@ -223,21 +179,16 @@ def prepare(database: sqlite3.Connection, path: Path, fill: Fill | None = None) 
         database.execute(f"PRAGMA {pragma}")
     if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
         return
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        (version,) = database.execute("PRAGMA user_version").fetchone()  # another process may have been faster
         _check_schema_version(version, path)
-        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
+        for statement in chain.from_iterable(MIGRATIONS[version:]):
             database.execute(statement)
         if version == 0 and fill is not None:
             fill(database)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
 
 
 def store_id(database: sqlite3.Connection, path: Path) -> bytes:
@@ -312,7 +263,7 @@ def _check_schema_version(version: int, path: Path) -> None:
 def _made_by_us(version: int) -> Mapping[str, str]:
     """Return the statement that made each part of a database of a version of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
+        for statement in chain.from_iterable(MIGRATIONS[:version]):
             database.execute(statement)
         return dict(database.execute("SELECT name, sql FROM sqlite_master"))
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from time import monotonic
 from typing import TypeAlias
 
-from stategraph._owners.holds import Fence, Hold, Holds, on_behalf_of
-from stategraph.errors import CheckpointError, RunBusyError, RunLostError
+from stategraph._owners.holds import Fence, Holds
+from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Is called with the id of a store whenever its files are opened."""
@@ -26,13 +25,11 @@ class Table(ABC):
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
         is_server: Whether it is on a server, which answers several threads at the same time.
-        removed_together: How many runs at most it removes in one transaction.
     """
 
     store: object
     closed: bool
     is_server: bool = False
-    removed_together: int = 1
 
     def __str__(self) -> str:
         return str(self.store)
@@ -40,19 +37,19 @@ class Table(ABC):
     # ------------------------------------------------------------------ records
 
     @abstractmethod
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | Exception]:
-        """Write batches in one transaction; return which of them were written.
+    def apply(self, writes: Sequence[Write]) -> Sequence[bool | Exception]:
+        """Make several writes in one transaction; return which of them are made. They are durable then.
 
-        A table that has no transaction over several runs writes each as a whole, and of several may return an error in
+        A table that has no transaction over several runs makes each as a whole, and of several may return an error in
         the place of one of which it is not known.
 
-        A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
-        version, and the outer run the incarnation, that it expects. It is durable when this returns. A table whose
-        answers may be lost asks again, and tells what was written before by its version and its seal.
+        A write is made if its hold is not lost (the fence is still the one that is in it), and if its run has the
+        version, and the outer run the incarnation, that it expects. A table whose answers may be lost asks again, and
+        tells what was written before by its version and its seal.
 
         Raises:
-            CheckpointSaveError: none is written, and none would be without the others either.
-            CheckpointError: none is written; without one of them the others may be.
+            CheckpointSaveError: none is made, and none would be without the others either.
+            CheckpointError: none is made; without one of them the others may be.
         """
 
     @abstractmethod
@@ -127,37 +124,11 @@ class Table(ABC):
         return sha256(repr(sorted(found, key=str)).encode(errors="backslashreplace")).hexdigest()
 
     @abstractmethod
-    def remove(self, run_id: str, version: int | None = None) -> bool:
-        """Remove a run and all that is nested in it; return whether there was one.
-
-        With a version, nothing is removed unless the run has it. Without one, nested runs go even if the run itself is
-        not there. Nothing is removed on behalf of somebody who has lost the run.
-
-        Raises:
-            RunLostError: this thread acts for somebody who has.
-        """
-
-    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
-        """Remove runs as `remove` does, each if it has this version, on behalf of whoever holds it.
-
-        Returns:
-            Whether each was removed. These may be fewer than the runs: the others are left for the next time, for
-            nobody else is to wait for long.
-        """
-        ((run, hold), *_) = runs
-        try:
-            with on_behalf_of(hold):
-                return [self.remove(run.run_id, run.version)]
-        except (RunBusyError, RunLostError):
-            return [False]
-
-    @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:
         """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
 
-    @abstractmethod
-    def erase(self) -> None:
-        """Overwrite what was removed wherever it still stands, such as in a log."""
+    def erase(self) -> None:  # noqa: B027 - most have nothing to do
+        """Overwrite what was removed where this process can, such as in a log. A server does so itself."""
 
     # ------------------------------------------------------------------ owners
 
@@ -203,27 +174,6 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
-
-
-MANY = 1_000
-"""Runs that are removed in one transaction, if that does not take too long."""
-
-LONGEST = 0.025
-"""Seconds after which a transaction that removes many runs ends, for others wait for it."""
-
-AT_ONCE = 50
-"""Runs that are removed before it is looked whether that is so."""
-
-Held: TypeAlias = tuple[RunRecord, Hold]
-
-
-def while_short(runs: Sequence[Held], remove: Callable[[Sequence[Held]], list[bool]]) -> list[bool]:
-    """Remove runs, a few at once, until others have waited for long enough."""
-    outcomes: list[bool] = []
-    enough = monotonic() + LONGEST
-    while len(outcomes) < len(runs) and (not outcomes or monotonic() < enough):
-        outcomes += remove(runs[len(outcomes) :][:AT_ONCE])
-    return outcomes
 
 
 def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
