@@ -208,7 +208,7 @@ def short_config(
     changes: dict[str, Any] = {} if preserve is None else {"preserve": preserve}
     usual: dict[str, Any] = {}
     if isinstance(store, str | os.PathLike):
-        from stategraph.stores._addresses import PLACES, store_at  # imported when used
+        from stategraph.stores.registry import PLACES, store_at  # imported when used
 
         kind, options = store_at(store)
         others = {name: value for name, value in config.checkpoint.options.items() if name not in PLACES}

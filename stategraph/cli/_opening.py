@@ -56,7 +56,7 @@ def open_store(
 
 def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dict[str, Any]]:
     if address:
-        from stategraph.stores._addresses import store_at
+        from stategraph.stores.registry import store_at
 
         source, (kind, options) = "--store", store_at(address)
     else:

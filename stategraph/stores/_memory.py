@@ -74,7 +74,7 @@ def head_of(kept: Kept, *, with_pause: bool = False) -> State:
     return kept.head
 
 
-def same_data(kept: Kept, state: State) -> bool:
+def has_data_of(kept: Kept, state: State) -> bool:
     """Return whether a State has the data of one that is kept."""
     if isinstance(kept, State) and data_of(kept) is data_of(state):  # as where only how the run stands is new
         return True
@@ -84,9 +84,7 @@ def same_data(kept: Kept, state: State) -> bool:
 
 
 def is_same_save(kept: Kept, state: State) -> bool:
-    """Return whether a State is the one that is kept, saved twice."""
-    if head_of(kept).timestamp != state.timestamp:
-        return False
+    """Return whether a State is one that is kept and has its data, saved twice."""
     from stategraph.stores._codec.delta import are_of_one_save
 
-    return same_data(kept, state) and are_of_one_save(state_of(kept), state)
+    return are_of_one_save(state_of(kept), state)

@@ -317,6 +317,13 @@ class CheckpointStore(ABC):
             CheckpointNotFoundError: the run, or this step of it, is not kept.
             RunExistsError: there is a run of the new id, or of the id of a nested run of the copy.
         """
+        from stategraph.stores._checks import check_numbers
+
+        check_numbers(step, revision)
+        with held(self, check_given_id(new_run_id)):
+            return self._fork(check_run_id(run_id), new_run_id, step, revision)
+
+    def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
         from stategraph.stores._time_travel import forked_from
 
         forked = forked_from(self._revision(run_id, step, revision), new_run_id)
@@ -345,13 +352,20 @@ class CheckpointStore(ABC):
             RunLostError: others took the run while this was under way; nothing has been changed.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
-        from stategraph.stores._time_travel import rolled_back
+        from stategraph.stores._checks import check_number, check_numbers
 
+        check_number(step)
+        check_numbers(revision=revision)
         if take_over:  # nobody loses a run to a step that is not there
             self._revision(run_id, step, revision)
-        with held(self, run_id, take_over=take_over):
-            state = rolled_back(self._revision(run_id, step, revision), self.load(run_id).parent, by)
-            self.amend(state)
+        with held(self, check_run_id(run_id), take_over=take_over):
+            return self._roll_back(run_id, step, revision, by)
+
+    def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
+        from stategraph.stores._time_travel import rolled_back
+
+        state = rolled_back(self._revision(run_id, step, revision), self.load(run_id).parent, by)
+        self.amend(state)
         return state
 
     def _revision(self, run_id: str, step: int | None, revision: int | None) -> State:
@@ -458,11 +472,14 @@ class CheckpointStore(ABC):
             token: What was returned before; None at first, for which there always is another one.
             run_id: Only ask about this run, and not about what is nested in it.
         """
+        now = self._change_token(run_id)
+        return None if now == token else now
+
+    def _change_token(self, run_id: str | None) -> str:
         from hashlib import sha256  # imported when used: OpenSSL takes 4 ms
 
         shown = self.iter_runs() if run_id is None else self.history(run_id)[-1:]
-        now = sha256("\n".join(map(repr, shown)).encode(errors="backslashreplace")).hexdigest()
-        return None if now == token else now
+        return sha256("\n".join(map(repr, shown)).encode(errors="backslashreplace")).hexdigest()
 
     # ------------------------------------------------------------------ owners
 

@@ -14,7 +14,7 @@ import attrs
 
 from stategraph._owners.holds import Hold, Holds, acting, held, held_if_free, is_acting, this_process
 from stategraph._values import clock
-from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
+from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointError,
@@ -25,7 +25,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._memory import Kept, as_kept, head_of, is_same_save, same_data, state_of
+from stategraph.stores._memory import Kept, as_kept, has_data_of, head_of, is_same_save, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -161,8 +161,9 @@ class MemoryStore(CheckpointStore):
         from stategraph.stores._checks import check_step
 
         newest = run.kept[-1]
-        check_step(state.run_id, newest.step, state.step, may_change_data or same_data(newest, state))
-        is_replaced = not run.policy.keeps_all or is_same_save(newest, state)
+        is_same = has_data_of(newest, state)
+        check_step(state.run_id, newest.step, state.step, may_change_data or is_same)
+        is_replaced = not run.policy.keeps_all or (is_same and is_same_save(newest, state))
         run.kept[len(run.kept) - is_replaced :] = [kept]
 
     def _begin(self, run_id: str, policy: RetentionPolicy, kept: builtins.list[Kept], created_ns: int) -> _Run:
@@ -285,23 +286,16 @@ class MemoryStore(CheckpointStore):
         kept = tuple(run.kept)
         return run.summary(kept[-1], sum(one.step == kept[-1].step for one in kept) - 1, cursor=str(run.number))
 
-    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+    def _change_token(self, run_id: str | None) -> str:
         with self._alone(""):
-            now = str(self._changes)
-        return None if now == token else now
+            return str(self._changes)
 
     # ------------------------------------------------------------------ time travel
 
-    def rollback(
-        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
-    ) -> State:
-        from stategraph.stores._checks import check_number
+    def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         from stategraph.stores._time_travel import rolled_back
 
-        check_number(step)
-        if take_over:  # nobody loses a run to a step that is not there
-            self.load(run_id, step, revision)
-        with self._changing(check_run_id(run_id), take_over=take_over):
+        with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
             state = rolled_back(state_of(kept), head_of(run.kept[-1]).parent, by)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # in one go, for readers
@@ -311,10 +305,10 @@ class MemoryStore(CheckpointStore):
                     self._drop(nested_id)
             return state
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
         from stategraph.stores._time_travel import forked_from, keeps_nested
 
-        with self._changing(check_given_id(new_run_id)):
+        with self._changing(new_run_id):
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():
                 raise RunExistsError(taken, str(self))
             run, place, kept = self._found(run_id, step, revision)

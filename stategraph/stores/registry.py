@@ -1,9 +1,12 @@
-"""The registry of stores: finds one by its name."""
+"""The registry of stores: finds one by its name, or by its address."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from stategraph._values.registry import Registry
@@ -17,10 +20,45 @@ def _memory() -> CheckpointStore:
     return MemoryStore()
 
 
-def _bundled() -> Mapping[str, tuple[Any, Any]]:
-    from stategraph.stores._bundled import BUNDLED
+class _Imported:
+    """Makes stores of a class that is imported when it is used: diskcache and clients of servers take 60 ms and more.
 
-    return BUNDLED
+    Args:
+        name: The name of the module.
+        kind: The name of the class.
+    """
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
+
+    def __call__(self, **options: Any) -> CheckpointStore:
+        return self._class()(**options)  # type: ignore[no-any-return]
+
+    def _class(self) -> Any:
+        return getattr(import_module(f"stategraph.stores.{self._name}"), self._kind)
+
+    @property
+    def __signature__(self) -> Signature:
+        """The options of the class, and those of all durable stores."""
+        kind = self._class()
+        given = [*signature(kind).parameters.values(), *signature(kind.__base__).parameters.values()]
+        named = [one for one in given if one.kind is Parameter.KEYWORD_ONLY]
+        return Signature([given[0], *named])
+
+
+def _bundled() -> Mapping[str, tuple[Any, Any]]:
+    """Return the stores that come with the library, each with what brings options that mean the same into one form."""
+    from stategraph.stores._files.paths import absolute_path  # imported when used
+
+    def in_place(what: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        return lambda options: {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
+
+    return {
+        "disk": (_Imported("disk", "DiskStore"), in_place("a folder")),
+        "sqlite": (_Imported("sqlite", "SqliteStore"), in_place("a file")),
+        "postgres": (_Imported("postgres", "PostgresStore"), dict),
+        "redis": (_Imported("redis", "RedisStore"), dict),
+    }
 
 
 _stores: Registry[CheckpointStore] = Registry(
@@ -71,3 +109,47 @@ def checked_store(store: object) -> CheckpointStore:
         return store
     allowed = "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
     raise ConfigError("store", store, allowed)
+
+
+# --------------------------------------------------------------------------- addresses
+
+_SCHEMES = {
+    "postgresql": ("postgres", "dsn"),
+    "postgres": ("postgres", "dsn"),
+    "redis": ("redis", "url"),
+    "rediss": ("redis", "url"),
+}
+"""The stores that an URL of a scheme is of, and their options for it."""
+
+
+PLACES = ("path", *{option: None for _, option in _SCHEMES.values()})
+"""The options of stores that say where they are."""
+
+
+_KINDS = ("sqlite", "disk", "postgres", "redis")
+
+
+def store_at(address: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the store at an address, and its options.
+
+    A folder is a disk store, "memory" the memory store, and any other path the file of a sqlite store.
+
+    Raises:
+        ConfigError: it is an URL of something else, or the name of a kind of store.
+    """
+    text = os.fspath(address)
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        if scheme not in _SCHEMES:
+            raise ConfigError("store", f"{scheme}://", f"no store has such URLs; {', '.join(_SCHEMES)} have")
+        kind, option = _SCHEMES[scheme]
+        return kind, {option: text}
+    if text == "memory":
+        return text, {}
+    if text in _KINDS:
+        allowed = (
+            f'a file, a folder or an URL is: "{text}.db" for a file; CheckpointConfig(store={text!r}, ...) has kinds'
+        )
+        raise ConfigError("store", text, allowed)
+    is_folder = text.endswith(("/", os.sep)) or os.path.isdir(os.path.expanduser(text))  # noqa: PTH111, PTH112 - pathlib takes 4 ms
+    return "disk" if is_folder else "sqlite", {"path": text}

@@ -203,7 +203,7 @@ BIG = "x" * 20_000  # two steps of it take a snapshot
 
 
 class TestWindows:
-    """Which rows go as a run goes on is decided by rows that were checked."""
+    """Which rows go as a run goes on."""
 
     @pytest.fixture
     def windowed(self, store, again):
@@ -218,22 +218,6 @@ class TestWindows:
         for step in steps:
             store.save(State({"n": step, "big": f"{step}{BIG}"}, run_id="a", step=step))
 
-    def test_a_row_that_says_that_it_builds_on_nothing(self, windowed):
-        """What it builds on is not removed for it: once it is put right, all is as before."""
-        base = change_base(windowed, 3, 3)
-        self.went_on(windowed, 6)
-
-        change_base(windowed, 3, base)
-        assert [windowed.load("a", step)["n"] for step in range(3, 7)] == [3, 4, 5, 6]
-
-    def test_a_row_that_was_not_there(self, windowed):
-        """Checkpoints that can be seen are not pushed out of the window by what is none."""
-        copy_row(windowed, 5, 6)
-        self.went_on(windowed, 7)
-
-        lose(windowed, 6)
-        assert windowed.load("a", 3)["n"] == 3
-
     def test_what_is_as_it_was(self, windowed, again):
         """Goes in time, whether or not the store has saved it itself."""
         self.went_on(windowed, 6, 7, 8, 9, 10)
@@ -242,13 +226,6 @@ class TestWindows:
         store = again(windowed)
         self.went_on(store, 11)
         assert table_of(store).index("a")[0].step == 8
-
-    def test_rows_that_it_saved_itself_are_not_read_again(self, store, monkeypatch):
-        store.retain("a", Policy("windowed", window=4))
-        self.went_on(store, 1)
-        monkeypatch.setattr(table_of(store), "chain", None)
-
-        self.went_on(store, *range(2, 12))
 
 
 @pytest.fixture
@@ -263,13 +240,6 @@ def again():
     yield open_again
     for store in opened:
         store.close()
-
-
-def change_base(store, step, base):
-    """Have a row say that it builds on another -> on which it did."""
-    (row,) = (row for row in table_of(store).index("a") if row.step == step)
-    sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {table_of(store).run('a').number << 32 | step}")
-    return row.base
 
 
 def copy_row(store, step, to):
@@ -376,7 +346,7 @@ class TestOptions:
     @pytest.mark.parametrize("name", ["sqlite", "disk"])
     def test_one_that_is_misspelt_is_named(self, name):
         """And not the one that is missing because of it."""
-        with pytest.raises(ConfigError, match=r"unexpected keyword argument 'pth' \(it takes: path"):
+        with pytest.raises(ConfigError, match=r"'pth'.*\(it takes: path"):
             get_checkpoint_store(name, pth="runs")
 
     def test_one_that_is_missing_is_named(self):

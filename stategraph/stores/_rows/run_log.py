@@ -37,7 +37,6 @@ _PAGE = 100  # runs that are looked at at least, where few of them may match a f
 _ALL = RunFilter()
 
 _Read = TypeVar("_Read")
-_Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
@@ -62,7 +61,6 @@ class RunLog:
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         # Those of runs that are not nested, and whether they have begun: nested runs may be saved before.
         self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
-        self._saved_rows: OrderedDict[tuple[bytes, int, int], None] = OrderedDict()  # of windowed runs
         self._reported: set[str] = set()
         protect_at_fork(self)
 
@@ -95,8 +93,6 @@ class RunLog:
             _put_last(self._incarnations, run_id, (run.incarnation, True))
         if self._policies and self._policies.get(run_id) == run.policy:
             self._policies.pop(run_id, None)  # from now on the store itself knows it
-        if run.policy.window is not None:
-            _put_last(self._saved_rows, (base.seal, run.sequence, base.base), None)
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run: others have written to it."""
@@ -113,10 +109,6 @@ class RunLog:
         self.forget(run_id)
         self._incarnations.pop(run_id, None)
         self._policies.pop(run_id, None)
-
-    def is_saved_here(self, row: CheckpointRecord) -> bool:
-        """Return whether a row of a windowed run was saved or loaded here, with this number and base."""
-        return (row.seal, row.sequence, row.base) in self._saved_rows
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         """Remember what is to be kept of a run, until it is saved."""
@@ -357,13 +349,13 @@ def new_incarnation() -> bytes:
     return os.urandom(_INCARNATION)
 
 
-def _put_last(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int | None = None) -> None:
+def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int | None = None) -> None:
     """Remember something as the newest, and forget the oldest where that is too many.
 
     Each line is one step for other threads. Of a dict, the oldest is looked for behind all that were removed.
     """
-    kept.pop(key, None)
-    kept[key] = value
+    kept.pop(run_id, None)
+    kept[run_id] = value
     if len(kept) > (most or _MOST_REMEMBERED):
         kept.popitem(last=False)
 

@@ -8,10 +8,8 @@ from typing import TypeAlias
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph.errors import (
-    CheckpointCorruptError,
     CheckpointNotFoundError,
     CheckpointSaveError,
-    FormatError,
     NotSerializableError,
     StepConflictError,
 )
@@ -19,7 +17,7 @@ from stategraph.state import State, data_of
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
-from stategraph.stores._rows.loading import check_indexed, load
+from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
@@ -204,10 +202,5 @@ def _cut_below(log: RunLog, run: RunRecord, snapshot: CheckpointRecord) -> int:
     """Return the sequence number below which nothing is needed any more, now that a snapshot is written."""
     if run.policy.max_checkpoints == 1:
         return snapshot.sequence
-    rows = [row for row in log.table.index(run.run_id) if row.sequence < snapshot.sequence]
-    older = rows[run.policy.first_kept([*rows, snapshot]) :]
-    try:
-        check_indexed(log, run, [row for row in older if not log.is_saved_here(row)])
-    except (CheckpointCorruptError, FormatError):
-        return 0  # what is damaged stays, with all before it, for its readers to see; the run can go on
-    return min((row.base for row in older), default=snapshot.sequence)
+    rows = [*(row for row in log.table.index(run.run_id) if row.sequence < snapshot.sequence), snapshot]
+    return min(row.base for row in rows[run.policy.first_kept(rows) :])

@@ -12,12 +12,12 @@ from typing import Unpack
 import attrs
 
 from stategraph._owners.holds import Hold, acting, held
-from stategraph._values.ids import check_given_id, check_run_id, given_id
+from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import RunFilter, Which, check_number, check_numbers, check_state, filtered
+from stategraph.stores._checks import RunFilter, Which, check_numbers, check_state, filtered
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import fork, rollback
@@ -212,13 +212,11 @@ class RowStore(CheckpointStore):
     def verify(self) -> Verified:
         return verify(self._log)
 
-    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+    def _change_token(self, run_id: str | None) -> str:
         if run_id is None:
-            now = self._log.table.change_token()
-        else:
-            run = self._log.table.run(check_run_id(run_id))
-            now = "" if run is None else f"{run.incarnation.hex()}-{run.version}"
-        return None if now == token else now
+            return self._log.table.change_token()
+        run = self._log.table.run(check_run_id(run_id))
+        return "" if run is None else f"{run.incarnation.hex()}-{run.version}"
 
     # ------------------------------------------------------------------ lines of JSON
 
@@ -257,23 +255,13 @@ class RowStore(CheckpointStore):
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
-    def rollback(
-        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
-    ) -> State:
-        check_number(step)
-        check_numbers(revision=revision)
-        if take_over:  # nobody loses a run to a step that is not there
-            self.load(run_id, step, revision)
-        with held(self, check_run_id(run_id), take_over=take_over):
-            state = rollback(self._log, run_id, step, revision, by)
+    def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
+        state = rollback(self._log, run_id, step, revision, by)
         self._log.table.erase()
         return state
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        check_given_id(new_run_id)
-        check_numbers(step, revision)
-        with held(self, new_run_id):
-            return fork(self._log, check_run_id(run_id), new_run_id, step, revision)
+    def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
+        return fork(self._log, run_id, new_run_id, step, revision)
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
         try:
