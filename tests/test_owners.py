@@ -32,7 +32,6 @@ from stategraph import (
 from stategraph._engine import saving
 from stategraph._owners import holds, locks
 from stategraph._values.progress import Part
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
@@ -41,10 +40,7 @@ from tests.redis_server import prefix_of, redis_at, url
 from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, trace, traces
 
 pytestmark = pytest.mark.timeout(60)
-FILES: dict[str, Callable[..., CheckpointStore]] = {
-    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
-    "disk": lambda folder: DiskStore(folder / "runs"),
-}
+FILES: dict[str, Callable[..., CheckpointStore]] = {"sqlite": lambda folder: SqliteStore(folder / "runs.db")}
 SHARED: dict[str, Callable[..., CheckpointStore]] = {**FILES, "postgres": postgres_at, "redis": redis_at}
 
 
@@ -669,39 +665,6 @@ def test_who_is_taken_over_saves_nothing_at_once(
             holds.let_go(hold)
 
 
-def test_two_threads_own_their_first_runs(
-    open_files: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the same time, while the file with the locks is not open yet: both are locked."""
-
-    barrier, take = threading.Barrier(2), holds.Holds.take
-
-    def taken(self: holds.Holds, hold: holds.Hold, *, take_over: bool) -> Any:
-        loser = take(self, hold, take_over=take_over)
-        barrier.wait()
-        return loser
-
-    class Slow(locks.LockFile):
-        def __init__(self, path: Path) -> None:
-            time.sleep(0.05)
-            super().__init__(path)
-
-    monkeypatch.setattr(holds.Holds, "take", taken)
-    monkeypatch.setattr(locks, "LockFile", Slow)
-    with open_files() as store:
-        held = [holds.Hold(f"{number}") for number in range(2)]
-        threads = [threading.Thread(target=holds.own, args=(store, hold)) for hold in held]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        path = store._log.table.owners._path  # type: ignore[attr-defined]
-        assert all(locks.LockFile(path).owner(hold.byte) is not None for hold in held)
-        for hold in held:
-            holds.let_go(hold)
-
-
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
     """Though another thread was about to own it on its behalf, or to write."""
     late = holds.Hold(RUN)
@@ -715,22 +678,6 @@ def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) 
     holds.let_go(over)
     with pytest.raises(RunLostError), holds.on_behalf_of(over):
         any_store.save(State(run_id=RUN))
-
-
-def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between owning the run and writing: nothing is rolled back."""
-    make_graph(traces("ab"), store=any_store, preserve=True, retention="full").execute(State(run_id=RUN))
-    own = holds.own
-
-    def overtaken(store: Any, hold: holds.Hold, *, take_over: bool = False) -> None:
-        own(store, hold, take_over=take_over)
-        monkeypatch.setattr(holds, "own", own)
-        any_store.delete(RUN, take_over=True)  # type: ignore[call-arg]
-
-    monkeypatch.setattr(holds, "own", overtaken)
-    with pytest.raises((RunLostError, CheckpointNotFoundError)):
-        any_store.rollback(RUN, 1)
-    assert any_store.list() == []
 
 
 def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
@@ -777,30 +724,23 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
     assert found == ["completed"]
 
 
-def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> None:
-    """By letting go: the run is that of who has taken it."""
-    late, owner = holds.Hold(RUN), holds.Hold(RUN)
-    holds.own(any_store, late)
-    holds.own(any_store, owner, take_over=True)
-    holds.let_go(late)
+def test_who_has_lost_a_run_frees_nobody(
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By letting go: the run is that of who has taken it, in this process and for others."""
+    with open_store() as store:
+        monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
+        with open_store() as other:
+            late, owner = holds.Hold(RUN), holds.Hold(RUN)
+            holds.own(store, late)
+            holds.own(store, owner, take_over=True)
+            holds.let_go(late)
+            assert store.owner(RUN) is not None
+            assert other.owner(RUN) is not None
 
-    assert any_store.owner(RUN) is not None
-    holds.let_go(owner)
-
-
-def test_who_has_lost_a_run_frees_nobody(open_files: Callable[[], CheckpointStore]) -> None:
-    """Nor for other processes."""
-    with open_files() as store:
-        late, owner = holds.Hold(RUN), holds.Hold(RUN)
-        holds.own(store, late)
-        holds.own(store, owner, take_over=True)
-        holds.let_go(late)
-
-        file = locks.LockFile(store._log.table.owners._path)  # type: ignore[attr-defined]
-        assert store.owner(RUN) == owner.owner
-        assert file.owner(owner.byte) is not None
-        holds.let_go(owner)
-        assert file.owner(owner.byte) is None
+            holds.let_go(owner)
+            assert store.owner(RUN) is None
+            assert other.owner(RUN) is None
 
 
 @pytest.mark.parametrize("take_over", [False, True])
@@ -826,16 +766,18 @@ def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_o
     asyncio.run(main())
 
 
-def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], CheckpointStore], tmp_path: Path) -> None:
-    """Whoever owns the run now has not come to any yet."""
-    first, second = open_files(), open_files()
-    make_graph(traces("ab"), store=first, preserve=True).execute(State(run_id=RUN))
-    lock = next(path for path in tmp_path.rglob("*owners*"))
-    hold = holds.Hold(RUN)
-    holds.own(first, hold)
-
-    seen = locks.LockFile(lock, read_only=True)
-    assert seen.owner(hold.byte).node is None  # type: ignore[union-attr]
-    holds.let_go(hold)
-    first.close()
-    second.close()
+def test_a_node_of_an_earlier_owner_is_not_under_way(
+    open_files: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner that the run has now has not come to any yet."""
+    with open_files() as store:
+        make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
+        hold = holds.Hold(RUN)
+        holds.own(store, hold)
+        monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
+        with open_files() as other:
+            owner = other.owner(RUN)
+            assert owner is not None
+            assert owner.pid == os.getpid()
+            assert owner.node is None
+        holds.let_go(hold)

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +20,9 @@ from stategraph import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointNotFoundError,
-    CheckpointSaveError,
     ConfigError,
     FormatError,
     State,
-    StepConflictError,
-    get_checkpoint_store,
 )
 from stategraph.stores.disk import DiskStore
 from tests.stores.inside import table_of
@@ -66,19 +63,6 @@ def put(folder: Path, key: str, value: bytes) -> None:
 
 class TestFolder:
     """Where the store is, and what is made there."""
-
-    def test_permissions_do_not_depend_on_the_umask(self, tmp_path: Path) -> None:
-        """States may hold secrets: nobody else can read them, whatever the umask is."""
-        before = os.umask(0)
-        try:
-            with DiskStore(tmp_path / "deep" / "runs") as store:
-                store.save(State(run_id="a", step=1))
-                modes = {file.stat().st_mode & 0o777 for file in store.path.iterdir()}
-        finally:
-            os.umask(before)
-
-        assert modes == {0o600}
-        assert (tmp_path / "deep" / "runs").stat().st_mode & 0o777 == 0o700
 
     def test_a_path_may_be_relative(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The store stays where it was made when the process goes elsewhere."""
@@ -125,16 +109,6 @@ class TestFolder:
             with pytest.raises(ConfigError):
                 DiskStore(folder, read_only=True)
         assert list(folder.iterdir()) == []
-
-    def test_the_registry_gives_a_fresh_store_after_close(self, folder: Path) -> None:
-        """The same one before."""
-        store = get_checkpoint_store("disk", path=str(folder))
-        assert get_checkpoint_store("disk", path=folder) is store
-
-        store.close()
-        with get_checkpoint_store("disk", path=str(folder)) as fresh:
-            assert fresh is not store
-            assert not fresh.closed
 
     def test_errors_name_the_store(self, store: DiskStore) -> None:
         """By its kind and its folder."""
@@ -395,27 +369,3 @@ class TestSideBySide:
         with DiskStore(folder) as store:
             assert len(store.list()) == already + 4
             assert {store.load(f"run-{name}").step for name in range(4)} == {30}
-
-    def test_of_two_that_save_the_same_step_one_is_refused(self, folder: Path, store: DiskStore) -> None:
-        """Whichever comes second: a saved step never changes."""
-        with DiskStore(folder) as other:
-            other.save(State({"by": "other"}, run_id="a", step=1))
-
-            with pytest.raises(StepConflictError, match="step 1 is saved with other data"):
-                store.save(State({"by": "me"}, run_id="a", step=1))
-
-    def test_another_database_in_its_place(self, folder: Path, store: DiskStore) -> None:
-        """What is saved there is lost, and the save says so."""
-        store.save(State(run_id="a", step=1))
-        (folder / "disk-store.db").unlink()
-
-        with pytest.raises(CheckpointSaveError, match="moved, removed or replaced"):
-            store.save(State(run_id="a", step=2))
-
-    def test_a_closed_store_is_not_used_again(self, store: DiskStore) -> None:
-        """By no method."""
-        store.close()
-        calls: list[Callable[[], object]] = [store.list, lambda: store.load("a"), lambda: store.save(State(run_id="a"))]
-        for call in calls:
-            with pytest.raises(CheckpointError, match="closed"):
-                call()

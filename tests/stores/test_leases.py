@@ -332,29 +332,6 @@ class TestThreadsOfOneProcess:
         assert store.load(RUN).step == 1
         holds.let_go(second)
 
-    def test_one_that_is_looked_at_while_it_is_leased(
-        self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """For a write by hand that has found the run leased: it has not lost it."""
-        store = opened()
-        table: Any = type(store._log.table)
-        acquire = table.acquire
-        hold = holds.Hold(RUN, is_by_hand=True)
-        holds.own(store, hold)
-
-        def looked_at(*arguments: Any) -> Any:
-            monkeypatch.undo()
-            with pytest.raises(RunBusyError):
-                store._own(holds.Hold(RUN))
-            return acquire(*arguments)
-
-        monkeypatch.setattr(table, "acquire", looked_at)
-        owners = store._log.table.owners
-        assert owners is not None
-        assert owners.settle(hold)
-        assert not hold.is_lost
-        holds.let_go(hold)
-
 
 class TestRenewal:
     """A process says that it is there, for all of its runs."""
@@ -543,7 +520,7 @@ for _ in range(4):
 """
 
 
-@pytest.mark.parametrize("kind", [*SERVERS, "sqlite", "disk"])
+@pytest.mark.parametrize("kind", [*SERVERS, "sqlite"])
 def test_runs_of_a_killed_worker_come_before_younger_ones(kind: str, tmp_path: Path) -> None:
     """However much work arrives: here, each run that is gone on with submits another one."""
     options: dict[str, Any] = {"store": kind, "options": {"path": str(tmp_path / "runs")}}

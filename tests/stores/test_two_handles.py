@@ -1,8 +1,5 @@
 """Two store objects on the same files: what one remembers of a run is not what another has made of it."""
 
-import threading
-from pathlib import Path
-
 import attrs
 import pytest
 
@@ -20,7 +17,6 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.stores.base import Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from tests.postgres_server import postgres_at
@@ -28,7 +24,7 @@ from tests.redis_server import redis_at
 from tests.stores.inside import log_of, table_of
 
 
-@pytest.fixture(params=[SqliteStore, DiskStore, postgres_at, redis_at])
+@pytest.fixture(params=[SqliteStore, postgres_at, redis_at])
 def opened(request, tmp_path):
     stores = []
 
@@ -151,18 +147,6 @@ def test_keys_keep_their_order(store, other):
     store.save(state)
 
     assert list(other.load("a")) == list(state) == ["b", "c", "a"]
-
-
-def test_threads_that_end_leave_nothing_open(store):
-    """However many have saved: an async run has a thread of its own."""
-    saved(store, 1)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for step in range(2, 32):
-        thread = threading.Thread(target=saved, args=(store, step))
-        thread.start()
-        thread.join()
-
-    assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
 
 
 @pytest.mark.parametrize("states", [1, 3])
