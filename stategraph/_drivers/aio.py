@@ -16,7 +16,6 @@ import attrs
 
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
-from stategraph._engine.io import Queue
 from stategraph._protocol.commands import (
     BLOCKING,
     WAITING,
@@ -47,7 +46,6 @@ from stategraph._protocol.commands import (
     Unlimit,
     escaped,
 )
-from stategraph._protocol.store import Store
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
 from stategraph.errors import ExecutionError
@@ -70,7 +68,7 @@ _Show: TypeAlias = Callable[[State], Awaitable[None]]
 async def adrive(
     task: Task[_Answer],
     signal: StopSignal | None,
-    store: Store | None = None,
+    store: Any = None,
     show: _Show | None = None,
     limits: Limits | None = None,
     part_of: OnLoop | None = None,
@@ -122,7 +120,7 @@ class _Workers:
         self,
         task: Task[Any],
         signal: StopSignal | None,
-        store: Store | None,
+        store: Any,
         show: _Show | None,
         limits: Limits | None,
         part_of: OnLoop | None,
@@ -169,7 +167,7 @@ class _Workers:
 
     def _save_at_once(self, function: Any, argument: State) -> Any:
         """Save a State, if that is only to queue it, or if the store never waits."""
-        queue: Queue | None = function.__self__.queue
+        queue: Any = function.__self__.queue
         is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
         return self._ask_at_once(function, argument) if is_quick else _LATER
 

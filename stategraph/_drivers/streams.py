@@ -14,7 +14,6 @@ from stategraph._drivers.aio import adrive, end_of
 from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
 from stategraph._protocol.commands import Task
-from stategraph._protocol.store import Store
 from stategraph._util.cancellation import outlast
 from stategraph._values.provenance import RunStatus
 from stategraph.state import State
@@ -76,7 +75,7 @@ class AsyncStream(AsyncGenerator[State, None]):
 
     _run: asyncio.Task[State] | None = None
 
-    def __init__(self, task: Task[State], signal: StopSignal | None, store: Store) -> None:
+    def __init__(self, task: Task[State], signal: StopSignal | None, store: Any) -> None:
         self._task, self._signal, self._store = task, signal, store
         self._turns = _Turns()
         self._is_waited_for = self._is_over = False

@@ -8,13 +8,12 @@ from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
 from stategraph.nodes.context import NodeContext
 from stategraph.state import State
@@ -29,20 +28,6 @@ LOOK_AGAIN = 0.05
 """Seconds after which a run that saves nothing looks again whether it was cancelled."""
 
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
-
-
-class Signal(Protocol):
-    """What the caller has given to stop the call."""
-
-    def is_due(self) -> bool:
-        """Return whether the call is to stop."""
-
-
-class OuterStep(Protocol):
-    """The step of another run that a nested run belongs to."""
-
-    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
-        """Save the State that the step is made from, unless it is saved."""
 
 
 @attrs.define(eq=False)
@@ -60,7 +45,7 @@ class RunContext:
         patience: Seconds to wait for another owner of the run.
         takes_over: Whether the run is taken away from another owner.
         waits_since: When it began to wait for another owner, if it had to.
-        signal: Stops the call, if anything does; here, nodes ask it.
+        signal: Stops the call, if anything does: a `stategraph._drivers.limits.StopSignal`. Here, nodes ask it.
         by: Who makes the call, if that is said.
         labels: What the run is labelled with, if it begins.
         allow_changed: Whether runs go on although the graph, or a nested one, has changed since they were saved.
@@ -71,7 +56,7 @@ class RunContext:
         recent: The last States that are not saved, where not every step is.
         nested_path: What leads to its graph from the outermost one: names of nodes, each followed by a slash.
         outermost: The name of the outermost graph; empty if it is its own.
-        outer_step: The step of another run that it belongs to, if it does.
+        outer_step: The StepExecution of another run that it belongs to, if it does.
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
         has_joined_parts: Whether a State that is not saved yet has joined parts that are.
@@ -83,7 +68,7 @@ class RunContext:
     shows: bool = False
     patience: float = 0.0
     takes_over: bool = False
-    signal: Signal | None = None
+    signal: Any = None
     by: str | None = None
     labels: Mapping[str, str] = NOTHING_GIVEN
     allow_changed: bool = False
@@ -97,7 +82,7 @@ class RunContext:
     completed: set[str] = attrs.field(factory=set, init=False)
     nested_path: str = attrs.field(default="", init=False)
     outermost: str = attrs.field(default="", init=False)
-    outer_step: OuterStep | None = attrs.field(default=None, init=False)
+    outer_step: Any = attrs.field(default=None, init=False)
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
@@ -133,7 +118,7 @@ class StopQuestion:
 
     __slots__ = ("_look_at", "_services", "_signal")
 
-    def __init__(self, services: RunIO, signal: Signal | None) -> None:
+    def __init__(self, services: RunIO, signal: Any) -> None:
         self._services, self._signal = services, signal
         self._look_at = 0.0
 

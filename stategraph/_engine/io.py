@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
 from stategraph._protocol.commands import Stopped
@@ -27,33 +27,22 @@ from stategraph.errors import (
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._protocol.store import Store
     from stategraph._values.progress import KeptParts, Part
 
 _Answer = TypeVar("_Answer")
-
-
-class Queue(Protocol):
-    """Saves that return at once: `stategraph.stores._save_queue.SaveQueue`."""
-
-    def has_room_for(self, state: State, /) -> bool: ...
-    def save(self, states: Sequence[State], /) -> None: ...
-    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
-    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
-    def flush(self) -> None: ...
 
 
 class RunIO:
     """The store and the observer of a graph, for one run.
 
     Args:
-        store: Keeps the States.
+        store: Keeps the States; a `stategraph.stores.CheckpointStore`.
         observer: Receives events.
         source: The name of the graph.
         policy: What the store keeps of the run. The store learns it before the first save, not earlier: a run that is
             never saved must leave nothing in a store.
         persist: The only keys that are saved; None for all.
-        queue: Takes the saves, if the run does not wait for them.
+        queue: Takes the saves, if the run does not wait for them; a `stategraph.stores._save_queue.SaveQueue`.
 
     Attributes:
         hold: The hold of the owner of the run, once it has one.
@@ -61,12 +50,12 @@ class RunIO:
 
     def __init__(
         self,
-        store: Store,
+        store: Any,
         observer: Listener,
         source: str,
         policy: Any = None,
         persist: AbstractSet[str] | None = None,
-        queue: Queue | None = None,
+        queue: Any = None,
     ) -> None:
         self.store, self.observer, self.queue = store, observer, queue
         self.hold: Hold | None = None
@@ -221,16 +210,10 @@ class RunIO:
         """Delete the run of a completed State; raises a CheckpointError if that, or an earlier save, fails."""
         self.flush(state)  # or an earlier save that has failed would seem to be a failure to delete
         try:
-            with on_behalf_of(self.hold):
-                self.store._discard(state.run_id)
-        except RunLostError as error:
+            self._asked(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))
+        except CheckpointError as error:
             error.state = state
             raise
-        except failures() as error:
-            reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
-            failure = CheckpointError(state.run_id, reason)
-            failure.state = state
-            raise failure from error
 
     # ------------------------------------------------------------------ loading
 
@@ -243,7 +226,8 @@ class RunIO:
 
     def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
         """Return the parts of a step of a run that were saved."""
-        return self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        kept: KeptParts = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        return kept
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
         """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
