@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
-from stategraph._values.ids import given_id, is_nested_id
+from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.fork_safety import protect_at_fork
@@ -101,12 +101,17 @@ class RunLog:
     def forget_removed(self, run_id: str) -> None:
         """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
         self.forget(run_id)
+        if run_id not in self._incarnations:  # nor is anything known that is nested in it
+            return
+        first, last = nested_range(run_id)
+        for nested_id in [known for known in [*self._newest] if first < known < last]:
+            self.forget(nested_id)
         if self._incarnations.get(run_id, (b"", False))[1]:
             self._incarnations.pop(run_id, None)
 
     def forget_all(self, run_id: str) -> None:
         """Forget all of a run that does not exist any more."""
-        self.forget(run_id)
+        self.forget_removed(run_id)
         self._incarnations.pop(run_id, None)
         self._policies.pop(run_id, None)
 
