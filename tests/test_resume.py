@@ -21,7 +21,6 @@ from stategraph import (
     key_equals,
     key_exists,
 )
-from stategraph.testing.history import Quarrelsome
 from tests.scenarios import (
     RUN,
     Scene,
@@ -33,6 +32,7 @@ from tests.scenarios import (
     trace,
     traces,
 )
+from tests.stores.contract import Quarrelsome
 
 
 def fail_at(scene: Scene, node: str, names: str = "abc", **options: Any) -> None:

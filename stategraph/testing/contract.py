@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep, RunStatus
@@ -16,17 +17,15 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS
 from stategraph.testing.history import HistoryContract
-from stategraph.testing.looking import LookingContract
 from stategraph.testing.owning import OwningContract
-from stategraph.testing.parts import PartsContract
-from stategraph.testing.values import ValuesContract, check_each
+from stategraph.testing.values import PAUSE, ValuesContract, check_each, saved_at
 
 
-class CheckpointStoreContract(ValuesContract, LookingContract, HistoryContract, PartsContract, OwningContract):
+class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
     """Inherit from this and give it a fixture named ``store`` that makes an empty store.
 
-    Set `keeps_history` to False for a store that keeps the newest State of a run only. What is said of finished parts
-    is skipped for a store whose `CheckpointStore.keeps_parts` is False.
+    Set `keeps_history` to False for a store that keeps the newest State of a run only. Values of finished parts are
+    skipped for a store whose `CheckpointStore.keeps_parts` is False.
     """
 
     @pytest.fixture
@@ -151,6 +150,47 @@ class CheckpointStoreContract(ValuesContract, LookingContract, HistoryContract, 
                     ask(run_id)
 
         check_each(((ascii(run_id)[:30], run_id) for run_id in HOSTILE_RUN_IDS), check)
+
+    # ------------------------------------------------------------------ lists, pauses
+
+    def test_runs_reports_every_run(self, store: CheckpointStore) -> None:
+        """Its newest checkpoint, why it failed and what it waits for, filtered by status and graph."""
+        error = ErrorInfo("ValueError", "no topic", "draft")
+        store.save(State(run_id="a", step=1, graph="review"))
+        store.save(State(run_id="b", step=2, graph="review", status="failed", error=error, checkpoint_node="plan"))
+        store.save(State(run_id="c", step=3, graph="other", status="paused", pause=PAUSE))
+
+        assert {run.run_id for run in store.runs()} == {"a", "b", "c"}
+        assert store.runs(status="completed") == []
+        (row,) = store.runs(status="failed", graph="review")
+        assert (row.run_id, row.step, row.checkpoint_node, row.error) == ("b", 2, "plan", error)
+        assert (row.timestamp, row.pause) == (store.load("b").timestamp, None)
+        (row,) = store.runs(graph="other")
+        assert (row.run_id, row.status, row.pause) == ("c", RunStatus.PAUSED, PAUSE)
+        assert store.history("c")[-1].pause == PAUSE
+
+    def test_runs_come_in_pages(self, store: CheckpointStore) -> None:
+        """The cursor of the last row of a page leads to the next page; each run comes once, in the same order."""
+        for number in range(7):
+            store.save(State(run_id=f"run-{number}", step=1))
+        pages = [store.runs(limit=3)]
+        while pages[-1]:
+            pages.append(store.runs(limit=3, after=pages[-1][-1].cursor))
+
+        assert [len(page) for page in pages] == [3, 3, 1, 0]
+        assert [run.run_id for page in pages for run in page] == [run.run_id for run in store.runs()]
+
+    def test_a_saved_step_pauses_and_goes_on(self, store: CheckpointStore) -> None:
+        """The same step is saved without a pause, with one, with another, and without."""
+        pauses = PAUSE, attrs.evolve(PAUSE, reason="x", value=None, response_param=None, deadline=None), None
+        paused = [saved_at(2, status="paused" if pause else "active", pause=pause) for pause in pauses]
+        for saved in (saved_at(2), *paused):
+            store.save(saved)
+            assert store.load("a") == saved
+            assert store.load("a").pause == store.runs()[0].pause == saved.pause
+
+        store.save(saved_at(3))
+        assert store.load("a").pause is None
 
     # ------------------------------------------------------------------ all at once
 

@@ -25,9 +25,9 @@ from stategraph.errors import RunExistsError
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing.parts import are_gone, parts_of, save_nested
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
+from tests.stores.contract import are_gone, parts_of, save_nested
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing import CheckpointStoreContract
 from tests.postgres_server import open_postgres
 from tests.redis_server import open_redis
+from tests.stores.contract import StoreContract
 
 
-class TestMemoryStore(CheckpointStoreContract):
+class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self):
         return MemoryStore()
 
 
-class TestDiskStore(CheckpointStoreContract):
+class TestDiskStore(StoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         store = DiskStore(tmp_path / "runs")
@@ -30,7 +30,7 @@ class TestDiskStore(CheckpointStoreContract):
         store.close()
 
 
-class TestSqliteStore(CheckpointStoreContract):
+class TestSqliteStore(StoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         store = SqliteStore(tmp_path / "runs.db")
@@ -45,7 +45,7 @@ POSTGRES: dict[str, dict[str, Any]] = {
 }
 
 
-class TestPostgresStore(CheckpointStoreContract):
+class TestPostgresStore(StoreContract):
     @pytest.fixture(params=POSTGRES)
     def store(self, request):
         store = open_postgres(**POSTGRES[request.param])
@@ -63,7 +63,7 @@ REDIS: dict[str, dict[str, Any]] = {
 }
 
 
-class TestRedisStore(CheckpointStoreContract):
+class TestRedisStore(StoreContract):
     @pytest.fixture(params=REDIS)
     def store(self, request):
         store = open_redis(**REDIS[request.param])
@@ -100,7 +100,7 @@ class FourMethods(CheckpointStore):
         return sorted(self.states)
 
 
-class TestFourMethods(CheckpointStoreContract):
+class TestFourMethods(StoreContract):
     keeps_history = False
 
     @pytest.fixture

@@ -1,0 +1,441 @@
+"""The promises of the built-in stores, as tests that each passes: those of every store, and those of the defaults."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import CheckpointConfig, GraphConfig, StateGraph
+from stategraph._owners.holds import held
+from stategraph._values.ids import outer_id, step_of
+from stategraph._values.progress import Part
+from stategraph._values.provenance import Kind, ParentStep, RunStatus
+from stategraph._values.registered_types import register_type
+from stategraph.errors import CheckpointNotFoundError, RunCancelledError, RunCompleteError
+from stategraph.state import State
+from stategraph.stores import CheckpointStore
+from stategraph.stores.base import RetentionPolicy
+from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same
+from stategraph.testing.history import LONG_AGO, long_run_of
+from stategraph.testing.owning import RUN, graph_of
+
+
+@register_type
+@attrs.define(eq=False)
+class Quarrelsome:
+    """Cannot be compared, as arrays of numbers cannot."""
+
+    n: int
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_ALIKE: list[tuple[Any, Any]] = [
+    (1, True),
+    (1, 1.0),
+    (0.0, -0.0),
+    ([1, [2]], [1, [2.0]]),
+    ((1,), [1]),
+    (Decimal("1.0"), Decimal("1.00")),
+    (Quarrelsome(1), Quarrelsome(2)),
+]
+"""Values that differ, though they are equal or cannot be compared."""
+
+
+_WRONG: list[dict[str, Any]] = [
+    *({"labels": 5}, {"labels": {"a": 1}}, {"since": datetime(2024, 1, 1)}, {"prefix": 5}, {"owned": 5}),
+    *({"status": "pausd"}, {"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}),
+]
+"""Arguments of `CheckpointStore.runs` that are refused."""
+
+
+_NESTED = ["a/#3/x", "a/#3~1/x", "a/#3/my%20node%2F.", f"a/#3/~x/#12~3/y/#1/%2E.{'n' * 200}"]
+"""Ids of runs that are nested in step 3 of a run "a", at any depth."""
+
+
+def parts_of(step: int, node: str = "map", **values: Any) -> list[Part]:
+    """Return finished parts of a step, by label."""
+    return [Part(step, node, label, value) for label, value in values.items()]
+
+
+def save_nested(store: CheckpointStore, *run_ids: str, step: int = 1, **data: Any) -> None:
+    """Save States of nested runs, as the engine does, each with a part of its second step."""
+    for run_id in run_ids:
+        parent = ParentStep(outer_id(run_id), step_of(run_id) - 1)
+        store.save(State(data, run_id=run_id, step=step, parent=parent))
+        store.save_parts(run_id, parts_of(step + 1, x=1))
+
+
+def are_gone(store: CheckpointStore, *run_ids: str) -> bool:
+    """Return whether there are no such runs, nor parts of their second step."""
+    for run_id in run_ids:
+        with pytest.raises(CheckpointNotFoundError):
+            store.load(run_id)
+    return not any(store.load_parts(run_id, 2, "map") for run_id in run_ids)
+
+
+class StoreContract(CheckpointStoreContract):
+    """Inherit from this and give it a fixture named ``store`` that makes an empty store."""
+
+    def test_runs_are_found_by_what_is_known_of_them(self, store: CheckpointStore) -> None:
+        """Their labels, ids, parents, beginnings and owners; a page is full as long as there are more."""
+        began = datetime(2024, 1, 1, tzinfo=UTC)
+        for number in range(9):
+            labels = {"customer": f"c{number % 3}", "kind": "order"}
+            when = began + timedelta(days=number)
+            store.save(State(run_id=f"run-{number}", step=1, labels=labels, timestamp=when))
+        store.save(State(run_id="other", step=1, timestamp=began))
+        store.fork("other", "forked")
+
+        def found(**which: Any) -> set[str]:
+            rows = list(store.iter_runs(**which))
+            assert store.count(**which) == len(rows) == len({row.run_id for row in rows})
+            return {row.run_id for row in rows}
+
+        assert found(labels={"customer": "c1"}) == {"run-1", "run-4", "run-7"}
+        assert len(store.runs(labels={"customer": "c1"}, limit=2)) == 2
+        assert found(labels={"customer": "c1", "kind": "other"}) == set()
+        assert found(prefix="run-") == {f"run-{number}" for number in range(9)}
+        assert found(prefix="r", since=began + timedelta(days=6)) == {"run-6", "run-7", "run-8"}
+        assert found(since=datetime(2999, 1, 1, tzinfo=UTC)) == set()
+        assert len(found(since=datetime(1, 1, 1, tzinfo=UTC))) == 11
+        assert found(status=RunStatus.ACTIVE, prefix="o") == {"other"}
+        assert found(parent="other") == {"forked"}
+        assert found(owned=True) == set()
+        assert store.count(owned=False) == store.count() == 11
+        with held(store, "other"):
+            assert found(owned=True) == {"other"}
+        (row,) = store.runs(prefix="run-4")
+        assert row.labels == store.load("run-4").labels == {"customer": "c1", "kind": "order"}
+
+    @pytest.mark.parametrize("arguments", _WRONG, ids=str)
+    def test_runs_refuses_what_finds_nothing(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
+        """A wrong filter, limit or cursor is an error that names it, not an empty page."""
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            store.runs(**arguments)
+
+    def test_runs_names_an_argument_that_it_does_not_take(self, store: CheckpointStore) -> None:
+        """And the one that was meant."""
+        for ask in (store.runs, store.count):
+            with pytest.raises(TypeError, match=r"^runs\(\) got .* 'lables'; did you mean 'labels'"):
+                ask(lables={"a": "b"})  # type: ignore[call-arg]
+
+    def test_verify_reads_everything(self, store: CheckpointStore) -> None:
+        """It counts the runs by their status, and what it has read of them; nothing is damaged, and nothing changes."""
+        assert store.verify().runs == {}
+        store.retain("a", RetentionPolicy("full"))
+        for step in (1, 2, 3):
+            store.save(State({"n": step}, run_id="a", step=step))
+        store.save(State({"n": 1}, run_id="b", step=1, status="completed"))
+        before = [store.load(run_id) for run_id in ("a", "b")]
+
+        found = store.verify()
+
+        assert found.runs == {"active": 1, "completed": 1}
+        assert found.checkpoints == sum(len(store.history(run_id)) for run_id in ("a", "b"))
+        assert (found.nested, found.damaged, found.unreadable) == (0, (), ())
+        assert [store.load(run_id) for run_id in ("a", "b")] == before
+
+    @pytest.mark.parametrize("about", [(), ("a",)], ids=["of the store", "of a run"])
+    def test_each_change_is_noticed(self, store: CheckpointStore, about: tuple[str, ...]) -> None:
+        """A run that begins, goes on, ends at the same step, is copied, taken back, or deleted. Reading changes
+        nothing."""
+        token = store.changed_since(None, *about)
+        changes: list[Callable[[], object]] = [
+            lambda: store.save(State({"n": 1}, run_id="a", step=1)),
+            lambda: store.save(State({"n": 2}, run_id="a", step=2)),
+            lambda: store.save(State({"n": 2}, run_id="a", step=2, status="completed")),
+            lambda: store.amend(State({"n": 3}, run_id="a", step=2)),
+            lambda: store.rollback("a", 2),
+            lambda: store.delete("a"),
+        ]
+        if not about:
+            changes.insert(4, lambda: store.fork("a", "b"))
+
+        for change in changes:
+            change()
+            newer = store.changed_since(token, *about)
+            assert newer is not None
+            assert newer != token
+            token = newer
+            assert len(store.runs()) == len([store.load(run_id) for run_id in store.list()])
+            assert [store.changed_since(token, *about) for _ in range(3)] == [None, None, None]
+
+    def test_a_run_that_nobody_is_at_work_on_is_cancelled_at_once(self, store: CheckpointStore) -> None:
+        """With its data as they are; the history knows by whom. To cancel it once more changes nothing."""
+        store.save(State({"n": 1}, run_id="a", step=1, checkpoint_node="one"))
+
+        assert store.cancel("a", by="ann") is None
+
+        state = store.load("a")
+        assert (state.status, state.kind, state.by, state["n"]) == (RunStatus.CANCELLED, Kind.CANCEL, "ann", 1)
+        assert store.cancel("a") is None
+        assert store.load("a") == state
+
+    def test_only_an_unfinished_run_is_cancelled(self, store: CheckpointStore) -> None:
+        """Neither one that is not there, nor one that is complete."""
+        store.save(State(run_id="a", step=1, status="completed"))
+
+        with pytest.raises(RunCompleteError):
+            store.cancel("a")
+        with pytest.raises(CheckpointNotFoundError):
+            store.cancel("nobody")
+
+    def test_a_fork_keeps_what_its_id_was_told(self, full: CheckpointStore) -> None:
+        """A policy that was there before the run is: its own, not that of the source."""
+        full.save(State(run_id="source", step=1))
+        full.fork("source", "a")
+        full.save(State(run_id="a", step=2))
+
+        assert [row.step for row in full.history("a")] == [1, 2]
+
+    def test_diff_names_what_changed(self, full: CheckpointStore) -> None:
+        """Keys added, removed and changed between two steps, of one run or of two."""
+        full.save(State({"same": 1, "old": 2, "n": 3}, run_id="a", step=1))
+        full.fork("a", "b")
+        for run_id in "ab":
+            full.save(State({"same": 1, "new": 4, "n": [5]}, run_id=run_id, step=2))
+
+        for other in ("a", "b"):
+            found = full.diff("a", 1, 2, other=other)
+            assert (found.added, found.removed, found.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
+
+    def test_diff_tells_apart_what_is_equal(self, full: CheckpointStore) -> None:
+        """Values of other types, or that objects call equal; and nothing that is the same, to the last nan in it."""
+        olds, news = zip(*_ALIKE, strict=True)
+        for step, values in enumerate((olds, news, copy.deepcopy(news)), 1):
+            data = {**copy.deepcopy(KEPT_VALUES), **{str(place): value for place, value in enumerate(values)}}
+            full.save(State(data, run_id="a", step=step))
+
+        assert full.diff("a", 1, 2).changed.keys() == set(map(str, range(len(_ALIKE))))
+        assert full.diff("a", 2, 3).changed == {}
+
+    def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
+        """What was kept under a wider policy goes, and what is left can be loaded."""
+        long_run.retain("a", RetentionPolicy("windowed", window=3))
+        long_run.save(State({"n": "last"}, run_id="a", step=61))
+
+        long_run.prune()
+
+        assert [row.step for row in long_run.history("a")] == [59, 60, 61]
+        assert is_same(dict(long_run.load("a", 59)), dict(long_run_of(60)[58]))
+
+    def test_a_run_that_goes_on_meanwhile_can_be_forked(self, store: CheckpointStore) -> None:
+        """However fast it is: what it had done by then is copied."""
+        stop = threading.Event()
+        checkpoint = CheckpointConfig(interval=1, preserve=True, retention="full")
+        config = GraphConfig("orders", checkpoint=checkpoint, max_iterations=1_000_000)
+        graph = StateGraph(config, store=store)
+        graph.add_node("a", lambda state: {"made": state.step})
+        graph.add_node("b", lambda state: {})
+        graph.add_edge("a", "b", lambda state: stop.is_set())
+        graph.add_edge("a", "a")
+        graph.set_entry_point("a")
+        graph.set_exit_point("b")
+        working = threading.Thread(target=graph.execute, args=(State(run_id=RUN),))
+        working.start()
+        try:
+            while not store.list():
+                pass
+            copies = [store.fork(RUN, f"copy-{number}") for number in range(5)]
+        finally:
+            stop.set()
+            working.join()
+
+        assert [store.load(copy.run_id) for copy in copies] == copies
+
+    def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
+        """Until its owner has let go of it."""
+        ended: list[State] = []
+        waits = graph_of(store)
+        thread = threading.Thread(target=lambda: ended.append(waits.execute(State(run_id=RUN), wait=60)))
+
+        graph_of(store, thread.start, preserve=False).execute(State(run_id=RUN))
+        thread.join()
+
+        assert ended == [store.load(RUN)]
+
+    def test_a_failure_after_the_run_was_lost_is_not_saved(self, store: CheckpointStore) -> None:
+        """It is raised, and nothing else happens."""
+
+        def fails() -> None:
+            store.rollback(RUN, 1, take_over=True)
+            raise ValueError("too late")
+
+        with pytest.raises(RuntimeError, match="too late"):
+            graph_of(store, fails, retention="full").execute(State(run_id=RUN))
+
+        kept = store.load(RUN)
+        assert (kept.step, kept.status, kept.generation) == (1, "active", 1)
+
+    @pytest.mark.parametrize(("durability", "by"), [("sync", "Zoë, the 2nd"), ("async", "ann"), ("exit", None)])
+    def test_a_run_at_work_is_cancelled(self, store: CheckpointStore, durability: Any, by: str | None) -> None:
+        """Its owner stops after the step that it makes; the history tells by whom. It can be taken up again."""
+        owners: list[Any] = []
+
+        def cancelled() -> None:
+            owners.extend(store.cancel(RUN, by=name) for name in (by, "somebody who came too late"))
+            time.sleep(0.1)  # where steps are not saved at once, a run looks only now and then
+
+        with pytest.raises(RunCancelledError) as stopped:
+            graph_of(store, cancelled, has_third=True, durability=durability).execute(State(run_id=RUN))
+
+        assert all(owner.pid > 0 for owner in owners)
+        told = store.history(RUN)[-1]
+        assert told.status == "cancelled"
+        if self.keeps_history:
+            assert (told.kind, told.by) == ("cancel", by)
+        assert store.load(RUN) == stopped.value.state
+        assert (stopped.value.state.status, stopped.value.state.step) == ("cancelled", 2)
+        assert list(graph_of(store, has_third=True).recover()) == []
+        assert graph_of(store, has_third=True).resume(RUN).step == 3
+
+    def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
+        """It is taken up by one sweep and no other, or cancelled at once."""
+        graph = graph_of(store)
+        graph.submit(State(run_id=RUN))
+        graph.submit(State(run_id="order-2"))
+        graph.cancel("order-2")
+
+        swept = [*graph.recover(), *graph.recover()]
+
+        assert [one.run_id for one in swept] == [RUN]
+        assert store.load(RUN)["made"] == ["a", "b"]
+        assert store.load("order-2").status == "cancelled"
+
+    def test_a_call_that_ends_early_lets_go(self, store: CheckpointStore) -> None:
+        """Whatever it ends with."""
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            graph_of(store, interrupted).execute(State(run_id=RUN))
+
+        assert store.owner(RUN) is None
+        assert graph_of(store).resume(RUN)["made"] == ["a", "b"]
+
+    @pytest.fixture
+    def run(self, store: CheckpointStore) -> CheckpointStore:
+        """Return the store, with a run "a" that has completed two steps."""
+        if not store.keeps_parts:
+            pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
+        store.save(State({"n": 2}, run_id="a", step=2))
+        return store
+
+    def test_parts_are_loaded_by_step_and_node(self, run: CheckpointStore) -> None:
+        """Those of one step of one node, by their labels; none of others. They stay when the step before is saved."""
+        run.save_parts("a", [*parts_of(3, x=1, y=[2]), *parts_of(3, "other", x="o"), *parts_of(4, x="later")])
+        run.save(State(run_id="b", step=2))
+        run.save_parts("b", parts_of(3, x="of b"))
+        run.save(State({"n": 3}, run_id="a", step=3))
+
+        assert run.load_parts("a", 3, "map") == {"x": 1, "y": [2]}
+        assert run.load_parts("a", 3, "other") == {"x": "o"}
+        assert run.load_parts("a", 4, "map") == {"x": "later"}
+        assert run.load_parts("b", 3, "map") == {"x": "of b"}
+        assert run.load_parts("a", 5, "map") == run.load_parts("nobody", 3, "map") == {}
+
+    def test_parts_come_in_batches(self, run: CheckpointStore) -> None:
+        """What came later is added; of a label that comes twice, the later value and what it was made of count."""
+        for number in range(20):
+            run.save_parts("a", [Part(3, "map", str(number), number), Part(3, "map", "newest", number, "old")])
+        run.save_parts("a", [Part(3, "map", "newest", "first"), Part(3, "map", "newest", "last", "digest")])
+        run.fork("a", "b")
+
+        for run_id in "ab":
+            found = run.load_parts(run_id, 3, "map")
+            assert found == {**{str(number): number for number in range(20)}, "newest": "last"}
+            assert found.made_of == {**{str(number): "" for number in range(20)}, "newest": "digest"}
+        assert run.load_parts("a", 4, "map").made_of == {}
+
+    @pytest.mark.parametrize(
+        "name", ["0", "a/b", "@", "#3#map", "map/#3#map", "..", "../x", "", "ä", "with space", "%2F"]
+    )
+    def test_labels_and_nodes_have_any_name(self, run: CheckpointStore, name: str) -> None:
+        """Parts of a node with another name are never found in place of its own."""
+        run.save_parts("a", [Part(3, name or "node", name, 1), *parts_of(3, x="other")])
+
+        assert run.load_parts("a", 3, name or "node") == {name: 1}
+        run.drop_parts("a", 3)
+        assert run.load_parts("a", 3, name or "node") == {}
+
+    def test_nested_runs_are_not_shown(self, run: CheckpointStore) -> None:
+        """Neither by list nor by runs; the run looks as it would without. They go with its step, at any depth."""
+        before = run.load("a"), run.history("a"), run.runs(), run.list()
+
+        run.save_parts("a", parts_of(3, x=1))
+        save_nested(run, *_NESTED, n=1)
+
+        assert (run.load("a"), run.history("a"), run.runs(), run.list()) == before
+        assert run.runs(status="active", limit=1) == before[2]
+        assert {run.load(run_id)["n"] for run_id in _NESTED} == {1}
+        run.drop_parts("a", 3)
+        assert are_gone(run, *_NESTED)
+
+    @pytest.mark.parametrize(("step", "newer_too"), [(3, False), (2, True)])
+    def test_parts_are_dropped_up_to_a_step(self, run: CheckpointStore, step: int, newer_too: bool) -> None:
+        """With the nested runs of these steps, and all that is nested in those. Those of later steps stay; with
+        ``newer_too``, the parts of later steps go."""
+        children = ["a/#2/child", "a/#3/child", "a/#4/child"]
+        run.save_parts("a", [Part(number, "map", "x", number) for number in (2, 3, 4)])
+        save_nested(run, *children)
+
+        run.drop_parts("a", step, newer_too=newer_too)
+        run.drop_parts("nobody", step)
+
+        left = {} if newer_too else {"x": 4}
+        assert [run.load_parts("a", number, "map") for number in (2, 3, 4)] == [{}, {}, left]
+        assert are_gone(run, *children[: step - 1])
+        for child in children[step - 1 :]:
+            assert (run.load(child).step, run.load_parts(child, 2, "map")) == (1, {"x": 1})
+
+    @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
+    def test_what_is_nested_in_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
+        """And stays as long as the run, however old it is: a run that takes the id finds nothing of it."""
+        child, grandchild = "a/#3/child", "a/#3/child/#2/grandchild"
+        for run_id in ("a", child):
+            run.retain(run_id, RetentionPolicy(ttl=1))
+        run.save_parts("a", parts_of(3, x=1))
+        save_nested(run, child, grandchild)
+        over: dict[str, Any] = {"step": 2, "status": "completed", "timestamp": LONG_AGO}
+        run.save(State(run_id=child, parent=ParentStep("a", 2), **over))
+        assert run.prune().runs == ()
+        assert run.load(child).step == 2
+        if how == "delete":
+            run.delete("a")
+        elif how == "rollback":
+            run.rollback("a", 2)
+        else:
+            run.save(State({"n": 2}, run_id="a", **over))
+            assert run.prune().runs == ("a",)
+        if how != "rollback":
+            run.save(State(run_id="a", step=2))
+
+        assert run.load_parts("a", 3, "map") == {}
+        assert are_gone(run, child, grandchild)
+
+    def test_a_fork_has_the_parts_of_the_step_after(self, run: CheckpointStore) -> None:
+        """They are its own: deleting the source leaves them. Those of other steps are not copied."""
+        run.save_parts("a", [*parts_of(2, x="joined"), *parts_of(3, x=[1], y=(2,)), *parts_of(4, x="later")])
+
+        run.fork("a", "b")
+        run.save_parts("b", parts_of(3, z=4))
+        assert is_same(run.load_parts("a", 3, "map"), {"x": [1], "y": (2,)})
+        run.delete("a")
+
+        assert is_same(run.load_parts("b", 3, "map"), {"x": [1], "y": (2,), "z": 4})
+        assert run.load_parts("b", 2, "map") == run.load_parts("b", 4, "map") == {}
+        run.delete("b")
+        assert run.load_parts("b", 3, "map") == {}
