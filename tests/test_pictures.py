@@ -58,6 +58,18 @@ def nothing(state):
     return {}
 
 
+def forking(**nodes):
+    """Return a graph of nodes a and b, c or d after b, and d after c."""
+    graph = graph_named("g")
+    for name in "abcd":
+        graph.add_node(name, nodes.get(name, nothing))
+    for edge in (("a", "b"), ("b", "c", key_exists("x")), ("b", "d"), ("c", "d")):
+        graph.add_edge(*edge)
+    graph.set_entry_point("a")
+    graph.set_exit_point("d")
+    return graph
+
+
 def test_a_graph_that_is_not_whole_can_be_drawn():
     """To see what it lacks."""
     graph = graph_named("begun")
@@ -277,20 +289,12 @@ def test_a_pause_is_drawn_where_it_waits():
 def test_what_is_under_way_is_drawn():
     """Whoever is at work says where; if that is not known, of several nodes that can come next any may be."""
     seen = []
-    graph = graph_named("g")
 
     def looks(state):
         seen.append(statuses(drawn_run(graph, "r")))
         return {}
 
-    for name, node in (("a", nothing), ("b", looks), ("c", looks), ("d", looks)):
-        graph.add_node(name, node)
-    graph.add_edge("a", "b")
-    graph.add_edge("b", "c", key_exists("x"))
-    graph.add_edge("b", "d")
-    graph.add_edge("c", "d")
-    graph.set_entry_point("a")
-    graph.set_exit_point("d")
+    graph = forking(b=looks, c=looks, d=looks)
     graph.execute(State(run_id="r"))
 
     assert seen == [
@@ -301,15 +305,7 @@ def test_what_is_under_way_is_drawn():
 
 def test_where_a_run_goes_on_that_nobody_is_at_work_on_is_drawn():
     """As the node that is next, or that may be; no way to it was taken."""
-    graph = graph_named("g")
-    for name in "abcd":
-        graph.add_node(name, nothing)
-    graph.add_edge("a", "b")
-    graph.add_edge("b", "c", key_exists("x"))
-    graph.add_edge("b", "d")
-    graph.add_edge("c", "d")
-    graph.set_entry_point("a")
-    graph.set_exit_point("d")
+    graph = forking()
     graph.execute(State(run_id="r"))
     seen = []
     for step in range(3):

@@ -235,17 +235,17 @@ CONTRASTS = """() => {
 
 
 def test_a_store_of_many_runs_is_paged_through(browser):
-    """A hundred thousand of them: each page holds fifty."""
+    """Each page holds fifty."""
     with MemoryStore() as store:
-        for number in range(100_000):
+        for number in range(1_000):
             store.save(State(run_id=f"run-{number}"))
         page = app(store)
         with served(page) as address, window(browser, address, page.token) as shown:
             assert shown.locator("tbody tr").count() == 50
             for place in range(1, 4):
                 shown.get_by_role("link", name="older").click()
-                shown.get_by_role("link", name=f"run-{99_999 - 50 * place}", exact=True).wait_for()
+                shown.get_by_role("link", name=f"run-{999 - 50 * place}", exact=True).wait_for()
             assert shown.locator("tbody tr").count() == 50
-            shown.get_by_label("Id begins with").fill("run-777")
+            shown.get_by_label("Id begins with").fill("run-77")
             shown.get_by_role("button", name="Filter").click()
-            shown.get_by_role("link", name="run-77799", exact=True).wait_for()
+            shown.get_by_role("link", name="run-779", exact=True).wait_for()
