@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture import Picture
-from stategraph.picture._run import Visit, Walk, in_time
+from stategraph.picture._run import Visit, Walk
 from stategraph.picture._svg import _MARKS
 from tests.drawings import NEAR, STACK, SVG, elements, read
 
@@ -231,25 +231,6 @@ def test_what_is_nested_in_many_places_is_not_drawn_for_ever():
         structure = GraphStructure(tuple("abcdefghij"), (), "a", ("j",), outlines)
 
     assert len(picture_of(structure).to_svg()) < 20_000_000
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "under 1 ms"),
-        (0.0006, "1 ms"),
-        (0.9994, "999 ms"),
-        (0.9996, "1.0 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min 0 s"),
-        (3599.4, "59 min 59 s"),
-        (3599.6, "1 h 0 min"),
-        (90_000, "25 h 0 min"),
-    ],
-)
-def test_times_are_told_in_few_words(seconds, words):
-    """None of them is rounded to more than it is a part of."""
-    assert in_time(seconds) == words
 
 
 def test_it_is_for_light_and_dark_pages_and_needs_no_colour():

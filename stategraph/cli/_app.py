@@ -61,16 +61,8 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 """
 
 
-def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
-    if is_given:
-        click.echo(import_module("stategraph").__version__)
-        context.exit()
-
-
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
-)
+@click.version_option(package_name="stategraph", message="%(version)s", help="Show the version.")
 @common
 def stategraph() -> None:
     """See the runs of a store, and take hold of them.

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import attrs
 
-from stategraph.picture._run import in_time
+from stategraph._text.screen import span
 from stategraph.picture._sketch import Box, Sketch, Way, cut, width_of
 
 Point: TypeAlias = tuple[float, float]
@@ -143,7 +143,7 @@ def texts_of(box: Box) -> tuple[str, ...]:
     counts = " · ".join(
         (
             *([f"×{visit.times}"] if visit.times > 1 else []),
-            *([] if visit.seconds is None else [in_time(visit.seconds)]),
+            *([] if visit.seconds is None else [span(visit.seconds)]),
             *([f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}"] if visit.retries else []),
             *([f"{visit.parts} part{'' if visit.parts == 1 else 's'} done"] if visit.parts else []),
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph._text.screen import failure_text
+from stategraph._text.screen import failure_text, span
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import GraphStructure, Kind, RunStatus
 from stategraph.errors import FormatError
@@ -201,19 +201,4 @@ def _caption(last: Summary, path: Sequence[Summary], owner: Owner | None) -> str
     status = _SAID.get(last.status, last.status.value) if owner is None else "under way"
     known = [row.took for row in path if row.took is not None]
     steps = f"{last.step} step{'' if last.step == 1 else 's'}"
-    return " · ".join([last.run_id, status, steps, *([in_time(sum(known))] if len(known) == last.step > 0 else [])])
-
-
-def in_time(seconds: float) -> str:
-    """Return a duration in words."""
-    if seconds < 0.0005:
-        return "under 1 ms"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
+    return " · ".join([last.run_id, status, steps, *([span(sum(known))] if len(known) == last.step > 0 else [])])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import attrs
 
@@ -82,9 +82,8 @@ class Reader:
 
 def spans_of(labels: Sequence[str]) -> list[str]:
     """Return labels of parts with those of items that follow each other as one: ``0-16``, ``18-29``."""
-    items = [int(label) for label in labels if label.isdecimal()]
-    breaks = [0, *(place for place in range(1, len(items)) if items[place] > items[place - 1] + 1), len(items)]
-    runs = [items[begin:end] for begin, end in pairwise(breaks) if begin < end]
+    items = enumerate(int(label) for label in labels if label.isdecimal())
+    runs = [[item for _, item in run] for _, run in groupby(items, lambda placed: placed[1] - placed[0])]
     spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     return [*(label for label in labels if not label.isdecimal()), *spans]
 
