@@ -12,7 +12,7 @@ from io import TextIOWrapper
 
 import click
 
-from stategraph.cli._exits import INTERRUPTED, Exit, Failure, exit_of, told
+from stategraph.cli._exits import INTERRUPTED, Exit, Failure, error_shape, exit_of, message_of
 from stategraph.cli._options import Request, common
 from stategraph.cli._output import note
 
@@ -72,7 +72,7 @@ def stategraph() -> None:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run the command; return its exit code. Errors go to stderr, as JSON if that was asked for."""
+    """Run the command; return its exit code. Errors go to stderr, with --json as JSON."""
     request = Request()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str] | None) -> int:
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # nobody reads any longer; when Python ends, it is not to write either
+    except BrokenPipeError:  # the reader has ended; when Python ends, it is not to write either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except Exception as error:  # noqa: BLE001 - any error is a message of one line, and an exit code
@@ -102,7 +102,7 @@ def _failed(error: Exception, is_json: bool) -> int:
     if isinstance(error, click.ClickException):
         error = Failure(Exit(error.exit_code), error.format_message())
     if is_json:
-        print(json.dumps(told(error)), file=sys.stderr)
+        print(json.dumps(error_shape(error)), file=sys.stderr)
     else:
-        note(f"stategraph: {told(error)['error']['message']}{hint}")
+        note(f"stategraph: {message_of(error)}{hint}")
     return exit_of(error)

@@ -223,7 +223,7 @@ def _confirm(question: str, yes: bool) -> None:
     """Ask a person whether to go on.
 
     Raises:
-        Failure: nobody can be asked, or the answer is no.
+        Failure: there is no terminal to ask at, or the answer is no.
     """
     if yes:
         return

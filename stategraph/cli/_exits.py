@@ -23,11 +23,6 @@ class Exit(IntEnum):
     CONFLICT = 5
     DAMAGED = 6
 
-    @property
-    def code(self) -> str:
-        """Its name in JSON."""
-        return self.name.lower()
-
 
 class Failure(Exception):  # noqa: N818 - it is how a command ends, as an Exit is
     """Ends the command with a message and an exit code."""
@@ -85,7 +80,7 @@ def as_commands(text: str) -> str:
     return text
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return the message of an error. Where it names calls as the way out, it names commands instead."""
     notes = getattr(error, "__notes__", ())
     if isinstance(error, errors.CheckpointNotFoundError):
@@ -115,8 +110,8 @@ def _message(error: Exception) -> str:
     return "; ".join((as_commands(str(error)), *(notes if isinstance(error, errors.FormatError) else ())))
 
 
-def told(error: Exception) -> dict[str, Any]:
+def error_shape(error: Exception) -> dict[str, Any]:
     """Return an error as a JSON object."""
     code = exit_of(error)
     name = None if isinstance(error, Failure) else type(error).__name__
-    return {"error": {"code": code.code, "exit": int(code), "type": name, "message": _message(error)}}
+    return {"error": {"code": code.name.lower(), "exit": int(code), "type": name, "message": message_of(error)}}

@@ -308,7 +308,7 @@ def watch(request: Request, run_id: str, every: float) -> int:
             note(_left_alone(newest, was_owned=bool(was_owned)))
         was_owned = is_owned
         time.sleep(max(every, _SHARE * (time.monotonic() - began)))
-        # The owner is asked for before the rows: what it saves is there before it leaves.
+        # The owner is read before the rows: its last save is there before it leaves.
         began, is_owned = time.monotonic(), store.owner(run_id) is not None
     raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stategraph._text.shown import describe_exception, with_article
-from stategraph.cli._exits import Exit, Failure, exit_of, told
+from stategraph.cli._exits import Exit, Failure, exit_of, message_of
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, InvalidRunIdError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _like(path: Path) -> str:
 
 
 def look(store: CheckpointStore, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-    """Return a State, raising as `CheckpointStore.load`. A store that keeps no revisions is not asked for one."""
+    """Return a State, raising as `CheckpointStore.load`. A store may keep no revisions."""
     return store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
 
 
@@ -178,6 +178,6 @@ def imported(name: str) -> Any:
 def _failure(work: str, error: Exception) -> Failure:
     """Return how the command ends because the user's code failed. Missing tables have a way out of their own."""
     if isinstance(error, FormatError) and error.statements:
-        return Failure(exit_of(error), told(error)["error"]["message"])
+        return Failure(exit_of(error), message_of(error))
     *_, last = traceback.extract_tb(error.__traceback__)
     return Failure(Exit.FAILED, f"{work} failed: {describe_exception(error)} ({last.filename}, line {last.lineno})")

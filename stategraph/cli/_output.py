@@ -181,7 +181,7 @@ NOBODY = "nobody is at work on it"
 
 
 def left_text(run: Summary | State) -> str:
-    """Say that nobody is at work on an active run, and whether a call was cut off and left it so."""
+    """Say that an active run has no owner, and whether a call was cut off and left it so."""
     is_forked = run.parent is not None and run.parent.step == run.step
     is_left = run.kind not in (Kind.INPUT, Kind.ROLLBACK) and not is_forked
     return f"left unfinished: {NOBODY}" if is_left else NOBODY

@@ -61,7 +61,7 @@ def work(
 ) -> int:
     """Go on with runs as they come.
 
-    They are those of a graph that nobody is at work on.
+    They are the unfinished runs of a graph that have no owner.
     """
     flow = load_graph(graph) if once else _load_patiently(graph)
     request.check_store(flow.store)
@@ -111,7 +111,7 @@ def _signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 @attrs.define
 class _Worker:
-    """Goes on with the runs of a graph that nobody owns.
+    """Goes on with the runs of a graph that have no owner.
 
     Args:
         graph: The graph.

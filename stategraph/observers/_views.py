@@ -29,7 +29,7 @@ class Watched:
         title: The graph and the id of the outermost run.
         path: What leads to its nodes from the outermost graph.
         at: The step and the node that is under way.
-        began: When that began, as time.monotonic tells it.
+        began: When that began, on the clock of time.monotonic.
         done: How many of its items are done.
         found: How many of these were done before it began.
         total: How many items it has; 0 if it has none.

@@ -18,9 +18,9 @@ class Observer:
         """Hear of an event, in the thread of the run, in order. What this raises is logged once and breaks nothing."""
 
     def wants(self, type: EventType) -> bool:
-        """Return whether to be told of events of this type.
+        """Return whether to hear of events of this type.
 
-        It is asked when a run starts; an event that nobody wants is never built.
+        It is called when a run starts; an event that no observer wants is never built.
         """
         return True
 

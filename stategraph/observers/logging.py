@@ -47,7 +47,7 @@ class StructlogObserver(Observer):
 
     def on_event(self, event: Event) -> None:
         err = sys.stderr
-        shows = err is not None and err.isatty()  # whoever sees the lines as they come has them in colours
+        shows = err is not None and err.isatty()  # a person sees the lines in colours
         if shows or "structlog" in sys.modules:
             import structlog  # imported when used: it takes 20 ms, and lines without colours can do without
 
@@ -73,10 +73,10 @@ _HEADS = {kind: f"[{_NAMES[_level(kind)]:9}] {kind.value:30}" for kind in EventT
 
 
 def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:
-    """Write a line as structlog does while nobody configures it."""
+    """Write a line as structlog does where it is not configured."""
     if err is not None:
-        told = " ".join([f"{key}={_shown(value)}" for key, value in sorted(data.items())])
-        err.write(f"{_when(int(event.timestamp.timestamp()))} {_HEADS[event.type]} {told}\n")
+        pairs = " ".join([f"{key}={_shown(value)}" for key, value in sorted(data.items())])
+        err.write(f"{_when(int(event.timestamp.timestamp()))} {_HEADS[event.type]} {pairs}\n")
 
 
 @lru_cache(maxsize=1)  # many lines have the same

@@ -143,7 +143,7 @@ class OpenTelemetryObserver(Observer):
 
     def _end_failed(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
         run.span.set_attributes({"error.type": data["error_type"], "stategraph.failed_node": data["node"]})
-        if data["error_type"] != "RunCancelledError":  # which is no error: somebody wanted it
+        if data["error_type"] != "RunCancelledError":  # which is no error but a wish
             for span in (run.span, run.node):
                 span.set_status(trace.StatusCode.ERROR, data["error"])
         run.node.set_attribute("stategraph.outcome", "failed" if data["status"] == "failed" else "cut off")

@@ -34,7 +34,7 @@ _BUNDLED: Mapping[str, tuple[Any, Any]] = {
     "progress": (_progress, dict),
     "opentelemetry": (_opentelemetry, dict),
 }
-"""The observers that come with the library and do something, each imported when it is asked for."""
+"""The observers that come with the library and do something, each imported when used."""
 
 
 _observers: Registry[Listener] = Registry(

@@ -133,6 +133,6 @@ def _summary_of(state: State) -> Summary:
 
 
 def _structure_of(rows: Sequence[Summary]) -> GraphStructure:
-    """Return what the steps of a run tell of a graph of which nothing else is known."""
+    """Return the structure of an unknown graph, as far as the steps of a run show it."""
     nodes = list(dict.fromkeys(row.checkpoint_node for row in rows if row.checkpoint_node))
     return GraphStructure(tuple(nodes), tuple(EdgeStructure(*ends, "always()") for ends in pairwise(nodes)))

@@ -1,4 +1,4 @@
-"""How a run went over a graph, as far as what is kept of it tells."""
+"""How a run went over a graph, as far as its history shows that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Visit:
 
     Attributes:
         status: "" if it was not there, "done", "handled" (it failed, and the run went on), "failed", "waiting",
-            "under way", "next" where nobody is at work and the run goes on here, or "maybe" where several nodes may be
+            "under way", "next" where the run has no owner and goes on here, or "maybe" where several nodes may be
             under way or next.
         times: How often it was completed; 0 where the history is not whole.
         seconds: How long that took; None if it is not known.
@@ -176,7 +176,7 @@ def _taken(structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Su
 
 
 def _now(structure: GraphStructure, last: Summary, owner: Owner | None, *, is_known: bool) -> dict[str, Visit]:
-    """Return the nodes at which the run stands, or goes on; `is_known` is whether it was asked who is at work on it."""
+    """Return the nodes at which the run stands, or goes on; `is_known` is whether the owner was looked up."""
     if last.status is RunStatus.FAILED and last.error is not None:
         return {last.error.node: Visit("failed", said=failure_text(last.error.type, last.error.message))}
     if last.status is RunStatus.PAUSED and last.pause is not None:

@@ -96,7 +96,7 @@ def _sketch_of(structure: GraphStructure, walk: Walk, depth: int, drawn: Iterato
 def _ways_of(
     edges: Iterable[EdgeStructure], names: frozenset[str], taken: Mapping[tuple[str, str], int]
 ) -> Iterator[Way]:
-    """Yield one way for all edges of the same ends: a run does not tell which of them it took."""
+    """Yield one way for all edges of the same ends: a history does not say which of them was taken."""
     labels: dict[tuple[str, str, bool], list[str]] = {}
     for edge in edges:
         if edge.source in names and edge.target in names:
@@ -129,7 +129,7 @@ def in_short(predicate: str) -> str:
 
 
 LONGEST = 34  # characters of a text that is shown
-_LONGEST_WHOLE = 500  # of one that is told beside the picture
+_LONGEST_WHOLE = 500  # of a text beside the picture
 
 _NARROW = frozenset("iljtfrI.,:;'|!()[]{}·` ")
 _WIDE = frozenset("mwMW@%—…→")

@@ -42,7 +42,7 @@ _MARKS = {
     "next": "m-3-3.5l3 3.5l-3 3.5m3-7l3 3.5l-3 3.5",
     "maybe": "m-2-1.6q0-2.2 2-2.2t2 2q0 1.400-2 2.300m0 3v.1",
 }
-"""What is drawn on the badge of a status, so that it can be told without its colour."""
+"""What is drawn on the badge of a status, so that it is known without its colour."""
 
 
 def svg_of(drawing: Drawing, title: str, caption: str) -> str:

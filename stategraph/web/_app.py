@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from stategraph._text.screen import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus
-from stategraph.cli._exits import Exit, exit_of, told
+from stategraph.cli._exits import Exit, exit_of, message_of
 from stategraph.cli._options import parsed_pairs
 from stategraph.cli._output import ago, left_text, value_text
 from stategraph.graph import StateGraph
@@ -55,7 +54,7 @@ class Pages:
 
     def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
         self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
-        self._changes: OrderedDict[str, Change] = OrderedDict()  # the newest one of each run
+        self._changes: dict[str, Change] = {}  # the newest one of each run
         self._templates = Environment(
             loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -73,18 +72,18 @@ class Pages:
         """Return the application that the pages make."""
         return Starlette(
             routes=[
-                Route("/", self._looked(self.runs)),
-                Route("/run", self._looked(self.run)),
-                Route("/picture.svg", self._looked(self.picture)),
-                Route("/value", self._looked(self.value)),
-                Route("/version", self._looked(self.version)),
+                Route("/", self._endpoint(self.runs)),
+                Route("/run", self._endpoint(self.run)),
+                Route("/picture.svg", self._endpoint(self.picture)),
+                Route("/value", self._endpoint(self.value)),
+                Route("/version", self._endpoint(self.version)),
                 Route("/change", self.change, methods=["POST"]),
                 Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
             ]
         )
 
-    def _looked(self, show: Any) -> Any:
-        """Return an endpoint that shows something of the store; what is not there, or damaged, is told."""
+    def _endpoint(self, show: Any) -> Any:
+        """Return an endpoint that shows something of the store, or the problem if that is missing or damaged."""
 
         def endpoint(request: Request) -> Response:
             try:
@@ -92,7 +91,7 @@ class Pages:
                     shown: Response = show(request, request.query_params)
             except HTTPException:
                 raise
-            except Exception as error:  # noqa: BLE001 - what a store may raise, a page tells
+            except Exception as error:  # noqa: BLE001 - a page shows any error of a store
                 return self._failed(request, error)
             return shown
 
@@ -100,7 +99,7 @@ class Pages:
 
     def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
         code = _STATUS_CODES.get(exit_of(error), 500)
-        return self._rendered(request, "problem.html", code, problem=told(error)["error"]["message"], run_id=run_id)
+        return self._rendered(request, "problem.html", code, problem=message_of(error), run_id=run_id)
 
     def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
         root = request.scope.get("root_path", "")
@@ -112,15 +111,15 @@ class Pages:
 
     # ------------------------------------------------------------------ looking
 
-    def runs(self, request: Request, asked: Mapping[str, str]) -> Response:
+    def runs(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show a page of runs, the newest first."""
-        given = {name: asked.get(name, "").strip() for name in self._FILTERS}
+        given = {name: query.get(name, "").strip() for name in self._FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.store.runs(
             cast("StatusName", given["status"]) or None,  # the store refuses others
             given["graph"] or None,
             _PAGE + 1,
-            asked.get("after") or None,
+            query.get("after") or None,
             prefix=given["prefix"] or None,
             labels=parsed_pairs("labels", "NAME=VALUE", given["labels"].split()),
             since=since,
@@ -137,27 +136,28 @@ class Pages:
             owners=owners,
             given={name: clean(text) for name, text in given.items()},
             older=older,
-            is_first="after" not in asked,
+            is_first="after" not in query,
             statuses=[str(status) for status in RunStatus],
             version=self.reader.version(None),
         )
 
     _FILTERS: ClassVar[tuple[str, ...]] = ("status", "graph", "prefix", "labels", "since", "owned")
 
-    def run(self, request: Request, asked: Mapping[str, str]) -> Response:
+    def run(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show a run: how it stands, its picture, its timeline, and the State of one of its checkpoints."""
-        run_id = asked.get("id", "")
+        run_id = query.get("id", "")
         version = self.reader.version(run_id)
         rows, newest = self.reader.rows(run_id), self.store.load(run_id)
-        place = _number(asked, "row", len(rows) - 1, len(rows) - 1)
+        place = _number(query, "row", len(rows) - 1, len(rows) - 1)
         newest_page = max(len(rows) - _PAGE, 0)
         first = newest_page if place >= newest_page else place - place % _PAGE
-        children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=asked.get("children") or None)
+        children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=query.get("children") or None)
         inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
-        keys = _number(asked, "keys", 0, max(len(state) - 1, 0))
+        keys = _number(query, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer takes up a cancelled run, too
+        change = self._changes.get(run_id)
         pauses = newest.pause.each if waits and newest.pause is not None else ()
         return self._rendered(
             request,
@@ -180,27 +180,27 @@ class Pages:
             parts=self.reader.parts(newest),
             pauses=[(pause, form_of(graph, pause)) for pause in pauses],
             can_change=graph is not None,
-            problem=self._changes[run_id].problem if run_id in self._changes else "",
+            problem="" if change is None else change.problem,
             version=version,
         )
 
-    def picture(self, request: Request, asked: Mapping[str, str]) -> Response:
+    def picture(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show the picture of a run."""
-        drawn = self.reader.picture(asked.get("id", ""))
+        drawn = self.reader.picture(query.get("id", ""))
         return Response(drawn, media_type="image/svg+xml", headers={"content-security-policy": _PICTURE_POLICY})
 
-    def value(self, request: Request, asked: Mapping[str, str]) -> Response:
+    def value(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show all of one value, as text."""
-        rows = self.reader.rows(asked.get("id", ""))
-        row = rows[_number(asked, "row", len(rows) - 1, len(rows) - 1)]
+        rows = self.reader.rows(query.get("id", ""))
+        row = rows[_number(query, "row", len(rows) - 1, len(rows) - 1)]
         state = self.reader.state(row, is_only=len(rows) == 1)
-        if asked.get("key") not in state:
+        if query.get("key") not in state:
             raise HTTPException(404, "there is no such key")
-        return PlainTextResponse(value_text(state[asked["key"]], _LONGEST))
+        return PlainTextResponse(value_text(state[query["key"]], _LONGEST))
 
-    def version(self, request: Request, asked: Mapping[str, str]) -> Response:
-        """Tell whether there may be something new to show."""
-        return JSONResponse({"version": self.reader.version(asked.get("id") or None)})
+    def version(self, request: Request, query: Mapping[str, str]) -> Response:
+        """Return what is another text once there may be something new to show."""
+        return JSONResponse({"version": self.reader.version(query.get("id") or None)})
 
     def _graph_of(self, run: State | Summary) -> StateGraph | None:
         """Return the graph through which a run can be changed: a nested run goes on with the run around it."""
@@ -231,10 +231,10 @@ class Pages:
             return self._failed(request, error, run_id)
         if change is None:
             return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
+        self._changes.pop(run_id, None)
         self._changes[run_id] = change
-        self._changes.move_to_end(run_id)
-        while len(self._changes) > _CHANGES_KEPT:
-            self._changes.popitem(last=False)
+        for oldest in list(self._changes)[:-_CHANGES_KEPT]:
+            self._changes.pop(oldest, None)
         change.begin()
         if change.problem and change.error is not None:
             code = _STATUS_CODES.get(exit_of(change.error), 500)
@@ -243,7 +243,7 @@ class Pages:
         return RedirectResponse(f"{root}/run?{urlencode({'id': change.leads_to})}", 303)
 
 
-def _number(asked: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
     """Return a number of an address, at most so large."""
-    text = asked.get(name, "")
+    text = query.get(name, "")
     return min(int(text), most) if text.isascii() and text.isdecimal() and len(text) < 12 else otherwise

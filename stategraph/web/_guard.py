@@ -33,10 +33,10 @@ _NOT_LET_IN = "Open the address that was printed when the page was started: it h
 
 
 class Guard:
-    """Lets in whoever has the token, from the page's own origin alone.
+    """Lets in browsers that have the token, from the page's own origin alone.
 
     Args:
-        token: The token; one is made if it is None, and none is asked for if it is empty.
+        token: The token; a new one is made if it is None, and an empty one lets in everybody.
         hosts: The names under which the page is reached.
         root_path: The path under which a reverse proxy has the page.
     """
