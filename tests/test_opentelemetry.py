@@ -137,6 +137,10 @@ def traced() -> Iterator[Traced]:
     yield one
     assert one.under_way == []
     assert otel.get_current_span() is otel.INVALID_SPAN  # nothing is left in the context of the caller
+    spans = {id_of(span): span for span in one.spans}
+    for span in one.spans:  # each lies in the one above
+        above = spans[span.parent.span_id] if span.parent else span
+        assert (above.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0) <= (above.end_time or 0)
     one.provider.shutdown()
     one.meters.shutdown()
 
@@ -150,13 +154,15 @@ class TestSpans:
     """What there is a span of."""
 
     def test_a_call_its_nodes_and_nested_runs(self, play: Scene, traced: Traced) -> None:
-        """Each stands below what it is a part of, and all is one trace."""
+        """Each stands below what it is a part of, the call below what the caller does, and all is one trace."""
         inner = make_graph(traces("xy"), store=play.store, name="inner")
         nodes = {"a": trace("a"), "sub": inner.as_node()}
-        play.execute(make_graph(nodes, store=play.store, observer=traced.observer))
+        with traced.tracer.start_as_current_span("request"):
+            play.execute(make_graph(nodes, store=play.store, observer=traced.observer))
 
         assert traced.tree() == {
-            ("run flow", None),
+            ("request", None),
+            ("run flow", "request"),
             ("node a", "run flow"),
             ("node sub", "run flow"),
             ("run inner", "node sub"),
@@ -170,26 +176,6 @@ class TestSpans:
         assert nested["call.id"] == outer["call.id"]
         node = attributes(traced.one("node sub"))
         assert (node["node"], node["step"], node["attempts"], node["outcome"]) == ("sub", 2, 1, "completed")
-
-    def test_the_call_stands_below_what_the_caller_does(self, play: Scene, traced: Traced) -> None:
-        """As a request that is being answered."""
-        with traced.tracer.start_as_current_span("request"):
-            play.execute(make_graph(traces("a"), store=play.store, observer=traced.observer))
-
-        assert ("run flow", "request") in traced.tree()
-
-    def test_each_span_lies_in_the_one_above(self, play: Scene, traced: Traced) -> None:
-        """None ends after that, or begins before it."""
-        inner = make_graph(traces("x"), store=play.store, name="inner")
-        play.execute(make_graph({"a": trace("a"), "sub": inner.as_node()}, store=play.store, observer=traced.observer))
-
-        spans = {span.get_span_context().span_id: span for span in traced.spans}  # type: ignore[union-attr]
-        for span in traced.spans:
-            assert (span.start_time or 0) <= (span.end_time or 0)
-            if span.parent:
-                above = spans[span.parent.span_id]
-                assert (above.start_time or 0) <= (span.start_time or 0)
-                assert (span.end_time or 0) <= (above.end_time or 0)
 
     def test_what_users_do_stands_below_the_node(self, play: Scene, traced: Traced) -> None:
         """In nodes, branches and items, sync and async, with and without a limit of time."""
@@ -272,11 +258,7 @@ class TestSpans:
 
         for run_id in run_ids:
             own = traced.one(run_id)
-            (node,) = [
-                span
-                for span in traced.named("node a")
-                if own.parent and span.get_span_context().span_id == own.parent.span_id  # type: ignore[union-attr]
-            ]
+            (node,) = [span for span in traced.named("node a") if own.parent and id_of(span) == own.parent.span_id]
             assert attributes(node)["run.id"] == run_id
 
     def test_tasks_at_once(self, traced: Traced, memory_play: Scene) -> None:
@@ -331,36 +313,24 @@ class TestEnds:
         assert attributes(traced.one("node flaky"))["attempts"] == 2
 
     def test_a_pause(self, play: Scene, traced: Traced) -> None:
-        """No span is open while the run waits; the resume is linked to the call before, in a trace of its own."""
-        nodes = {"ask": InterruptNode("why", "answer"), "b": trace("b")}
-        graph = make_graph(nodes, store=play.store, observer=traced.observer)
+        """No span is open while a run waits; a resume links to the call before, also in nested runs, in a new trace."""
+        inner = make_graph({"x": trace("x"), "ask": InterruptNode("why", "answer")}, store=play.store, name="inner")
+        graph = make_graph({"sub": inner.as_node(), "b": trace("b")}, store=play.store, observer=traced.observer)
         play.execute(graph, State({"why": 1}, run_id=RUN))
 
-        assert {span.name for span in traced.spans} == {"run flow", "node ask"}
         assert traced.under_way == []
-        assert attributes(traced.one("run flow"))["status"] == "paused"
-        assert attributes(traced.one("run flow"))["pause.node"] == "ask"
+        assert [span.name for span in traced.spans] == ["run flow", "node sub", "run inner", "node x", "node ask"]
+        about = attributes(traced.one("run flow"))
+        assert (about["status"], about["pause.node"]) == ("paused", "sub")
         assert attributes(traced.one("node ask"))["outcome"] == "paused"
 
-        play.resume(graph, {"answer": 1})
-
-        first, second = traced.named("run flow")
-        assert [link.context for link in second.links] == [first.get_span_context()]
-        assert first.links == ()
-        assert first.get_span_context().trace_id != second.get_span_context().trace_id  # type: ignore[union-attr]
-
-    def test_a_pause_in_a_nested_run(self, play: Scene, traced: Traced) -> None:
-        """All spans end, and each run is linked to what it was before."""
-        inner = make_graph({"x": trace("x"), "ask": InterruptNode("why", "answer")}, store=play.store, name="inner")
-        graph = make_graph({"sub": inner.as_node()}, store=play.store, observer=traced.observer)
-        play.execute(graph, State({"why": 1}, run_id=RUN))
-        assert traced.under_way == []
-        assert len(traced.spans) == 5
         play.resume(graph, {"answer": 1})
 
         for name in ("run flow", "run inner"):
             first, second = traced.named(name)
             assert [link.context for link in second.links] == [first.get_span_context()]
+            assert first.links == ()
+            assert first.get_span_context().trace_id != second.get_span_context().trace_id  # type: ignore[union-attr]
 
     def test_a_run_that_is_cancelled(self, play: Scene, traced: Traced) -> None:
         """It has not failed."""

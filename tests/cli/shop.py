@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,10 +139,17 @@ def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Resu
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    """Start the command as a process; its output is in pipes."""
+@contextlib.contextmanager
+def started(*arguments: str, cwd: Path) -> Iterator[Any]:
+    """Start the command as a process, whose output is in pipes; kill it at the end of the block."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(command(*arguments), cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(
+        command(*arguments), cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **changes: str) -> Result:

@@ -37,16 +37,11 @@ def until_owned(run_id):
 
 def watched(shop, make_it_go_on):
     """Return the exit code of a watcher of the run "left", and the kinds of the rows that it tells."""
-    watcher = started("--store", "runs.db", "watch", "left", "--every", "0.05", "--json", cwd=shop)
-    try:
-        assert watcher.stdout is not None
+    with started("--store", "runs.db", "watch", "left", "--every", "0.05", "--json", cwd=shop) as watcher:
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
         rows += map(json.loads, watcher.stdout)  # and not by communicate, which would not know what is buffered
         watcher.wait(60)
-    finally:
-        watcher.kill()
-        watcher.communicate()
     return watcher.returncode, [row["kind"] for row in rows]
 
 
@@ -73,15 +68,10 @@ def test_watching_changes_nothing(shop):
 
 def test_a_run_that_goes_while_it_is_watched(shop):
     """It is said that it is gone."""
-    watcher = started("--store", "runs.db", "watch", "left", "--every", "0.05", cwd=shop)
-    try:
-        assert watcher.stdout is not None
+    with started("--store", "runs.db", "watch", "left", "--every", "0.05", cwd=shop) as watcher:
         watcher.stdout.readline()
         assert call("--store", "runs.db", "delete", "left", "--yes").code == 0
         _, err = watcher.communicate(timeout=60)
-    finally:
-        watcher.kill()
-        watcher.communicate()
 
     assert watcher.returncode == 3
     assert "nobody is at work on it yet\n" in err
@@ -91,20 +81,14 @@ def test_a_run_that_goes_while_it_is_watched(shop):
 def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
     """And goes on watching: somebody may resume the run."""
     submitted({"seconds": 60})
-    worker = started("work", "app:letters", cwd=shop)
-    until_owned("letter-0")
-    watcher = started("--store", "letters.db", "watch", "letter-0", "--every", "0.05", cwd=shop)
-    try:
-        assert watcher.stdout is not None
-        assert watcher.stderr is not None
-        watcher.stdout.readline()
-        worker.kill()
-        told = watcher.stderr.readline()
-        assert watcher.poll() is None
-    finally:
-        for process_ in (worker, watcher):
-            process_.kill()
-            process_.communicate()
+    watch = ["--store", "letters.db", "watch", "letter-0", "--every", "0.05"]
+    with started("work", "app:letters", cwd=shop) as worker:
+        until_owned("letter-0")
+        with started(*watch, cwd=shop) as watcher:
+            watcher.stdout.readline()
+            worker.kill()
+            told = watcher.stderr.readline()
+            assert watcher.poll() is None
 
     way_out = "stategraph resume letter-0 --graph MODULE:NAME"
     assert told == f"left unfinished: nobody is at work on it; to go on: {way_out}\n"
@@ -132,25 +116,21 @@ def test_work_goes_on_with_what_was_submitted(shop):
 def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop):
     """After the run at work; a second time at once, and what is saved is saved."""
     submitted({"seconds": 60})
-    dead = started("work", "app:letters", cwd=shop)
-    until_owned("letter-0")
-    dead.kill()
-    dead.communicate()
+    with started("work", "app:letters", cwd=shop):
+        until_owned("letter-0")
     with SqliteStore("letters.db") as opened:
         opened.rollback("letter-0", 0)
         state = opened.load("letter-0")
         opened.amend(state.set("seconds", 1.0))
 
-    worker = started("work", "app:letters", "--every", "0.05", cwd=shop)
-    until_owned("letter-0")
-    worker.send_signal(signal.SIGTERM)
-    out, err = worker.communicate(timeout=60)
-
+    with started("work", "app:letters", "--every", "0.05", cwd=shop) as worker:
+        until_owned("letter-0")
+        worker.send_signal(signal.SIGTERM)
+        out, err = worker.communicate(timeout=60)
     assert (worker.returncode, out) == (0, "letter-0  completed\n")
     assert err.startswith("stopping: ")
 
-    submitted_again = started("work", "app:letters", "--every", "0.05", cwd=shop)
-    try:
+    with started("work", "app:letters", "--every", "0.05", cwd=shop) as submitted_again:
         with SqliteStore("letters.db") as opened:
             opened.fork("letter-0", "slow", 0)
             opened.amend(opened.load("slow").set("seconds", 60))
@@ -159,9 +139,6 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
         time.sleep(0.3)
         submitted_again.send_signal(signal.SIGINT)
         assert submitted_again.wait(30) == 130
-    finally:
-        submitted_again.kill()
-        submitted_again.communicate()
 
 
 def test_work_says_at_once_that_a_graph_saves_nothing(shop):
@@ -241,17 +218,13 @@ def until_there(path):
 @pytest.mark.parametrize("arguments", [["cancel", "a"], ["rollback", "a", "--step", "0", "--yes", "--take-over"]])
 def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
     """One that was cancelled says so."""
-    worker = started("work", "steps:graph", "--once", "--json", cwd=steps)
-    try:
+    with started("work", "steps:graph", "--once", "--json", cwd=steps) as worker:
         until_there(steps / "begun")
         assert call("--store", "steps.db", *arguments).code == 0
         if arguments[0] == "rollback":  # else this worker would go on with it
             assert call("--store", "steps.db", "cancel", "a").code == 0
         (steps / "go on").touch()
         out, err = worker.communicate(timeout=60)
-    finally:
-        worker.kill()
-        worker.communicate()
 
     (line,) = map(json.loads, out.splitlines())
     expected = ("cancelled", 1) if arguments[0] == "cancel" else ("lost", 0)
@@ -262,18 +235,13 @@ def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
 def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(steps, monkeypatch, each):
     """The node at work ends and is saved, no other begins; the run is free, and the next worker goes on with it."""
     monkeypatch.setenv("EACH", each)
-    worker = started("work", "steps:graph", "--grace", "0", "--json", cwd=steps)
-    try:
+    with started("work", "steps:graph", "--grace", "0", "--json", cwd=steps) as worker:
         until_there(steps / "begun")
         worker.send_signal(signal.SIGTERM)
-        assert worker.stderr is not None
         assert worker.stderr.readline().startswith("stopping: ")
         time.sleep(0.5)  # until the grace is over
         (steps / "go on").touch()
         out, _ = worker.communicate(timeout=60)
-    finally:
-        worker.kill()
-        worker.communicate()
 
     assert worker.returncode == 0
     assert json.loads(out) == {"run_id": "a", "status": "active", "step": 2, "error": None}
@@ -285,15 +253,11 @@ def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(st
 
 def test_a_run_that_ends_within_the_grace_is_completed(steps):
     """As without one."""
-    worker = started("work", "steps:graph", "--grace", "600", cwd=steps)
-    try:
+    with started("work", "steps:graph", "--grace", "600", cwd=steps) as worker:
         until_there(steps / "begun")
         worker.send_signal(signal.SIGTERM)
         (steps / "go on").touch()
         out, _ = worker.communicate(timeout=60)
-    finally:
-        worker.kill()
-        worker.communicate()
 
     assert (worker.returncode, out) == (0, "a  completed\n")
 
@@ -309,10 +273,7 @@ def away(steps, monkeypatch):
 def test_a_worker_waits_for_a_database_that_is_down(steps, away):
     """It says so, and works once it is up."""
     (steps / "go on").touch()
-    worker = started("work", "steps:graph", "--every", "0.05", cwd=steps)
-    try:
-        assert worker.stderr is not None
-        assert worker.stdout is not None
+    with started("work", "steps:graph", "--every", "0.05", cwd=steps) as worker:
         while "trying again in " not in worker.stderr.readline():
             assert worker.poll() is None
         away.symlink_to(folder_of(dsn()))
@@ -320,9 +281,6 @@ def test_a_worker_waits_for_a_database_that_is_down(steps, away):
         assert worker.stdout.readline() == "a  completed\n"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    finally:
-        worker.kill()
-        worker.communicate()
 
 
 @pytest.mark.parametrize("patience", ["0.5", "600"])
@@ -330,15 +288,10 @@ def test_a_worker_that_waits_for_a_database_ends_when_it_is_stopped(steps, away,
     """At once, though it is asking the server."""
     program = (steps / "steps.py").read_text(encoding="utf-8").replace('"patience": 0.5', f'"patience": {patience}')
     (steps / "steps.py").write_text(program, encoding="utf-8")
-    worker = started("work", "steps:graph", cwd=steps)
-    try:
-        assert worker.stderr is not None
+    with started("work", "steps:graph", cwd=steps) as worker:
         worker.stderr.readline()
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    finally:
-        worker.kill()
-        worker.communicate()
 
 
 def test_work_once_does_not_wait_for_a_database(steps, away):
