@@ -96,8 +96,8 @@ def answer(request: Request, /, run_id: str, value: str | None, graph: str, paus
         )
     meant = [waiting for waiting in state.pause.each if pause and waiting.id.startswith(pause)]
     answered = meant[0] if len(meant) == 1 else state.pause
-    updates = _answer_to(answered, run_id, value)
-    return _gone_on(request, flow, run_id, updates, pause=answered if meant or not pause else pause, **how)
+    named: Pause | str = answered if len(meant) == 1 or not pause else pause  # which the graph refuses
+    return _gone_on(request, flow, run_id, _answer_to(answered, run_id, value), pause=named, **how)
 
 
 def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:

@@ -56,6 +56,11 @@ class Request:
         """The address of the store, as an option or the environment gives it."""
         return self.store or os.environ.get("STATEGRAPH_STORE")
 
+    @property
+    def config_file(self) -> str | None:
+        """The file of the configuration, as an option or the environment gives it."""
+        return self.config or os.environ.get("STATEGRAPH_CONFIG")
+
     def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
         """Open the store, as `open_store` does; it is closed with the command.
 
@@ -65,8 +70,7 @@ class Request:
 
         if self.config and self.address and not self.store:
             note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
-        config = self.config or os.environ.get("STATEGRAPH_CONFIG")
-        store = self._opened = open_store(self.address, config, to_change=to_change, **how)
+        store = self._opened = open_store(self.address, self.config_file, to_change=to_change, **how)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
@@ -188,9 +192,9 @@ def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request
 
 
 def parsed_pairs(option: str, form: str, pairs: Sequence[str]) -> dict[str, str] | None:
-    """Return the pairs that an option was given as ``LEFT=RIGHT``; None if there are none."""
+    """Return the pairs that an option was given as ``LEFT=RIGHT``; None if there are none. New names are not empty."""
     parts = [pair.partition("=") for pair in pairs]
-    if not all(left and separator for left, separator, _ in parts):
+    if not all(left and separator and (right or form != "OLD=NEW") for left, separator, right in parts):
         raise Failure(Exit.USAGE, f"{option}: give it as {form}")
     return {left: right for left, _, right in parts} or None
 
@@ -221,7 +225,7 @@ def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) 
     """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
     request = context.ensure_object(Request)
     try:
-        with open_store(request.address, request.config, to_change=False) as store:
+        with open_store(request.address, request.config_file, to_change=False) as store:
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
     except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
         return []
