@@ -2,7 +2,7 @@
 
 A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore`.
 
-A name is imported when it is asked for, so that a program pays for what it uses. Type checkers read ``__init__.pyi``.
+A name is imported when it is first used, so that a program pays for what it uses. Type checkers read ``__init__.pyi``.
 """
 
 __version__ = "0.1.0"
@@ -40,7 +40,7 @@ _ROOMS = ("config", "edges", "errors", "graph", "nodes", "observers", "picture",
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name, or a public module, when it is asked for."""
+    """Import a public name, or a public module, when it is first used."""
     from importlib import import_module
 
     if name in _ROOMS:

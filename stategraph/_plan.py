@@ -142,8 +142,8 @@ def new_run(
         config: Its configuration.
         store: Its store.
         observer: Hears of the run.
-        shows: Whether its States are shown to whoever iterates over it.
-        asked: What is said of the call, as the last arguments of RunContext.
+        shows: Whether its States are shown to an iteration over it.
+        asked: The options of the call, as the last arguments of RunContext.
     """
     checkpoint = config.checkpoint
     queue: SaveQueue | None = None

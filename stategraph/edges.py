@@ -134,12 +134,12 @@ def not_(predicate: Predicate) -> Predicate:
 
 
 def and_(*predicates: Predicate) -> Predicate:
-    """Return a predicate that holds if all of them do, asked in order until one does not."""
+    """Return a predicate that holds if all of them do, called in order until one does not."""
     return _Combined("and_", all, tuple(map(_checked, predicates)))
 
 
 def or_(*predicates: Predicate) -> Predicate:
-    """Return a predicate that holds if any of them does, asked in order until one does."""
+    """Return a predicate that holds if any of them does, called in order until one does."""
     return _Combined("or_", any, tuple(map(_checked, predicates)))
 
 

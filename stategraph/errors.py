@@ -1,7 +1,7 @@
 """Every exception of stategraph.
 
 Each derives from `StateGraphError` and from the builtin it resembles, keeps what it speaks of in attributes, and
-says in its text what is wrong and what to do. The text is made when it is asked for; all of them can be pickled.
+says in its text what is wrong and what to do. The text is made when it is needed; all errors can be pickled.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ExecutionError(StateGraphError, RuntimeError):
 class SchemaError(StateGraphError, ValueError):
     """A value does not fit the schema of the graph. `node` gave it; empty for what the caller gave.
 
-    `key` says where it stands (``orders[3].total``); `others` tells what else does not fit. `run_id` and `step` are
+    `key` says where it stands (``orders[3].total``); `others` lists what else does not fit. `run_id` and `step` are
     those of a saved State that does not fit: the schema has changed since. They are empty and 0 for all other values.
     """
 
@@ -302,7 +302,7 @@ class CheckpointingDisabledError(StateGraphError):
 
 
 class CheckpointError(StateGraphError):
-    """A store could not do what was asked; `state`, where set, is the State that was at stake."""
+    """A store failed; `state`, where set, is the State that was at stake."""
 
     run_id: str
     reason: str = "the store failed"
@@ -327,7 +327,7 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
         if step is None:
             return f"no checkpoint of run {run_id} in the {self.store}; {self.way_out}"
         at = f"step {step}" if self.revision is None else f"step {step}, revision {self.revision},"
-        way_out = f"store.history({run_id}) tells of the steps that it holds"
+        way_out = f"store.history({run_id}) lists the steps that it holds"
         return f"no checkpoint of run {run_id} at {at} in the {self.store}; {way_out}"
 
 
@@ -336,7 +336,7 @@ class CheckpointSaveError(CheckpointError):
 
 
 class CheckpointCorruptError(CheckpointError):
-    """What the store holds is damaged, forged, or not what was asked for."""
+    """What the store holds is damaged, forged, or of another run."""
 
 
 class FormatError(CheckpointError):
@@ -354,7 +354,7 @@ class StepConflictError(CheckpointError):
 
 
 class RunLostError(StepConflictError):
-    """The run was taken away from this call: others own it, or have deleted it, taken it back or begun it anew.
+    """The run was taken away from this call: another owner has it, or it was deleted, rolled back or begun again.
 
     `state` is the State that could not be saved.
     """

@@ -143,13 +143,13 @@ class StateGraph(GraphBuilder):
             GraphError: the graph is not valid.
             SchemaError: the State does not fit the schema.
             RunBusyError: another call is at work on the run. Nothing has been done.
-            RunLostError: the run was taken over, taken back or deleted meanwhile. Nothing more of this call is saved.
+            RunLostError: the run was taken over, rolled back or deleted. Nothing more of this call is saved.
             RunExistsError: the State is new and the store already has a run of its run_id; or that run is not complete.
             GraphMismatchError: the State is of a run of another graph that is not complete.
             ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
                 no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
             MaxIterationsError: the call ran as many nodes as the config allows.
-            RunCancelledError: `cancel` was set, the time is up, or somebody has cancelled the run; resume goes on.
+            RunCancelledError: `cancel` was set, the time is up, or the run was cancelled; resume goes on.
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
@@ -203,7 +203,7 @@ class StateGraph(GraphBuilder):
         return await adrive(resumed(run, run_id, updates, how), signal_of(how), self.store)
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
-        """Run a State, however often it is asked for: its run_id says whether that was done.
+        """Run a State once, however often this is called: its run_id shows whether it was done.
 
         If there is no such run, it is executed. If it is unfinished, it is resumed. If it is complete, paused or
         cancelled, nothing runs, and its State is returned. A complete run is only there with ``preserve=True``.
@@ -252,7 +252,7 @@ class StateGraph(GraphBuilder):
         """Go on with a conversation: finish the turn before, then execute the run with this input.
 
         The first turn begins the run. A turn that was cancelled is not finished. Turns take ``preserve=True``: a run
-        that is deleted when it completes begins anew. The options are those of `run`, and:
+        that is deleted when it completes begins again. The options are those of `run`, and:
 
         Args:
             run_id: The conversation.
@@ -275,7 +275,7 @@ class StateGraph(GraphBuilder):
         return await adrive(turned(run, run_id, input, how, self.store, retention), signal_of(how), self.store)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
-        """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
+        """Save a State as a run that waits for its first node: `recover` begins it.
 
         Raises:
             RunExistsError, RunBusyError, SchemaError, CheckpointError: as `execute`.
@@ -294,7 +294,7 @@ class StateGraph(GraphBuilder):
         migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[Recovered]:
-        """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
+        """Go on with unfinished runs of this graph that have no owner, the oldest first.
 
         Runs that are paused, cancelled or failed stay. Of processes that do this at the same time, one takes up a run.
         It yields what came of each run as it ends; if that is an error, the others go on.
@@ -329,8 +329,8 @@ class StateGraph(GraphBuilder):
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
 
-        Its owner stops at the next save, before the next node at the latest, with a RunCancelledError. If nobody is at
-        work on it, it is cancelled at once.
+        Its owner stops at the next save, before the next node at the latest, with a RunCancelledError. A run without an
+        owner is cancelled at once.
 
         Args:
             run_id: The run.
@@ -348,7 +348,7 @@ class StateGraph(GraphBuilder):
     def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
-        After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
+        After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is requested; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
         from stategraph._drivers.iteration import Stream  # imported when used
@@ -392,7 +392,7 @@ class StateGraph(GraphBuilder):
         Args:
             run_id: The run.
             wait: Seconds to wait for it to begin, before a CheckpointNotFoundError.
-            timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until somebody resumes it.
+            timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until it is resumed.
         """
         from stategraph._capabilities.follow import follow  # imported when used
 

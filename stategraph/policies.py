@@ -209,7 +209,7 @@ class CachePolicy:
         inputs: The keys that the node reads. One that is missing differs from one that is None.
         path: The folder of the cache, with ``~`` for the user's home; nodes, graphs and processes may share it.
         ttl: Seconds for which a result is used, and after which it is removed as others are kept; None for ever, and
-            it stays until somebody deletes the folder.
+            it stays until the folder is deleted.
         version: Names the version of what the node does. By default it comes from its code: its own functions, those
             that they contain or close over, and their constants and defaults; but not what they call by global names.
         sign_with: Results are signed (HMAC-SHA-256) with the key that this function gives, or that the environment

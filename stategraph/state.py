@@ -72,8 +72,8 @@ class Draft:
 Since: TypeAlias = tuple[object, tuple[str, ...], object]
 """How the data of a State were made of those of another one: the mark of those, the keys that were set, its own mark.
 
-A mark is an object that is nothing but itself. So whoever compares the two States need not look through all keys, and
-neither of them keeps the data of the other in memory.
+A mark is an object that equals only itself. So two States are compared without looking through all keys, and neither
+keeps the data of the other in memory.
 """
 
 
@@ -95,7 +95,7 @@ def _to_us(ns: int) -> int:
 
 
 def _new_run_id() -> str:
-    """Return a run id that nobody has used before."""
+    """Return a new run id."""
     return clock.new_run_id()  # looked up when called: it may have been replaced
 
 
@@ -170,7 +170,7 @@ class State(Draft, Mapping[str, Any]):
         parent: The step that the run was forked from, if it was, or that it belongs to.
         generation: How often the run was rolled back; its steps from then on are others than those of the same number.
         observer: Hears of what is done with this State and its successors; neither compared nor saved.
-        facts: How it came to be, where that is more than can be told from the rest. Not compared.
+        facts: How it came to be, where the other fields do not show it. Not compared.
         took_ns: How long its step took, if it is known. Not compared.
         labels: What its run was labelled with: a mapping of str to str. Not compared.
 
@@ -236,12 +236,12 @@ class State(Draft, Mapping[str, Any]):
 
     @property
     def kind(self) -> Kind:
-        """What it tells of its run, such as "step" or "pause"."""
+        """What it records about its run, such as "step" or "pause"."""
         return (self.facts and self.facts.kind) or kind_of(self.status, self.checkpoint_node)
 
     @property
     def by(self) -> str | None:
-        """Who made it so, if the caller said it: who gave an answer, for instance."""
+        """The person or program that caused it, such as the one that gave an answer, if the caller named it."""
         return None if self.facts is None else self.facts.by
 
     def __getitem__(self, key: str) -> Any:
@@ -454,7 +454,7 @@ def evolve(state: State, **changes: Any) -> State:
 
 
 def told(state: State, kind: Kind | None = None, by: str | None = None) -> State:
-    """Return the State as one that tells this of its run, now; without a kind, what can be told from the rest of it."""
+    """Return the State with a kind and an author, and the present time; without a kind, its other fields decide."""
     facts = None if kind is None and by is None else Facts(kind, by)
     return evolve(state, facts=facts, _took_ns=None, _time_ns=clock.now_ns())
 

@@ -118,6 +118,15 @@ class TestBothDrivers:
             collect(graph_of(double), [{"n": 1}])
 
 
+@pytest.mark.parametrize("number", [0, -1, True, 1.5])
+def test_a_number_of_workers_that_is_none_is_refused(number):
+    """At once, before anything runs."""
+    graph = graph_of(double)
+    for run in (graph.run_many, graph.arun_many):
+        with pytest.raises(ConfigError, match="max_workers"):
+            run(numbers(1), max_workers=number)
+
+
 def under_way(store):
     """Return a graph whose second run waits in its node, and the two events of that."""
     began, may_end = threading.Event(), threading.Event()

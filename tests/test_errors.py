@@ -142,7 +142,7 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         CheckpointNotFoundError("a", "memory store", 5),
         LookupError,
         {"run_id": "a", "store": "memory store", "step": 5},
-        "no checkpoint of run 'a' at step 5 in the memory store; store.history('a') tells of the steps that it holds",
+        "no checkpoint of run 'a' at step 5 in the memory store; store.history('a') lists the steps that it holds",
     ),
     (CheckpointSaveError("a", "no disk"), CheckpointError, {"reason": "no disk"}, "run 'a': no disk"),
     (CheckpointCorruptError("a", "damaged"), CheckpointError, {"reason": "damaged"}, "run 'a': damaged"),

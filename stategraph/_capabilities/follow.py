@@ -31,7 +31,7 @@ def follow(store: CheckpointStore, run_id: str, wait: float | None, timeout: flo
 def afollow(
     store: CheckpointStore, run_id: str, wait: float | None, timeout: float | None
 ) -> AsyncGenerator[State, None]:
-    """Return what `follow` returns, for an event loop: the store is asked in a thread."""
+    """Return what `follow` returns, for an event loop: the store is read in a thread."""
     _check(wait, timeout)
     return _awaiting(_looks(store, run_id, wait, timeout))
 
@@ -39,7 +39,7 @@ def afollow(
 def fresh_rows(store: CheckpointStore, run_id: str) -> Iterator[list[Summary]]:
     """Yield the checkpoints that came since the last look; end once the run is gone.
 
-    It looks when it is asked, and reads the history only if the store says that it may have changed.
+    Each iteration looks once, and reads the history only if the store says that it may have changed.
     """
     token, last = None, None
     while True:
@@ -88,7 +88,7 @@ def _looks(
     rows = fresh_rows(store, run_id)
     while True:
         began = time.monotonic()
-        is_owned = store.owner(run_id) is not None  # asked first: what is saved before that is let go of is seen below
+        is_owned = store.owner(run_id) is not None  # first: the owner's last saves are seen below
         fresh = next(rows, None)
         if fresh is None:
             return
@@ -115,7 +115,7 @@ def _until_begun(store: CheckpointStore, run_id: str, wait: float | None) -> Ite
 
 
 def _states(store: CheckpointStore, run_id: str, rows: Sequence[Summary]) -> Iterator[State]:
-    """Yield the States that a stream would show, except those that are gone meanwhile."""
+    """Yield the States that a stream would show, except those that are gone by now."""
     followed_by_its_end = {
         (one.step, one.revision)
         for one, after in pairwise(rows)

@@ -21,7 +21,7 @@ from stategraph.stores.base import CheckpointStore
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
 
-_PAGE = 1000  # runs that the store is asked for at a time
+_PAGE = 1000  # runs that are listed at a time
 
 
 @runtime_checkable

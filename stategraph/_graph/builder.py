@@ -71,7 +71,7 @@ class GraphBuilder:
 
     @property
     def structure(self) -> GraphStructure:
-        """What is saved of the graph with its runs, to tell whether a saved State still fits, and for pictures."""
+        """What is saved of the graph with its runs, to check whether a saved State still fits, and for pictures."""
         return self.structure_in({})
 
     def structure_in(self, others: Structures) -> GraphStructure:
@@ -157,7 +157,7 @@ class GraphBuilder:
         The name of a node that is there stands for it: ``graph.add_sequence("review", publish, notify)``.
 
         Raises:
-            GraphError, UnknownNodeError: as `add_node` and `add_edge`; nothing behind the culprit has been added.
+            GraphError, UnknownNodeError: as `add_node` and `add_edge`; nothing after the culprit has been added.
         """
         names = [node if isinstance(node, str) else _own_name(node) for node in nodes]
         for name, node in zip(names, nodes, strict=True):
@@ -205,7 +205,7 @@ class GraphBuilder:
         *,
         name: str | None = None,
     ) -> None:
-        """Add edges out of a node, of which a function chooses one: it is asked once, when their turn has come.
+        """Add edges out of a node, of which a function chooses one. It is called once, when their turn comes.
 
         Args:
             from_node: The node they leave.

@@ -113,7 +113,7 @@ def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]
 
     made_of = node.made_of()
     if isinstance(node, InterruptNode):
-        yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
+        yield f"node {name!r} pauses runs: answers cannot be cached"
     elif policy.version is None and (made_of is None or not is_told(made_of)):
         yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
 

@@ -114,8 +114,8 @@ class CompiledGraph:
         forgets: Whether it is deleted then, if it is not preserved.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
-        digest: Returns a text that tells mappings from all that a store would tell from them; empty if it keeps no such
-            values.
+        digest: Returns a text that is equal for mappings that a store keeps as the same, and for no others; empty if no
+            store can keep them.
         copier: Returns a function that makes copies of the values of a mapping, as a store would load them. It leaves
             out those that no store can keep.
         defaults: Values for keys that a run has no value for.

@@ -38,7 +38,7 @@ def route(
     """Return the edges of a route, in the order of its targets.
 
     Raises:
-        TypeError, ValueError: the function cannot be asked, or the targets are none; the text says why.
+        TypeError, ValueError: the function does not fit, or there are no targets; the text says why.
     """
     problem = problem_of(function, 1)
     if problem:

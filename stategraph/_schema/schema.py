@@ -91,7 +91,7 @@ class Schema:
             beside: All others, for validators that look at them.
 
         Raises:
-            SchemaError: a key is no field, or a value does not fit; it tells all of them.
+            SchemaError: a key is no field, or a value does not fit; it lists all of them.
         """
         made: dict[str, Any] = {}
         wrong: list[Mismatch] = []
@@ -102,7 +102,7 @@ class Schema:
                 continue
             try:
                 made[key] = field.hook(value, field.type)
-            except Exception as error:  # noqa: BLE001 - told as what does not fit
+            except Exception as error:  # noqa: BLE001 - reported as what does not fit
                 wrong += mismatches(error, key, field.type)
         self._raise(node, wrong or list(self._refused(made, {**beside, **made})))
         return made
@@ -125,7 +125,7 @@ class Schema:
         first = f"{key}[0]"
         try:
             return field.hook([item], field.type)[0]
-        except Exception as error:  # noqa: BLE001 - told as what does not fit
+        except Exception as error:  # noqa: BLE001 - reported as what does not fit
             found = [one for one in mismatches(error, key, field.type) if one.path.startswith(first)]
             self._raise(
                 node, [attrs.evolve(one, path=f"{key}[{place}]{one.path.removeprefix(first)}") for one in found]
@@ -150,7 +150,7 @@ class Schema:
     def _refused(self, made: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
         """Return what the validators of an attrs class refuse.
 
-        A validator that looks at a missing field is not asked here, but when an object is made.
+        A validator that looks at a missing field is called later, when an object is made.
         """
         validated = [field for name, field in self.fields.items() if name in made and field.attribute is not None]
         if attrs.validators.get_disabled() or not any(field.attribute.validator for field in validated):  # type: ignore[union-attr]
@@ -163,7 +163,7 @@ class Schema:
             try:
                 if attribute.validator is not None:
                     answered(attribute.validator(instance, attribute, made[field.name]))
-            except Exception as error:  # noqa: BLE001 - told as what does not fit
+            except Exception as error:  # noqa: BLE001 - reported as what does not fit
                 if not (isinstance(error, AttributeError) and error.name in self.fields.keys() - data.keys()):
                     expected = f"{describe_type(field.type)} that its validator takes"
                     yield Mismatch(field.name, expected, describe_exception(error))
@@ -297,7 +297,7 @@ def _argument_of(cls: Any, name: str, field: Any) -> str:
 def _field_check(cls: Any, name: str) -> Hook:
     """Return the function that makes a value fit a field of a model: with its constraints and its validators.
 
-    Validators of the whole model are asked when an object is made: what they look at may not be there yet.
+    Validators of the whole model are called when an object is made: other fields may be missing before.
     """
     from pydantic import TypeAdapter, ValidationError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 SHORT = 300
-"""Characters of a value that are shown where nobody has asked for all of it."""
+"""Characters of a value that are shown by default."""
 
 _PARTS = re.compile(
     r"(\d+) of its parts failed: (.*?)(?: \(\d+ sub-exceptions?\))?", re.DOTALL

@@ -86,7 +86,7 @@ def answered(answer: _Answer, name: str = "") -> _Answer:
 def is_deferred(answer: object) -> bool:
     """Return whether an answer has to be awaited or iterated over.
 
-    If so, it is closed, or Python would warn that nobody did.
+    If so, it is closed: Python would warn otherwise.
     """
     if not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
         return False
@@ -121,7 +121,7 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return what stands for an exception in the engine and in groups of exceptions, if nobody has cancelled the run.
+    """Return the failure that stands for an exception, where no cancellation of the run caused it.
 
     That is an Exception in place of a CancelledError, which is none.
     """
@@ -135,7 +135,7 @@ def failure_of(error: BaseException) -> BaseException:
 
 
 def _cancelled_error() -> tuple[type[BaseException], ...]:
-    """Return the CancelledError of asyncio; nothing where asyncio was never imported, for nobody can have raised it."""
+    """Return the CancelledError of asyncio; nothing where asyncio was never imported: it cannot have been raised."""
     module = sys.modules.get("asyncio.exceptions")
     found = getattr(module, "CancelledError", None)  # another thread may be importing it
     return () if found is None else (found,)

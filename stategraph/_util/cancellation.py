@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CancelledError(asyncio.CancelledError, Exception):
-    """A CancelledError that came out of a node although nobody had cancelled the run: a failure like any other.
+    """A CancelledError of a node whose run was not cancelled: a failure like any other.
 
     What the node raised is its ``__cause__``.
     """
@@ -22,12 +22,12 @@ async def outlast(
     hands_on_to: asyncio.Task[Any] | None = None,
     cancelled: asyncio.CancelledError | None = None,
 ) -> asyncio.CancelledError | None:
-    """Wait until something is done, however often this task is cancelled meanwhile.
+    """Wait until something is done, however often this task is cancelled.
 
     Args:
         work: What to wait for. It is not cancelled.
         seconds: How long to wait at most.
-        hands_on_to: The task to cancel as often as this one is cancelled: the work, or who does it.
+        hands_on_to: The task to cancel as often as this one is cancelled: the work, or the task that does it.
         cancelled: A cancellation that has come already. A cancel scope of anyio raises it again and again.
 
     Returns:
@@ -50,7 +50,7 @@ async def outlast(
     cancelled = cancelled or await wait()
     if cancelled is None:
         return None
-    with _shield():  # only now: a scope for every wait would cost those that nobody cancels
+    with _shield():  # only now: a scope for every wait would slow down every wait
         while not work.done() and loop.time() < until:
             cancelled = await wait() or cancelled
     return cancelled

@@ -21,7 +21,7 @@ LONGEST_WAIT = 10_000_000_000
 
 
 Allowed = Mapping[str, tuple[str, Callable[[Any], bool]]]
-"""By the names of fields, what is allowed there: in words, and as a function that tells."""
+"""By field name, the allowed values: in words, and as a test."""
 
 
 def check_fields(config: object, path: str, allowed: Allowed, hidden: str = "") -> None:

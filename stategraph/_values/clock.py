@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_AS_FLOAT = 2**32 * 1_000_000  # microseconds, until 2106: up to there, floats of seconds tell them all apart
+_AS_FLOAT = 2**32 * 1_000_000  # microseconds, until 2106: until then, floats of seconds are exact
 
 
 def _random_run_id() -> str:
@@ -18,13 +18,13 @@ def _random_run_id() -> str:
 
 
 now_ns: Callable[[], int] = time.time_ns
-"""The time in nanoseconds since 1970, UTC: an int, because every step takes it and few are asked for it."""
+"""The time in nanoseconds since 1970, UTC: an int, because every step takes it and few programs read it."""
 
 monotonic_ns: Callable[[], int] = time.monotonic_ns
 """A clock that never goes back, in nanoseconds, for how long something takes."""
 
 new_run_id: Callable[[], str] = _random_run_id
-"""A run id that nobody has used before."""
+"""A new run id."""
 
 
 def to_datetime(ns: int) -> datetime:

@@ -1,6 +1,6 @@
-"""Events: what happens in a run, and how an observer is told.
+"""Events of runs and States, and how observers receive them.
 
-An event that nobody listens to is never built: code that raises one asks `wanted_events` first.
+An event that no observer wants is never built: code checks `wanted_events` first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STEP_EVENTS = frozenset(
 """What happens at every step of a run."""
 
 PART_EVENTS = frozenset({EventType.PART_COMPLETE, EventType.PART_ERROR})
-"""What is told of branches and items."""
+"""Events of branches and items."""
 
 _ALL = tuple(EventType)  # every run asks for each of them
 
@@ -75,7 +75,7 @@ class Event:
 
 
 class Listener(Protocol):
-    """An observer: anything with ``on_event``. If it has ``wants(event_type) -> bool``, that is asked."""
+    """An observer: anything with ``on_event``. Its ``wants(event_type) -> bool``, if any, chooses the events."""
 
     def on_event(self, event: Event) -> None:
         """Hear of an event. What is raised here is reported once and breaks nothing."""

@@ -17,7 +17,7 @@ from functools import cache
 from stategraph.errors import InvalidRunIdError
 
 MAX_LENGTH = 200
-"""Characters of an id that somebody gives."""
+"""Characters of an id that a user gives."""
 
 NESTED = "/#"
 """Is in the ids of nested runs and of parts, and in no others: where a call takes too long, it is looked for there."""
@@ -31,9 +31,9 @@ _RUN_ID = re.compile(_OF_RUN)
 
 
 def check_run_id(run_id: str) -> str:
-    """Return the id of a run, whether somebody has given it or it is that of a nested run.
+    """Return a checked run id, given by a user or of a nested run.
 
-    What somebody gives is 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``, with no part that is empty or begins with a dot.
+    A user's id is 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``, with no part that is empty or begins with a dot.
 
     Raises:
         InvalidRunIdError: it is no such id.
@@ -42,7 +42,7 @@ def check_run_id(run_id: str) -> str:
 
 
 def check_given_id(run_id: str) -> str:
-    """Return an id that somebody gives to a run, or names a run by to go on with it.
+    """Return a checked run id that a user gives.
 
     Raises:
         InvalidRunIdError: it is none, or that of a nested run, which goes on with the run around it.
@@ -124,7 +124,7 @@ def outer_id(run_id: str) -> str:
 
 
 def given_id(run_id: str) -> str:
-    """Return the id that somebody has given to the outermost run around; an id that was given, as it is."""
+    """Return the id of the outermost run, which a user gave."""
     return run_id.partition(NESTED)[0]
 
 

@@ -199,7 +199,7 @@ class Progress:
 
     Attributes:
         next_node: The node that comes next, if that is decided already: after a pause, and after a failure that goes to
-            a handler. No edge is asked then.
+            a handler. No edge is tried then.
         woken: The pause that was answered last, without what it has shown, if that is what the run goes on from.
         answered: Keys whose values have served as answers, and answer no further pause.
         partial: What the node that is running has emitted so far.

@@ -50,7 +50,7 @@ def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class RunStatus(StrEnum):
-    """How a run stands. Only a completed one cannot be resumed; a cancelled one waits until somebody does that."""
+    """The status of a run. Only a completed run cannot be resumed; a cancelled run waits for a resume."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -60,11 +60,11 @@ class RunStatus(StrEnum):
 
 
 StatusName: TypeAlias = RunStatus | Literal["active", "paused", "completed", "failed", "cancelled"]
-"""How a run stands, as somebody writes it."""
+"""The status of a run, as users write it."""
 
 
 class Kind(StrEnum):
-    """What a checkpoint tells of its run."""
+    """What a checkpoint records about its run."""
 
     INPUT = "input"
     STEP = "step"
@@ -86,17 +86,17 @@ _KIND_OF_STATUS = {
 
 
 def kind_of(status: str, node: str) -> Kind:
-    """Return what a State tells that says no more of it than its status and the node that was completed last."""
+    """Return the kind of a State from its status and its last completed node."""
     return _KIND_OF_STATUS.get(status) or (Kind.STEP if node else Kind.INPUT)
 
 
 @attrs.frozen
 class Facts:
-    """How a State came to be, where it cannot be told from the rest of it.
+    """How a State came to be, where its other fields do not show it.
 
     Attributes:
-        kind: What it tells of its run.
-        by: Who made it so, if the caller said it.
+        kind: What it records about its run.
+        by: The person or program that caused it, if the caller named one.
         attempts: In how many attempts its step was completed.
     """
 
@@ -181,14 +181,14 @@ class ParentStep:
 
 @attrs.frozen
 class Owner:
-    """Who works on a run.
+    """The process that works on a run.
 
     Attributes:
         host: The name of the machine.
-        pid: The process; None where it cannot be told.
-        since: When it began to, aware, in UTC; None where it cannot be told.
+        pid: The process id; None if unknown.
+        since: When it began, aware, in UTC; None if unknown.
         until: When its claim runs out, if it does not renew it; None if it does not run out.
-        node: The node that is under way; None where that cannot be told. It is not compared, nor is the next.
+        node: The node that is running; None if unknown. Neither this nor the next field is compared.
         node_since: When the run came to that node, aware, in UTC.
     """
 
@@ -232,7 +232,7 @@ def _all_are(cls: type) -> Any:
 
 @attrs.frozen(slots=False)
 class GraphStructure:
-    """What is kept of a graph with a run, to tell whether a saved State still fits it.
+    """What is saved of a graph with its runs, to check whether a saved State still fits it.
 
     Node names, and edges in the order in which they are tried. The code of nodes and predicates is not part of it: a
     run must survive the fix of the bug that stopped it.

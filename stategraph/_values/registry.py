@@ -19,7 +19,7 @@ _Thing = TypeVar("_Thing")
 class Registry(Generic[_Thing]):
     """Instances and factories by name.
 
-    What nobody registered is looked for among the entry points of installed packages.
+    Names that are not registered are looked up in the entry points of installed packages.
 
     Args:
         kind: What it holds, in words.
@@ -97,7 +97,7 @@ class Registry(Generic[_Thing]):
             return thing
 
     def registered(self, name: str) -> _Thing:
-        """Return what was registered under this name, or asked for by it before.
+        """Return what is registered under this name, or was found by it before.
 
         No installed package is looked into: this is for names that come from outside, such as from what a store holds.
 
@@ -137,7 +137,7 @@ class Registry(Generic[_Thing]):
         """Compare options with the signature before the call, whose TypeError may come from the code that it runs."""
         try:
             signature = inspect.signature(factory)
-        except (TypeError, ValueError):  # some builtins do not tell
+        except (TypeError, ValueError):  # some builtins have no signature
             return
         try:
             signature.bind(**options)

@@ -1,4 +1,4 @@
-"""Whether two values are the same: exactly, as a store tells values apart, and not only equal.
+"""Sameness: two values are the same if a store would keep them as the same, which is stricter than equality.
 
 1, 1.0 and True are equal, and so are 0.0 and -0.0, the same moment in two time zones, and two Decimals with
 different numbers of zeros at their ends. Code that takes them for the same loses the update that turned one into the

@@ -60,7 +60,7 @@ _ALLOWED: Allowed = {
         lambda value: type(value) is bool,
     ),
     "durability": (
-        '"sync" saves before the next step, "async" behind the run, "exit" only where the run ends',
+        '"sync" saves before the next step, "async" while the run goes on, "exit" only where the run ends',
         lambda value: value in get_args(Durability),
     ),
     "retention": (
@@ -86,7 +86,7 @@ _ALLOWED: Allowed = {
 
 
 _LEASE = 30.0
-_ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # where nobody has to be heard of: locks tell who is there
+_ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # locks of the operating system show the owners
 
 
 @attrs.frozen
@@ -99,8 +99,9 @@ class CheckpointConfig:
             store than "memory" is named, or where the graph is given such a store, and else for 0.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
-            saved. "async": behind the run; it loses what waits (`stategraph.stores.write_behind.QUEUE_BOUND` saves at
-            most). "exit": only the State with which the call ends is saved; it loses all steps of the call.
+            saved. "async": while the run goes on; it loses the saves that wait
+            (`stategraph.stores.write_behind.QUEUE_BOUND` at most). "exit": only the State with which the call ends is
+            saved; it loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
