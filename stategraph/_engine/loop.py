@@ -74,7 +74,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
     jots = run.outer_step is None and interval == 1 and not plan.write_behind
-    jot = hold.holds.jotting(hold) if jots and hold is not None and hold.holds is not None else None
+    jot = hold.owners.jotting(hold) if jots and hold is not None and hold.owners is not None else None
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:

@@ -50,7 +50,7 @@ class Hold:
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         is_abandoned: Whether a finaliser releases it, which does no I/O.
-        holds: What it is released from.
+        owners: What releases it.
         call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
         tell: Tells an observer of the run that it may be lost soon, if there is one.
         lock: Is acquired while a store that cannot look at the hold itself is written to.
@@ -67,7 +67,7 @@ class Hold:
     is_lost: bool = False
     is_cancelled: bool = False
     is_abandoned: bool = False
-    holds: Holds | None = None
+    owners: Owners | None = None
     call: Callable[[], Any] | None = None
     tell: Callable[[dict[str, object]], None] | None = None
     lock: threading.RLock | None = None
@@ -102,7 +102,7 @@ class _Acting(threading.local):
 acting = _Acting()
 
 
-class Holds:
+class Owners:
     """The runs of one store that are owned in this process: all there is of it where no other process can own one."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Holds:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
                 raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            hold.holds = self  # first: to let go now waits for the lock, or was seen by the next line
+            hold.owners = self  # first: to let go now waits for the lock, or was seen by the next line
             hold.check()
             if other is not None:
                 other.is_lost = True
@@ -224,18 +224,18 @@ class Holds:
             hold.is_cancelled = False
 
 
-_all: weakref.WeakSet[Holds] = weakref.WeakSet()
+_all: weakref.WeakSet[Owners] = weakref.WeakSet()
 
 
 def _after_in_child() -> None:
     this_process.cache_clear()
-    for holds in list(_all):
-        holds.own_nothing()
+    for owners in list(_all):
+        owners.own_nothing()
 
 
 def _at_exit() -> None:
-    for holds in list(_all):
-        holds.leave()
+    for owners in list(_all):
+        owners.leave()
 
 
 atexit.register(_at_exit)
@@ -288,9 +288,9 @@ def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
 def let_go(hold: Hold) -> None:
     """Let go of a run, for good: who still tries to own it on behalf of this hold, or to write, is refused."""
     hold.is_lost = True
-    if hold.holds is not None:
-        hold.holds.release(hold)
-        hold.holds = None
+    if hold.owners is not None:
+        hold.owners.release(hold)
+        hold.owners = None
 
 
 @contextmanager

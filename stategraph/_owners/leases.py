@@ -1,4 +1,4 @@
-"""LeaseHolds: who owns which run of a store on a server that many machines share.
+"""LeaseOwners: who owns which run of a store on a server that many machines share.
 
 A lease stands in the store itself: the run, the process that owns it, and a fence, a random number that no other lease
 has. Every write of the owner compares the fence. A process is there as long as it says so; it says so for all of its
@@ -21,7 +21,7 @@ from typing import Protocol
 
 import attrs
 
-from stategraph._owners.holds import Fence, Hold, Holds, busy, host_name, let_go
+from stategraph._owners.holds import Fence, Hold, Owners, busy, host_name, let_go
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
@@ -141,7 +141,7 @@ class Claims(Protocol):
         """Return the processes of a machine that have said that they are there."""
 
 
-class LeaseHolds(Holds):
+class LeaseOwners(Owners):
     """The runs that are owned in this process, with leases that keep other processes out.
 
     Args:
@@ -266,7 +266,7 @@ class LeaseHolds(Holds):
             hold = Hold("")
             try:
                 self._end_killed(claims)
-                worker, hold.holds, hold.fence = self.present(), self, new_fence()
+                worker, hold.owners, hold.fence = self.present(), self, new_fence()
                 claim = claims.claim(graph, worker, hold.fence, tried)
                 if claim is None:
                     hold.fence = 0
@@ -378,12 +378,12 @@ class LeaseHolds(Holds):
                 hold.tell({"run_id": hold.run_id, "left": left, "error": str(error.reason)})
 
 
-def _go_on(holds: weakref.ref[LeaseHolds], wake: threading.Event, seconds: float) -> None:
+def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
     """Renew what a process has until there is nothing to renew; in a thread."""
     while seconds:
         wake.wait(seconds)
         wake.clear()
-        found = holds()
+        found = owners()
         seconds = 0.0 if found is None else found.go_on()
         del found
 

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._owners.holds import LONGEST_WRITE, Fence, Hold, Holds, busy, host_name
+from stategraph._owners.holds import LONGEST_WRITE, Fence, Hold, Owners, busy, host_name
 from stategraph._values import clock
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
@@ -207,7 +207,7 @@ class Fences(Protocol):
         """Yield each run, the newest first, and how often it was taken."""
 
 
-class LockHolds(Holds):
+class LockOwners(Owners):
     """The runs that are owned in this process, with locks that keep other processes out.
 
     Args:
@@ -221,7 +221,7 @@ class LockHolds(Holds):
         super().__init__()
 
     @classmethod
-    def at(cls, path: Path) -> LockHolds:
+    def at(cls, path: Path) -> LockOwners:
         """Return what all stores of this process share that have this file beside them."""
         return _by_path.get(path) or _by_path.setdefault(path, cls(path))
 
@@ -333,4 +333,4 @@ def _byte(run_id: str, fence: int) -> int:
     return int.from_bytes(blake2b(f"{run_id}\n{fence}".encode(), digest_size=7).digest()) or 1
 
 
-_by_path: weakref.WeakValueDictionary[Path, LockHolds] = weakref.WeakValueDictionary()
+_by_path: weakref.WeakValueDictionary[Path, LockOwners] = weakref.WeakValueDictionary()

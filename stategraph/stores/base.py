@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, guard_writes, held, on_behalf_of
+from stategraph._owners.holds import Hold, Owners, guard_writes, held, on_behalf_of
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
@@ -488,19 +488,19 @@ class CheckpointStore(ABC):
 
         A store knows of calls in this process at least. What it knows beyond that, its class says.
         """
-        hold = self._holds.get(given_id(check_run_id(run_id)))
+        hold = self._owners.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
 
     @property
-    def _holds(self) -> Holds:
+    def _owners(self) -> Owners:
         """The runs that are owned in this process."""
-        holds: Holds = vars(self).get("_holds_") or vars(self).setdefault("_holds_", Holds())
-        return holds
+        owners: Owners = vars(self).get("_owners_") or vars(self).setdefault("_owners_", Owners())
+        return owners
 
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
         """Make somebody the owner of a run; raise RunBusyError if another is, unless that is to lose it."""
         hold.store, hold.lock = self, RLock()
-        self._holds.take(hold, take_over=take_over)
+        self._owners.take(hold, take_over=take_over)
 
     def _has_lost(self, hold: Hold) -> bool:
         """Return whether a run was taken from its owner."""
@@ -508,7 +508,7 @@ class CheckpointStore(ABC):
 
     def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled."""
-        self._holds.cancel(run_id, by)
+        self._owners.cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled, and not taken up since."""
@@ -516,11 +516,11 @@ class CheckpointStore(ABC):
 
     def _cancelled_by(self, run_id: str) -> str | None:
         """Return who has cancelled a run that was at work, if that was said."""
-        return self._holds.cancelled_by(run_id)
+        return self._owners.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled, for its owner goes on with it."""
-        self._holds.take_up(hold)
+        self._owners.take_up(hold)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, acting, held, held_if_free, is_acting, this_process
+from stategraph._owners.holds import Hold, Owners, acting, held, held_if_free, is_acting, this_process
 from stategraph._values import clock
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -80,7 +80,7 @@ class MemoryStore(CheckpointStore):
         self._nested: dict[str, set[str]] = {}  # the ids of the runs that are nested directly in a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun
         self._begun = self._changes = 0
-        self._owned = Holds()
+        self._owned = Owners()
         self.renew()
         protect_at_fork(self)
 
@@ -113,7 +113,7 @@ class MemoryStore(CheckpointStore):
         return "memory store"
 
     @property
-    def _holds(self) -> Holds:
+    def _owners(self) -> Owners:
         return self._owned
 
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:

@@ -339,13 +339,13 @@ class TestRenewal:
     def test_once_for_all_runs(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """And each third of the lease; nothing is said once nothing is owned."""
         renewed: list[float] = []
-        renew = leases.LeaseHolds._renew
+        renew = leases.LeaseOwners._renew
 
-        def counted(self: leases.LeaseHolds) -> None:
+        def counted(self: leases.LeaseOwners) -> None:
             renewed.append(time.monotonic())
             renew(self)
 
-        monkeypatch.setattr(leases.LeaseHolds, "_renew", counted)
+        monkeypatch.setattr(leases.LeaseOwners, "_renew", counted)
         store = opened(lease=0.6)
         held = [holds.Hold(f"run-{number}") for number in range(20)]
         for hold in held:

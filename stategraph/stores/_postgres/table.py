@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stategraph._owners.holds import Hold
-from stategraph._owners.leases import LeaseHolds
+from stategraph._owners.leases import LeaseOwners
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, SilentServerError, connected
@@ -62,7 +62,7 @@ class PostgresTable(LeasingTable):
         self._pid = os.getpid()
         connect = partial(connected, dsn, patience, prepares=prepares)
         self._connections = Connections[Connection](connect, pool, _all_in_use)
-        self.owners: LeaseHolds | None = LeaseHolds(self, lease, self)
+        self.owners: LeaseOwners | None = LeaseOwners(self, lease, self)
 
     def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
         """Connect to the server, make the tables if they are not there, and find the id of the store.

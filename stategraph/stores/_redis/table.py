@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import redis
 
 from stategraph._owners.holds import Fence
-from stategraph._owners.leases import Lease, LeaseHolds, Worker
+from stategraph._owners.leases import Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
@@ -76,7 +76,7 @@ class RedisTable(Table):
         self.closed, self._is_open = False, False
         self._whole = _Whole()
         self._connections = Connections(lambda give_up: Links(nodes, give_up), _MOST, all_in_use)
-        self.owners: LeaseHolds | None = LeaseHolds(self, lease)
+        self.owners: LeaseOwners | None = LeaseOwners(self, lease)
 
     def open(self, identify: Identify) -> None:
         """Connect to the server, and find the id of the store; a new store gets it here.

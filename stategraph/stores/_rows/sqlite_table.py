@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.holds import Fence, Hold
-from stategraph._owners.locks import LockHolds
+from stategraph._owners.locks import LockOwners
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.sqlite_files import (
@@ -74,7 +74,7 @@ class SqliteTable(SqlTable):
         self.store, self._path, self._identify, self._read_only, self._fill = store, path, identify, read_only, fill
         self._file = database_file(path, must_exist=read_only)
         locks = self._file.with_name(owners or f"{self._file.name}-owners")
-        self.owners = LockHolds(locks, read_only=True) if read_only else LockHolds.at(locks)
+        self.owners = LockOwners(locks, read_only=True) if read_only else LockOwners.at(locks)
         self._reader: ReadFile | None = None
         self.closed = False
         self._access = Access()  # the connection is one, its callers are many

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
-from stategraph._owners.holds import Fence, Holds
+from stategraph._owners.holds import Fence, Owners
 from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
@@ -132,7 +132,7 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ owners
 
-    owners: Holds | None = None
+    owners: Owners | None = None
     """Who owns which run, where processes that share the table know that of each other; None once it is closed."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from stategraph._owners.leases import LAST_TRY, LeaseHolds
+from stategraph._owners.leases import LAST_TRY, LeaseOwners
 from stategraph.errors import CheckpointError
 
 _Answer = TypeVar("_Answer")
@@ -34,7 +34,7 @@ def until_answered(ask: Callable[[float], _Answer], patience: float, may_pass: C
 
 
 @contextmanager
-def while_sure(owners: LeaseHolds | None, patience: float, run_ids: Sequence[str]) -> Iterator[float]:
+def while_sure(owners: LeaseOwners | None, patience: float, run_ids: Sequence[str]) -> Iterator[float]:
     """Ask for runs for so many seconds, and no longer than this process surely has those of them that it owns.
 
     Raises:
