@@ -96,7 +96,7 @@ class MemoryStore(CheckpointStore):
     def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
         """Return the lock. Raises `kind` if this thread has it already, further down its stack."""
         if self._is_in_use():
-            from stategraph.stores._rows.access import used_below
+            from stategraph.stores._rows.table import used_below
 
             raise used_below(self, run_id, kind)
         return self._lock

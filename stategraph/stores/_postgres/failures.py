@@ -7,9 +7,6 @@ from psycopg import errors
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError
 
-FAILURES = (psycopg.Error, UnicodeError, OverflowError)
-"""What comes of asking a server."""
-
 _PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006")
 """Conflicts, deadlocks, rows that others have locked; a server that stops, starts, or was not promoted yet."""
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
@@ -34,11 +31,6 @@ def is_refused_connection(error: Exception) -> bool:
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
 
-def is_stalled(error: Exception) -> bool:
-    """Return whether somebody else had locked what was to be written."""
-    return isinstance(error, errors.LockNotAvailable)
-
-
 def explained(error: Exception, run_id: str, store: object, kind: type[CheckpointError]) -> CheckpointError:
     """Return an error of PostgreSQL as one of stategraph; what brought it about is raised as its cause by the caller.
 
@@ -51,15 +43,6 @@ def explained(error: Exception, run_id: str, store: object, kind: type[Checkpoin
         way_out = "GRANT USAGE on its schema, and SELECT, INSERT, UPDATE, DELETE on all tables in it"
         return kind(run_id, f"the {store} failed: {_text(error)}; an administrator can {way_out}")
     return kind(run_id, f"the {store} failed: {_text(error)}")
-
-
-def cause_of(error: Exception) -> Exception:
-    """Return what an error is raised from: a ValueError where one value was wrong, and others would have gone well."""
-    if isinstance(error, psycopg.DataError | UnicodeError):
-        cause = ValueError(_text(error))
-        cause.__cause__ = error
-        return cause
-    return error
 
 
 def _text(error: Exception) -> str:

@@ -100,30 +100,30 @@ class LeasingTable(SqlTable):
 
     def fence(self, run_id: str) -> Fence:
         """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
-        found = self.query(run_id, self._in_schema(_FENCE), (run_id,))
+        found = self.query(run_id, _FENCE, (run_id,))
         return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
 
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         """Note that a run is cancelled or not, durably."""
         if is_cancelled:
-            self.change(run_id, self._in_schema(_CANCEL), (run_id, by))
+            self.change(run_id, _CANCEL, (run_id, by))
         else:
-            self.change(run_id, self._in_schema(_TAKE_UP), (run_id,))
+            self.change(run_id, _TAKE_UP, (run_id,))
 
     def cancelled_by(self, run_id: str) -> str | None:
         """Return who has cancelled a run, if that was said."""
-        found = self.query(run_id, self._in_schema(_CANCELLED_BY), (run_id,))
+        found = self.query(run_id, _CANCELLED_BY, (run_id,))
         return found[0][0] if found else None
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run, as `Leases.acquire`."""
         values = run_id, worker.id, fence, instead, *nested_range(run_id)
-        found = self.change(run_id, self._in_schema(_ACQUIRE), values)
+        found = self.change(run_id, _ACQUIRE, values)
         return bool(found[0][0]) if found else None
 
     def lease(self, run_id: str) -> Lease | None:
         """Return who has a run."""
-        found = self.query(run_id, self._in_schema(_LEASE), (run_id,))
+        found = self.query(run_id, _LEASE, (run_id,))
         if not found:
             return None
         fence, worker_id, since_ns, host, pid, place, until_ns, is_running = found[0]
@@ -133,12 +133,12 @@ class LeasingTable(SqlTable):
 
     def leases(self) -> list[tuple[str, int, Worker]]:
         """Return the leases that have not run out, as `Leases.leases`."""
-        found = self.query("", self._in_schema(_LEASES), ())
+        found = self.query("", _LEASES, ())
         return [(run_id, fence, Worker(*worker)) for run_id, fence, *worker in found]
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest run that was left unfinished, as `Claims.claim`."""
-        found = self.change("", self._in_schema(_CLAIM), (graph, worker.id, fence, list(tried)))
+        found = self.change("", _CLAIM, (graph, worker.id, fence, list(tried)))
         if not found:
             return None
         number, run_id, is_cancelled, left = found[0]
@@ -146,24 +146,21 @@ class LeasingTable(SqlTable):
 
     def workers_at(self, machine: str) -> list[Worker]:
         """Return the processes of a machine that have said that they are there."""
-        return [Worker(*found) for found in self.query("", self._in_schema(_WORKERS_AT), (f"{machine}/",))]
+        return [Worker(*found) for found in self.query("", _WORKERS_AT, (f"{machine}/",))]
 
     def free(self, run_id: str, fence: int) -> None:
         """Let go of a run, if this is still its fence; also of one whose id is not known, as its claim was cut off."""
         patience = min(self._patience, _SHORT)
         if run_id:
-            self.change(run_id, self._in_schema(_FREE), (run_id, fence), patience)
+            self.change(run_id, _FREE, (run_id, fence), patience)
         else:
-            self.change(run_id, self._in_schema(_FREE_CLAIMED), (fence,), patience)
+            self.change(run_id, _FREE_CLAIMED, (fence,), patience)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Say that a process is there, and will be for so long."""
         values = worker.id, worker.host, worker.pid, worker.place, float(seconds)
-        self.change("", self._in_schema(_RENEW), values, min(self._patience, max(_SHORTEST, seconds / 3)))
+        self.change("", _RENEW, values, min(self._patience, max(_SHORTEST, seconds / 3)))
 
     def end_worker(self, worker: Worker) -> None:
         """Say that a process has ended: all that it has is free."""
-        self.change("", self._in_schema(_END), (worker.id,), min(self._patience, _SHORT))
-
-    def _in_schema(self, statement: str) -> str:
-        return statement.replace("{s}.", self._words.schema)
+        self.change("", _END, (worker.id,), min(self._patience, _SHORT))

@@ -256,11 +256,6 @@ class Links:
             raise
 
 
-def all_in_use(reason: str) -> SilentServerError:
-    """Return the error for a thread that has waited for a connection in vain."""
-    return SilentServerError(f"{reason}, and none was free in time")
-
-
 # --------------------------------------------------------------------------- servers that forget
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
@@ -23,7 +24,6 @@ from stategraph.stores._redis.connections import (
     Links,
     Nodes,
     UnfitServerError,
-    all_in_use,
     explained,
     is_passing,
     unfit,
@@ -41,20 +41,17 @@ from stategraph.stores._redis.scripts import (
     TAKE_UP,
 )
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
-from stategraph.stores._rows.table import Identify, Table, closed_error
-from stategraph.stores._servers.asking import until_answered, while_sure
+from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers.connections import Connections
-
-_Result = TypeVar("_Result")
+from stategraph.stores._servers.table import ServerTable
 
 _SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
 _MOST = 8  # threads that use a connection at the same time
 _LAYOUT = 1  # of the keys; a newer one is refused
 _WRITTEN, _WAS_THERE = 1, 2  # answers to a save
-_FAILURES = (redis.RedisError, UnicodeError)
 
 
-class RedisTable(Table):
+class RedisTable(ServerTable[Links]):
     """Records and leases in a Redis database.
 
     A process is in one partition, so the clock of one server says how long it is there. What is not answered is asked
@@ -68,15 +65,15 @@ class RedisTable(Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
-    is_server = True
+    failures = (redis.RedisError, UnicodeError)
 
     def __init__(self, store: object, nodes: Nodes, *, replicas: int, patience: float, lease: float) -> None:
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
-        self.closed, self._is_open = False, False
+        self._is_open = False
         self._whole = _Whole()
-        self._connections = Connections(lambda give_up: Links(nodes, give_up), _MOST, all_in_use)
-        self.owners: LeaseOwners | None = LeaseOwners(self, lease)
+        self._connections = Connections(partial(Links, nodes), _MOST)
+        self.owners = LeaseOwners(self, lease)
 
     def open(self, identify: Identify) -> None:
         """Connect to the server, and find the id of the store; a new store gets it here.
@@ -100,43 +97,15 @@ class RedisTable(Table):
         identify(store_id)
         self._is_open = True
 
-    def close(self) -> None:
-        if self.owners is not None:
-            self.owners.leave()
-        self.closed = True
-        self.owners = None
-        self._connections.close()
-
     # ------------------------------------------------------------------ asking
 
-    def _ask(
-        self,
-        run_id: str,
-        work: Callable[[Links], _Result],
-        kind: type[CheckpointError] = CheckpointError,
-        patience: float | None = None,
-    ) -> _Result:
-        """Return the result of some work with a connection, which is done again where it may go well then.
+    def _may_pass(self, error: Exception) -> bool:  # as in a failover; a store is not opened on a replica
+        return is_passing(error) and (self._is_open or not isinstance(error, UnfitServerError))
 
-        Raises:
-            CheckpointError: `kind`, unless what is there is damaged.
-        """
-
-        def once(give_up: float) -> _Result:
-            if self.closed:
-                raise closed_error(self.store, run_id)
-            with self._connections.use(give_up) as links:
-                return work(links)
-
-        def may_pass(error: Exception) -> bool:  # as in a failover; a store is not opened on a replica
-            return is_passing(error) and (self._is_open or not isinstance(error, UnfitServerError))
-
-        try:
-            return until_answered(once, self._patience if patience is None else patience, may_pass)
-        except _FAILURES as error:
-            if isinstance(error, UnfitServerError) and not self._is_open:
-                raise unfit(error) from None
-            raise explained(error, run_id, self.store, kind) from error
+    def _explained(self, error: Exception, run_id: str, kind: type[CheckpointError]) -> CheckpointError | ConfigError:
+        if isinstance(error, UnfitServerError) and not self._is_open:
+            return unfit(error)
+        return explained(error, run_id, self.store, kind)
 
     def _answers(
         self, run_id: str, several: Sequence[Asked], patience: float | None = None, replicas: int = 0
@@ -145,25 +114,13 @@ class RedisTable(Table):
 
     def query(self, run_id: str, *several: Asked) -> list[Any]:
         """Return all that is asked for."""
-        with while_sure(self.owners, self._patience, (run_id,)) as patience:
-            return self._answers(run_id, several, patience)
+        return self._ask_surely([run_id], lambda links: _checked(links.ask(several)))
 
     def change(self, run_id: str, asked: Asked, patience: float | None = None, *, confirms: bool = True) -> Any:
         """Return the answer to what writes, and may be asked twice; once the replicas have it, unless that is for
         somebody who will ask again."""
         replicas = self._replicas if confirms else 0
         return self._answers(run_id, [asked], patience, replicas)[0]
-
-    # ------------------------------------------------------------------ threads and processes
-
-    def is_in_use(self) -> bool:
-        return self._connections.is_in_use_here()
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        return nullcontext()  # a child has no use for the connections of its parent
-
-    def renew(self) -> None:
-        self._connections.renew()
 
     # ------------------------------------------------------------------ writing
 
@@ -198,9 +155,7 @@ class RedisTable(Table):
             # What was not written now may have been before, when the answer was lost.
             return [self._outcome(*one, was_again) for one in zip(writes, found, strict=True)]
 
-        run_ids = [one.run_id for one in writes]
-        with while_sure(self.owners, self._patience, run_ids) as patience:
-            return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience)
+        return self._ask_surely([one.run_id for one in writes], write, CheckpointSaveError)
 
     def _outcome(self, write: Write, answer: Any, was_again: bool) -> bool | Exception:
         if isinstance(answer, Exception):

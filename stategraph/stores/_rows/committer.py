@@ -15,8 +15,8 @@ import attrs
 
 from stategraph._text.shown import describe_exception
 from stategraph.errors import CheckpointError, CheckpointSaveError
-from stategraph.stores._rows.access import used_below
 from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.table import used_below
 
 MOST_TOGETHER = 256  # batches in one transaction: a reader of a network file system still sees steady progress
 

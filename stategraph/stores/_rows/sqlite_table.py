@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,13 +24,12 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.access import Access
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write
 from stategraph.stores._rows.sql_columns import run_or_unreadable
 from stategraph.stores._rows.sql_filters import select_runs
 from stategraph.stores._rows.sql_statements import Statement
 from stategraph.stores._rows.sql_table import SqlTable
-from stategraph.stores._rows.table import Identify, closed_error, read_only_error
+from stategraph.stores._rows.table import Identify, closed_error, read_only_error, used_below
 
 OLDEST = (3, 35)
 """The SQLite that these tables take: older ones have no RETURNING."""
@@ -77,7 +77,7 @@ class SqliteTable(SqlTable):
         self.owners = LockOwners(locks, read_only=True) if read_only else LockOwners.at(locks)
         self._reader: ReadFile | None = None
         self.closed = False
-        self._access = Access()  # the connection is one, its callers are many
+        self.renew()
         try:
             self._open()
         except sqlite3.Error as error:
@@ -113,7 +113,7 @@ class SqliteTable(SqlTable):
         self.connection.close()
 
     def close(self) -> None:
-        with self._access.to_write(self.store):
+        with self._lock():
             self.closed = True
             self._disconnect()
         if self.owners is not None:
@@ -124,7 +124,7 @@ class SqliteTable(SqlTable):
 
     def query(self, run_id: str, statement: str, values: Sequence[Any], ask: _Ask = _rows) -> list[Any]:
         try:
-            with self._access.to_read(self.store, run_id):
+            with self._lock(run_id):
                 self._check_process()
                 if self._reader is not None:
                     return self._reader.ask(lambda connection: ask(connection, statement, values))
@@ -140,7 +140,7 @@ class SqliteTable(SqlTable):
         if self._read_only:
             raise read_only_error(self.store, run_id, kind)
         try:
-            with self._access.to_write(self.store, run_id, kind), self._access.transaction:
+            with self._lock(run_id, kind):
                 self._check_process()
                 if not self.files.is_log_grown:
                     self.files.grow_log(self.connection)
@@ -158,7 +158,7 @@ class SqliteTable(SqlTable):
 
     def erase(self) -> None:
         try:
-            with self._access.to_write(self.store):
+            with self._lock():
                 self._check_process()
                 erase_log(self.connection)
         except sqlite3.Error as error:
@@ -182,14 +182,17 @@ class SqliteTable(SqlTable):
             self._disconnect()  # or SQLite believes that this process has the locks of its parent
             self._open()
 
-    def is_in_use(self) -> bool:
-        return self._access.is_held_here()
+    def _lock(self, run_id: str = "", kind: _Kind = CheckpointError) -> AbstractContextManager[object]:
+        """Return the lock of the connection: threads use it in turn. Raises `kind` if this thread has it already."""
+        if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+            raise used_below(self.store, run_id, kind)
+        return self._turn
 
     def at_rest(self) -> AbstractContextManager[object]:
-        return self._access.guard
+        return self._turn
 
     def renew(self) -> None:
-        self._access = Access()
+        self._turn = threading.RLock()
 
     # ------------------------------------------------------------------ writing
 

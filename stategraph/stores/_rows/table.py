@@ -159,13 +159,9 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ threads and processes
 
-    @abstractmethod
-    def is_in_use(self) -> bool:
-        """Return whether this thread reads or writes already, further down its stack. Then it cannot write."""
-
-    @abstractmethod
     def at_rest(self) -> AbstractContextManager[object]:
         """Keep other threads out while the process is forked (see `stategraph.stores._files.fork_safety`)."""
+        return nullcontext()
 
     @abstractmethod
     def renew(self) -> None:
@@ -186,3 +182,12 @@ def closed_error(store: object, run_id: str = "") -> CheckpointError:
     """Return the error for a store that is used after it was closed."""
     way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
+
+
+def used_below(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
+    """Return the error for a store that is called while this thread is inside of it."""
+    reason = (
+        f"this thread is inside of the {store} already: a finaliser, a signal handler or a method of a value has "
+        "called it, where it would wait for itself; call it from another thread, or later"
+    )
+    return kind(run_id, reason)

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 
@@ -33,134 +34,82 @@ class Usable(Protocol):
 _Connection = TypeVar("_Connection", bound=Usable)
 
 
-class _Turns:
-    """Lets so many threads go on at a time, in the order in which they came: one that asks again and again would keep
-    the others waiting for ever.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._lock = threading.Lock()
-        self._waiting: deque[threading.Lock] = deque()
-
-    def take(self, seconds: float) -> bool:
-        """Wait for a turn; return whether it came in time."""
-        with self._lock:
-            if self._free and not self._waiting:
-                self._free -= 1
-                return True
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        try:
-            if turn.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX))):
-                return True
-        except BaseException:
-            if not self._leave(turn):
-                self.give()
-            raise
-        return not self._leave(turn)
-
-    def _leave(self, turn: threading.Lock) -> bool:
-        """Wait no longer; return False if the turn has come meanwhile."""
-        with self._lock:
-            if turn not in self._waiting:
-                return False
-            self._waiting.remove(turn)
-            return True
-
-    def give(self) -> None:
-        """Let the next one go on."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._free += 1
-
-
 class Connections(Generic[_Connection]):
-    """Connections for threads, made in the thread that asks.
+    """Connections for threads, which use them in the order in which they come.
 
-    There is no thread that looks after them, so nothing is missing after a fork; and a thread that asks once more while
-    it uses one, further down its stack, is given another, and never waits for itself.
+    No thread looks after them, so nothing is missing after a fork.
 
     Args:
-        connect: Makes one; called with when to give up.
-        most: How many threads have one at the same time.
-        busy: Makes the error for a thread that has waited for one in vain.
+        connect: Makes a connection; called with when to give up.
+        most: How many threads use one at the same time.
     """
 
-    def __init__(self, connect: Callable[[float], _Connection], most: int, busy: Callable[[str], Exception]) -> None:
-        self._connect, self._most, self._busy = connect, most, busy
-        self._idle: list[_Connection] = []
-        self._of_parent: list[_Connection] = []
+    def __init__(self, connect: Callable[[float], _Connection], most: int) -> None:
+        self._connect, self._most = connect, most
+        self._of_parent: list[object] = []
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, in a forked child: to close what the parent has open would close it there as well."""
-        self._of_parent += self._idle
-        self._idle.clear()
-        self._turns = _Turns(self._most)
+        """Begin anew, in a forked child: to close the connections of its parent would close them there as well."""
+        self._of_parent.append(getattr(self, "_free", None))
+        self._free: list[_Connection | None] = [None] * self._most  # None stands for one that is not open
+        self._waiting: deque[SimpleQueue[_Connection | None]] = deque()
+        self._lock = threading.Lock()
         self._inside = threading.local()
 
     def is_in_use_here(self) -> bool:
-        """Return whether this thread uses one, further down its stack."""
-        return bool(getattr(self._inside, "depth", 0))
+        """Return whether this thread uses a connection."""
+        return getattr(self._inside, "is_using", False)
 
     @contextmanager
     def use(self, give_up: float) -> Iterator[_Connection]:
-        """Use a connection until a point in time."""
-        depth = getattr(self._inside, "depth", 0)
-        if not depth and not self._turns.take(give_up - time.monotonic()):
-            raise self._busy(f"all {self._most} connections are in use")
+        """Use a connection until a point in time. Raises `queue.Empty` if all are in use until then."""
+        connection = self._take(give_up - time.monotonic())
         try:
-            self._inside.depth = depth + 1
-            with self._lent(give_up) as connection:
-                yield connection
-        finally:
-            self._inside.depth = depth
-            if not depth:
-                self._turns.give()
-
-    @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
-        """Have a turn for whatever is asked within, if one comes in so many seconds: where they are few, the others
-        wait."""
-        depth = getattr(self._inside, "depth", 0)
-        has_turn = not depth and self._turns.take(seconds)
-        try:
-            self._inside.depth = depth + has_turn
-            yield
-        finally:
-            self._inside.depth = depth
-            if has_turn:
-                self._turns.give()
-
-    @contextmanager
-    def _lent(self, give_up: float) -> Iterator[_Connection]:
-        connection = self._pop() or self._connect(give_up)
-        connection.give_up = give_up
-        try:
+            self._inside.is_using = True
+            connection = connection or self._connect(give_up)
+            connection.give_up = give_up
             yield connection
         except Exception:
-            if not connection.is_usable:  # the others most likely lead to the same server
+            if connection is not None and not connection.is_usable:  # the others most likely lead to the same server
                 self.close()
             raise
         finally:
-            if not connection.is_usable:
+            self._inside.is_using = False
+            if connection is not None and not connection.is_usable:
                 connection.discard()
-            elif len(self._idle) < self._most:
-                self._idle.append(connection)
-            else:
-                connection.close()
+                connection = None
+            self._give(connection)
 
-    def _pop(self) -> _Connection | None:
+    def _take(self, seconds: float) -> _Connection | None:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            mine = SimpleQueue[_Connection | None]()
+            self._waiting.append(mine)
         try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+            return mine.get(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        except BaseException:
+            with self._lock:
+                has_come = mine not in self._waiting
+                if not has_come:
+                    self._waiting.remove(mine)
+            if has_come:
+                self._give(mine.get())
+            raise
+
+    def _give(self, connection: _Connection | None) -> None:
+        """Hand a connection to the thread that has waited for longest: one that comes back at once comes last."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(connection)
+            else:
+                self._free.append(connection)
 
     def close(self) -> None:
         """Close those that nobody uses."""
-        while connection := self._pop():
-            connection.close()
+        with self._lock:
+            free, self._free = self._free, [None] * len(self._free)
+        for connection in free:
+            if connection is not None:
+                connection.close()
