@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from itertools import count
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
 
 _PAGE = 1000  # runs that are listed at a time
-
-
-@runtime_checkable
-class Claiming(Protocol):
-    """A store that may know how to own runs that were left unfinished."""
-
-    def _orphans(self, graph: str) -> Iterator[Hold] | None:
-        """Own one run of a graph after the other that was left unfinished; None where each has to be tried."""
 
 
 @attrs.frozen
@@ -64,41 +57,38 @@ class Sweep:
         check_saves(self.new_run().plan)  # now, not with the first run: there would be none
 
     def __iter__(self) -> Iterator[Recovered]:
-        left = self.limit
         holds = self._holds()
-        while hold := drive(self._next(holds), None):
-            recovered = drive(self._taking_up(hold), self.signal)
-            if recovered is not None:
-                yield recovered
-                left = left and left - 1
-            if left == 0:
+        for _ in count() if self.limit is None else range(self.limit):
+            recovered = drive(self._next(holds), self.signal)
+            if recovered is None:
                 return
+            yield recovered
 
     async def __aiter__(self) -> AsyncIterator[Recovered]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        left = self.limit
         holds = self._holds()
-        while hold := await adrive(self._next(holds), None):
-            recovered = await adrive(self._taking_up(hold), self.signal, self.store)
-            if recovered is not None:
-                yield recovered
-                left = left and left - 1
-            if left == 0:
+        for _ in count() if self.limit is None else range(self.limit):
+            recovered = await adrive(self._next(holds), self.signal, self.store)
+            if recovered is None:
                 return
+            yield recovered
 
-    def _taking_up(self, hold: Hold) -> Task[Recovered | None]:
-        return recover(self.new_run(), hold, self.max_recoveries)
-
-    def _next(self, holds: Iterator[Hold]) -> Task[Hold | None]:
-        if self.signal is not None and self.signal.is_due():
-            return None
-        found: Hold | None = yield (Load, lambda _: next(holds, None), None)
-        return found
+    def _next(self, holds: Iterator[Hold]) -> Task[Recovered | None]:
+        """Go on with one run after the other until there is a result; return None if there are no more runs."""
+        while self.signal is None or not self.signal.is_due():
+            hold: Hold | None = yield (Load, lambda _: next(holds, None), None)
+            if hold is None:
+                return None
+            recovered = yield from recover(self.new_run(), hold, self.max_recoveries)
+            if recovered is not None:
+                return recovered
+        return None
 
     def _holds(self) -> Iterator[Hold]:
         """Yield what the runs are owned by: already, where the store has a way for it, or once each is tried."""
-        claimed = self.store._orphans(self.graph) if isinstance(self.store, Claiming) else None
+        orphans: Callable[[str], Iterator[Hold] | None] | None = getattr(self.store, "_orphans", None)
+        claimed = None if orphans is None else orphans(self.graph)
         yield from map(Hold, self._unfinished(self.graph)) if claimed is None else claimed
 
     def _unfinished(self, graph: str) -> list[str]:
