@@ -296,10 +296,10 @@ def test_the_seals_of_equal_runs_differ(opened):
     """Neither the same store nor the same values make them the same: every run has an incarnation of its own."""
     with fixed():
         saved(opened(), 1)
-        seals = [table_of(opened()).chain("a", None)[0].seal]
+        seals = [table_of(opened()).chain("a", 1)[0].seal]
         opened().delete("a")
         saved(opened(), 1)
-        seals.append(table_of(opened()).chain("a", None)[0].seal)
+        seals.append(table_of(opened()).chain("a", 1)[0].seal)
 
     assert len(set(seals)) == 2
 

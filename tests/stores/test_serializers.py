@@ -435,7 +435,7 @@ def tampered(path, payload):
     from stategraph.stores._rows.encoder import Sealer
 
     with SqliteStore(path) as store:
-        (row,) = table_of(store).chain("a", None)
+        (row,) = table_of(store).chain("a", 1)
         forged = Sealer().seal("a", row._replace(payload=payload), b"")
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE checkpoint SET payload = ?, seal = ?", (forged.payload, forged.seal))

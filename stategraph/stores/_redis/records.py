@@ -80,10 +80,10 @@ def row_of(run_id: str, member: bytes, payload: bytes | None) -> CheckpointRecor
     return row._replace(payload=payload)
 
 
-def newest_of(whole: list[Any], sequence: int | None) -> list[Any] | None:
+def newest_of(whole: list[Any], sequence: int) -> list[Any] | None:
     """Return what the script CHAIN finds, of what the script RUN has found; None if another checkpoint is meant."""
     _, record, members, first, payloads = whole
-    is_meant = members and (sequence is None or members[-1].startswith(b"%d " % sequence))
+    is_meant = members and members[-1].startswith(b"%d " % sequence)
     return [record, members[first:], payloads] if is_meant and payloads else None
 
 

@@ -176,22 +176,6 @@ return {kept[1], kept[2], rows, first, payloads}
 """Finds a run and all its rows, how many of these come before those that the newest builds on, and the payloads of
 those."""
 
-FIND = Script(
-    """
-local rows, last, at = KEYS[1]..':rows:'..ARGV[1], ARGV[3], 0
-while true do
-  local page = redis.call('ZREVRANGEBYSCORE', rows, last, ARGV[2], 'LIMIT', at, 100)
-  for i = 1, #page do
-    local sequence, step, revision = page[i]:match('^(%d+) %d+ (%d+) (%d+) ')
-    if step == ARGV[2] and (ARGV[4] == '' or revision == ARGV[4]) then return sequence end
-  end
-  if #page < 100 then return false end
-  at = at + 100
-end
-"""
-)
-"""Finds a revision of a step. Its values: the run, the step, the highest number, the revision or nothing."""
-
 LIST = Script(
     """
 local t, most = KEYS[1], tonumber(ARGV[3])

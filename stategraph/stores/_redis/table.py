@@ -16,7 +16,7 @@ from stategraph._owners.holds import Fence
 from stategraph._owners.leases import Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis import records
 from stategraph.stores._redis.connections import (
@@ -32,7 +32,6 @@ from stategraph.stores._redis.scripts import (
     ACQUIRE,
     CANCEL,
     CHAIN,
-    FIND,
     FREE,
     LEASES,
     REMOVE,
@@ -214,32 +213,17 @@ class RedisTable(ServerTable[Links]):
         (found,) = self.query(run_id, nested)
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
-    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
-        last = MAX_STEP if sequence is None else sequence
-        if last > MAX_STEP or last < 0:
-            return []
+    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
         whole = self._whole.of(run_id)
         found = None if whole is None else records.newest_of(whole, sequence)
         if found is None:
             self._whole.forget()  # what is read now may be younger
-            (found,) = self.query(run_id, self._nodes.script(run_id, CHAIN, last))
+            (found,) = self.query(run_id, self._nodes.script(run_id, CHAIN, sequence))
         if not found:
             return []
-        record, members, payloads = found
+        _, members, payloads = found
         rows = [records.row_of(run_id, *one) for one in zip(members, payloads, strict=True)]
-        if sequence is None:
-            run = records.found_run(self, run_id, b"1", record)
-            if run.sequence != rows[-1].sequence:
-                raise CheckpointCorruptError(run_id, f"its newest step {run.step} is missing")
-        return rows if sequence in (None, rows[-1].sequence) else []
-
-    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
-        if step > MAX_STEP or (revision or 0) > MAX_STEP:
-            return None
-        self._whole.forget()
-        values = step, min(last, MAX_STEP), "" if revision is None else revision
-        (found,) = self.query(run_id, self._nodes.script(run_id, FIND, *values))
-        return None if found is None else int(found)
+        return rows if rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         whole = self._whole.of(run_id)

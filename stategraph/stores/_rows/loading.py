@@ -71,7 +71,7 @@ def loaded(
     wanted = run.step if step is None else step
     at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
     rows = [] if at == _NOWHERE else log.table.chain(run.run_id, at)
-    if not rows and (wanted, at) != (run.sequence, _NOWHERE):  # else the newest step has no such revision
+    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):  # else it never was
         _check_absent(log, run, wanted, at)
     if not rows or not _is_visible(log, run, at):
         if log.is_stale(run):
@@ -92,6 +92,8 @@ def loaded(
 def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int:
     """Return the sequence number of the newest revision of a step, or of this one."""
     ahead = run.sequence - run.step
+    if step > run.sequence:
+        return _NOWHERE
     if not ahead:  # as in most runs: there is one checkpoint of each step
         return _NOWHERE if revision else step
     rows = log.table.index(run.run_id, step, min(step + ahead, run.sequence))

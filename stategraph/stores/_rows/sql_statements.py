@@ -111,15 +111,12 @@ class Reading:
         run: Finds the record of a run.
         nested: Finds the ids between two others.
         index: Finds the rows of a run without their payloads, between two sequence numbers.
-        find: Finds the last sequence number between two others of a step, and of a revision if one is given.
-        chain: Finds the newest row between two sequence numbers and those that it builds on, in no order, each with
-            the sequence number and the step of the run.
+        chain: Finds the newest row between two sequence numbers and those that it builds on, in no order.
     """
 
     run: str
     nested: str
     index: str
-    find: str
     chain: str
 
     @classmethod
@@ -128,17 +125,15 @@ class Reading:
         schema = words.schema
         row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in ROW_FIELDS)])
         rows = f"{words.rows_of_run()} AND run.run_id = ?"
-        newest = f"SELECT run.number, run.sequence, run.step, checkpoint.base, {words.sequence} FROM {rows}"
+        newest = f"SELECT run.number, checkpoint.base, {words.sequence} FROM {rows}"
         base = "CASE WHEN run.base < run.last THEN run.base ELSE run.last END"  # damaged, it may be above
         return cls(
             run=f"SELECT {RUN} FROM {schema}run WHERE run_id = ?",
             nested=f"SELECT run_id FROM {schema}run WHERE run_id > ? AND run_id < ? ORDER BY run_id",
             index=f"SELECT {row.replace('checkpoint.payload', words.no_payload)} FROM {rows} ORDER BY {words.order}",
-            find=f"SELECT {words.sequence} FROM {rows} AND checkpoint.step = ? "
-            f"AND checkpoint.revision = coalesce(?, checkpoint.revision) ORDER BY {words.order} DESC LIMIT 1",
-            chain="WITH newest (number, sequence, step, base, last) AS "
+            chain="WITH newest (number, base, last) AS "
             f"({newest} ORDER BY {words.order} DESC LIMIT 1) "
-            f"SELECT run.sequence, run.step, {row.replace('checkpoint.payload', words.payload)} "
+            f"SELECT {row.replace('checkpoint.payload', words.payload)} "
             f"FROM {words.rows_of_run(base, 'run.last', 'newest')}",  # SQLite would sort payloads in a file of its own
         )
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from stategraph._owners.holds import Hold
 from stategraph._values.ids import given_id, nested_range
-from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_statements as sql
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, Write, WriteBatch
@@ -142,22 +141,10 @@ class SqlTable(Table):
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, self._reading.nested, nested_range(run_id))]
 
-    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
-        last = MAX_STEP if sequence is None else sequence
-        if last > MAX_STEP or last < 0:
-            return []
-        found = self.query(run_id, self._reading.chain, (0, last, run_id))
-        rows = [COLUMNS.row(run_id, columns) for _, _, *columns in found]
-        rows.sort(key=attrgetter("sequence"))
-        if sequence is None and rows and found[0][0] != rows[-1].sequence:
-            raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
-        return rows if rows and sequence in (None, rows[-1].sequence) else []
-
-    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
-        if step > MAX_STEP or (revision or 0) > MAX_STEP:
-            return None
-        found = self.query(run_id, self._reading.find, (step, min(last, MAX_STEP), run_id, step, revision))
-        return int(found[0][0]) if found else None
+    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
+        found = self.query(run_id, self._reading.chain, (0, sequence, run_id))
+        rows = sorted((COLUMNS.row(run_id, columns) for columns in found), key=attrgetter("sequence"))
+        return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._reading.index, (first, last, run_id))]

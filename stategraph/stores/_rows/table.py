@@ -71,30 +71,15 @@ class Table(ABC):
         to be read."""
         return None
 
-    def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
-        """Return the records of a few runs, whichever are found fastest."""
-        return self.runs(RunFilter(), limit, None)
-
     @abstractmethod
     def nested_ids(self, run_id: str) -> list[str]:
         """Return the ids of all runs that are nested in a run, at any depth."""
 
     @abstractmethod
-    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
-        """Return the checkpoint with this sequence number (None: the newest) after those that it builds on.
+    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
+        """Return the checkpoint with this sequence number after those that it builds on.
 
         They are in order, and as they were at one time. The list is empty if there is no such checkpoint.
-        """
-
-    @abstractmethod
-    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
-        """Return the sequence number of the newest checkpoint of a step, or of a revision of it; None if there is none.
-
-        Args:
-            run_id: The run.
-            step: The step, below which no sequence number of it is.
-            last: Nor is one above this.
-            revision: The revision.
         """
 
     @abstractmethod
