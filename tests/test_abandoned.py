@@ -95,7 +95,7 @@ class TestAbandoned:
 
     @pytest.mark.parametrize("loop_is", ["running", "closed"])
     def test_on_an_event_loop(self, some_store: CheckpointStore, loop_is: str) -> None:
-        """The loop stops the run; where it does not run any more, the run is free as it is."""
+        """Whether it runs or not, the run is free as it is."""
         graph = make_graph(traces("abcde"), store=some_store, interval=2)
         loop = asyncio.new_event_loop()
         kept: list[Any] = []
@@ -110,7 +110,6 @@ class TestAbandoned:
                 with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
                     kept.clear()
                     gc.collect()
-                await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=30)
 
         loop.run_until_complete(main())
         loop.close()

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from operator import call
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 
 import attrs
 
+from stategraph._drivers.calls import Shown
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
 from stategraph._protocol.commands import (
@@ -48,6 +49,7 @@ from stategraph._protocol.commands import (
 )
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
@@ -62,54 +64,32 @@ _LATER, _CARRIED_ON = object(), object()
 _STORE = (Own, Load, Save, Amend, Flush, Parts)  # what a store is asked for, but for Delete
 _CARRIED = frozenset((RunNode, *_STORE))
 _Function: TypeAlias = Callable[[Any], Any]
-_Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
 async def adrive(
     task: Task[_Answer],
     signal: StopSignal | None,
     store: Any = None,
-    show: _Show | None = None,
     limits: Limits | None = None,
     part_of: OnLoop | None = None,
 ) -> _Answer:
-    """Run a task on this event loop, with what blocks in worker threads; return its answer.
+    """Run a task on this event loop, with what blocks in worker threads; return its answer. Nobody sees what it shows.
 
     Args:
         task: The task.
         signal: May stop the run.
         store: The store of the run.
-        show: Gets the States that the task shows.
         limits: What limits the run that this is a part of.
         part_of: The tasks that were gathered, of which this is one.
     """
-    workers = _Workers(task, signal, store, show, limits, part_of)
-    at_once = workers.at_once
-    send: Callable[[Any], Command] = task.send
-    go_on, value = send, None
     try:
-        while True:
-            try:
-                kind, function, argument = go_on(value)
-                while True:
-                    value = at_once[kind](function, argument)
-                    if value is _LATER:
-                        value = await _PERFORM[kind](workers, function, argument)
-                    kind, function, argument = send(value) if value is not _CARRIED_ON else workers.carried_to()
-            except BaseException as error:
-                if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
-                    await workers.check_cancelled_at_the_end(error)
-                    if isinstance(error, StopIteration):
-                        return cast(_Answer, error.value)
-                    if isinstance(error, ExecutionError):
-                        raise error.with_traceback(None) from error.__cause__  # as `drive`
-                    raise
-                go_on, value = task.throw, await workers.thrown(error)
-    finally:
-        workers.leave_threads()
+        performer = AsyncPerformer(task, signal, store, limits, part_of)
+        return cast(_Answer, await performer.carry_out(task.send, None))
+    except ExecutionError as error:
+        raise error.with_traceback(None) from error.__cause__  # as `drive`
 
 
-class _Workers:
+class AsyncPerformer:
     """Carries out commands without blocking the event loop.
 
     A thread cannot be stopped. So a cancellation that arrives while one works waits until the work is done and takes
@@ -121,16 +101,11 @@ class _Workers:
         task: Task[Any],
         signal: StopSignal | None,
         store: Any,
-        show: _Show | None,
-        limits: Limits | None,
-        part_of: OnLoop | None,
+        limits: Limits | None = None,
+        part_of: OnLoop | None = None,
     ) -> None:
-        self.threads = threads_of_loop()
-        self._call_of_store = self.threads.calls_of(store)
-        self._run, self._store, self._show, self._part_of = task, store, show, part_of
+        self._run, self._store, self._part_of = task, store, part_of
         self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
-        self._task = asyncio.current_task()
-        self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
         self._others_wait_since = 0.0
@@ -149,10 +124,61 @@ class _Workers:
             self.at_once |= dict.fromkeys(_STORE, self._ask_at_once)
         self.at_once[Save] = self._save_at_once
 
-    def leave_threads(self) -> None:
+    async def carry_out(self, go_on: Callable[[Any], Command], value: Any) -> Any:
+        """Carry out what the task asks for until it ends; return its answer, or raise what it ends with.
+
+        Args:
+            go_on: How the task goes on: ``task.send`` or ``task.throw``.
+            value: What is sent or thrown.
+
+        Raises:
+            Shown: the task shows a State. It has not ended.
+        """
+        self._enter()
+        at_once, send = self.at_once, self._run.send
+        try:
+            while True:
+                try:
+                    kind, function, argument = go_on(value)
+                    while True:
+                        value = at_once[kind](function, argument)
+                        if value is _LATER:
+                            value = await _PERFORM[kind](self, function, argument)
+                        kind, function, argument = send(value) if value is not _CARRIED_ON else self._carried()
+                except Shown:
+                    raise
+                except BaseException as error:
+                    if getgeneratorstate(self._run) == GEN_CLOSED:  # it was the task itself that ended
+                        await self._check_cancelled_at_the_end(error)
+                        if isinstance(error, StopIteration):
+                            return error.value
+                        raise
+                    go_on, value = self._run.throw, await self._thrown(error)
+        finally:
+            self._leave()
+
+    def prolong(self, seconds: float) -> None:
+        """Extend the limits of nodes by so many seconds."""
+        self._limits.prolong(seconds)
+
+    def show(self) -> None:
+        """Have `carry_out` raise Shown for each State that the task shows."""
+        self.at_once[Show] = self._show_at_once
+
+    def pass_over(self) -> None:
+        """Show no State any more."""
+        self.at_once[Show] = _AT_ONCE[Show]
+
+    def _enter(self) -> None:
+        self._threads = threads_of_loop()
+        self._call_of_store = self._threads.calls_of(self._store)
+        self._task = asyncio.current_task()
+        self._cancellations = self._task.cancelling() if self._task else 0
+
+    def _leave(self) -> None:
         """Let go of the threads: an exception may keep this until the garbage collector comes."""
-        self.threads.keep()
-        del self.threads, self._call_of_store
+        self._threads.keep()
+        del self._threads, self._call_of_store
 
     # ------------------------------------------------------------------ at once, or _LATER
 
@@ -177,6 +203,13 @@ class _Workers:
             return _LATER
         return function(argument)
 
+    def _show_at_once(self, _: None, state: State) -> Any:
+        """Show a State, also to a caller who was cancelled if it is the last one: it may be nowhere else."""
+        if self._is_cancelled() and state.status is RunStatus.ACTIVE:
+            return _LATER
+        self._deleted = None  # the answer is not lost
+        raise Shown(state)
+
     def _is_turn_over(self) -> bool:
         """Return whether it is time to let others run on the loop: neither nodes nor stores need wait for anything."""
         return time.monotonic() - self._others_wait_since > _TURN
@@ -198,7 +231,7 @@ class _Workers:
         return await self._outcome(self._call_of_store(function, argument))
 
     async def _call_thread(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self.threads.call_node(function, argument))
+        return await self._outcome(self._threads.call_node(function, argument))
 
     async def _outcome(self, work: Work) -> Any:
         """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
@@ -215,7 +248,7 @@ class _Workers:
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
         limit = self._limits.of_node()
-        if limit is None and self._asks_at_once and self._show is None:
+        if limit is None and self._asks_at_once:
             return await self._carry_on((RunNode, function, argument))
         if limit is None:
             return await self._call_thread(function, argument)
@@ -235,13 +268,13 @@ class _Workers:
         loop = asyncio.get_running_loop()
         is_left = False
 
-        def go_on(command: Command) -> tuple[Command | None, BaseException | None]:
+        def go_on(command: Command) -> Any:
             kind, function, argument = command
             while True:
                 function = cast(_Function, function)  # all that is carried out here is a call
                 value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
-                if is_left:
-                    return None, None
+                if is_left or isgenerator(value):  # which is at home in no thread of these
+                    return value
                 try:
                     kind, function, argument = self._run.send(value)
                 except BaseException as end:
@@ -250,14 +283,17 @@ class _Workers:
                     return (kind, function, argument), None
 
         try:
-            self._carried_to = await self._call_thread(go_on, command)
+            carried_to = await self._call_thread(go_on, command)
         except BaseException:
             is_left = True
             raise
+        if isgenerator(carried_to):
+            return carried_to
+        self._carried_to = carried_to
         self._others_wait_since = time.monotonic()
         return _CARRIED_ON
 
-    def carried_to(self) -> Command:
+    def _carried(self) -> Command:
         """Return the first command that the thread has not carried out, or raise what the task ended with."""
         (command, end), self._carried_to = self._carried_to, (None, None)
         if end is not None:
@@ -310,11 +346,8 @@ class _Workers:
             await self._check()
         await self._check()
 
-    async def _show_state(self, _: None, state: State) -> None:
-        if self._show is not None:
-            begun = time.monotonic()
-            await self._show(state)
-            self._limits.prolong(time.monotonic() - begun)
+    async def _show_cancelled(self, _: None, __: State) -> NoReturn:
+        await self._raise_cancellation()
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
@@ -345,7 +378,7 @@ class _Workers:
             await asyncio.sleep(0)  # where it is not delivered yet, it comes now, with what is said in it
         raise self._cancelled or asyncio.CancelledError
 
-    async def thrown(self, error: BaseException) -> BaseException:
+    async def _thrown(self, error: BaseException) -> BaseException:
         """Return what to throw into the task for what a command raised.
 
         A CancelledError is a failure of what was called, unless the run was cancelled.
@@ -365,7 +398,7 @@ class _Workers:
                 self._cancelled = error
             self._cancellations = self._task.cancelling()
 
-    async def check_cancelled_at_the_end(self, end: BaseException) -> None:
+    async def _check_cancelled_at_the_end(self, end: BaseException) -> None:
         """Raise a cancellation that came after the last node had begun, however the task ended.
 
         Only if the answer is a State whose run was deleted, it is not raised: the answer would be lost. A nested run is
@@ -387,20 +420,21 @@ def _later(_: object, __: object) -> object:
 
 
 _AT_ONCE: Perform = {
-    **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
+    **dict.fromkeys((*BLOCKING, *WAITING, Delete), _later),
     Notify: call,
+    Show: lambda _, __: None,
 }
-_PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]] = {
-    **dict.fromkeys(BLOCKING, _Workers._call_store),
-    Cache: _Workers._call_thread,
-    RunNode: _Workers._run_node,
-    StartNode: _Workers._start_node,
-    Await: _Workers._wait_for,
-    Finish: _Workers._finish,
-    Reports: _Workers._reports,
-    Sleep: _Workers._sleep,
-    Show: _Workers._show_state,
-    Delete: _Workers._delete,
+_PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable[Any]]] = {
+    **dict.fromkeys(BLOCKING, AsyncPerformer._call_store),
+    Cache: AsyncPerformer._call_thread,
+    RunNode: AsyncPerformer._run_node,
+    StartNode: AsyncPerformer._start_node,
+    Await: AsyncPerformer._wait_for,
+    Finish: AsyncPerformer._finish,
+    Reports: AsyncPerformer._reports,
+    Sleep: AsyncPerformer._sleep,
+    Show: AsyncPerformer._show_cancelled,
+    Delete: AsyncPerformer._delete,
 }
 
 
@@ -419,11 +453,3 @@ def _replaces_cancellation(error: BaseException) -> bool:
         seen.add(id(link))
         link = link.__cause__ or link.__context__
     return found
-
-
-def end_of(run: asyncio.Task[Any]) -> BaseException | None:
-    """Return the exception that a task ended with, None if it returned."""
-    try:
-        return run.exception()
-    except asyncio.CancelledError as error:
-        return error

@@ -11,6 +11,10 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 """What a call returns, or what it raises."""
 
 
+class Shown(BaseException):
+    """Leads out of the loop of a driver to show a State: asking in the loop itself would cost every command."""
+
+
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
     """Return what a call returns or raises.
 

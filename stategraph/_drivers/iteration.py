@@ -8,10 +8,11 @@ from collections.abc import Callable, Generator
 from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from stategraph._drivers.endings import is_plain_stop, left, raised_after
-from stategraph._drivers.sync import Performer, Shown, carry_out
-from stategraph._protocol.commands import Command, Show, Task
-from stategraph.errors import ExecutionError
+from stategraph._drivers.calls import Shown
+from stategraph._drivers.sync import Performer, carry_out
+from stategraph._protocol.commands import Command, Show, Stopped, Task
+from stategraph._text.shown import describe_exception
+from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -107,3 +108,29 @@ ABANDONED = (
     "Iterate within 'with graph.stream(...) as states', or call its close method"
 )
 """The warning for a stream that is abandoned."""
+
+
+def left() -> Stopped:
+    """Return what to throw into a task when nobody asks for its next State any more."""
+    return Stopped("nobody iterates over it any more")
+
+
+def is_plain_stop(error: BaseException | None) -> bool:
+    """Return whether a task that was left has ended as it should: a further failure would be a note."""
+    return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
+
+
+def raised_after(thrown: BaseException, error: BaseException) -> BaseException:
+    """Return what goes up once a task has ended that was stopped because of an error.
+
+    Args:
+        thrown: The error, or what `left` gave if there is none.
+        error: What the task ended with. Where it is more than that the run was stopped, the error gets a note of it.
+    """
+    if is_plain_stop(error) or isinstance(error, StopIteration):
+        return thrown
+    if isinstance(thrown, Stopped):
+        return error
+    for note in getattr(error, "__notes__", [describe_exception(error)]):
+        thrown.add_note(note)
+    return thrown

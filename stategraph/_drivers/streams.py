@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 import warnings
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from typing import Any, Self
 
-import attrs
-
-from stategraph._drivers.aio import adrive, end_of
-from stategraph._drivers.endings import is_plain_stop, left, raised_after
+from stategraph._drivers.aio import AsyncPerformer
+from stategraph._drivers.calls import Shown
+from stategraph._drivers.iteration import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
-from stategraph._protocol.commands import Task
-from stategraph._util.cancellation import outlast
-from stategraph._values.provenance import RunStatus
+from stategraph._protocol.commands import Command, Stopped, Task
+from stategraph.errors import ExecutionError
 from stategraph.state import State
-
-
-@attrs.define(eq=False)
-class _Turns:
-    """Takes turns between the run and the caller who iterates over it: the run is never ahead of the caller."""
-
-    states: deque[State | None] = attrs.field(factory=deque)
-    shown: asyncio.Event = attrs.field(factory=asyncio.Event)
-    seen: asyncio.Event = attrs.field(factory=asyncio.Event)
-    last: State | None = None
-    is_left: bool = False
-
-    async def show(self, state: State) -> None:
-        """Wait until the next State is requested."""
-        if state.status is not RunStatus.ACTIVE:  # there is no next
-            self._put(state)
-            return
-        if not self.is_left:
-            self.seen.clear()
-            self._put(state)
-            await self.seen.wait()
-        if self.is_left:
-            raise left()
-
-    async def next(self) -> State | None:
-        """Wait for the next State; return None once the run has ended."""
-        if not self.states:  # one is there already where a task begins when it is created (asyncio.eager_task_factory)
-            self.seen.set()
-        while not self.states:
-            self.shown.clear()
-            await self.shown.wait()
-        self.last = self.states.popleft()
-        return self.last
-
-    def _put(self, state: State | None) -> None:
-        self.states.append(state)
-        self.shown.set()
-
-    def leave(self) -> None:
-        """Stop the run where it shows a State, now or later."""
-        self.is_left = True
-        self.seen.set()
-
-    def end(self, _: object) -> None:
-        """Note that no more States come."""
-        self._put(None)
 
 
 class AsyncStream(AsyncGenerator[State, None]):
@@ -73,30 +25,25 @@ class AsyncStream(AsyncGenerator[State, None]):
     The run keeps its last checkpoint and can be resumed, and Python emits a ResourceWarning.
     """
 
-    _run: asyncio.Task[State] | None = None
-
     def __init__(self, task: Task[State], signal: StopSignal | None, store: Any) -> None:
-        self._task, self._signal, self._store = task, signal, store
-        self._turns = _Turns()
-        self._is_waited_for = self._is_over = False
-        self._raised_last: list[BaseException] = []  # raised when there is no State any more
+        self._task = task
+        self._performer = AsyncPerformer(task, signal, store)
+        self._performer.show()
+        self._shown_at = 0.0
+        self._is_waited_for = False
 
     async def __anext__(self) -> State:
-        self._check_alone()
-        if self._is_over:
-            raise self._raised_last.pop() if self._raised_last and _is_cancelled() else StopAsyncIteration
-        self._is_waited_for = True
+        if getgeneratorstate(self._task) == GEN_SUSPENDED:
+            self._performer.prolong(time.monotonic() - self._shown_at)
         try:
-            state = await self._next()
-        except BaseException as error:
-            self._is_over = True
-            state = await self._cancelled(error)
-        finally:
-            self._is_waited_for = False
-        if state is None:
-            self._is_over = True
-            raise StopAsyncIteration
-        return state
+            await self._carry_out(self._task.send, None)
+        except Shown as shown:
+            self._shown_at = time.monotonic()
+            state: State = shown.args[0]
+            return state
+        except ExecutionError as error:
+            raise error.with_traceback(None) from error.__cause__  # as `drive`
+        raise StopAsyncIteration
 
     async def asend(self, value: None, /) -> State:
         return await self.__anext__()
@@ -107,7 +54,7 @@ class AsyncStream(AsyncGenerator[State, None]):
             thrown: BaseException = typ
         else:
             thrown = val if isinstance(val, typ) else typ() if val is None else typ(val)
-        ended = await self._stopped()
+        ended = await self._stop()
         raise thrown if ended is None else raised_after(thrown, ended)
 
     async def aclose(self) -> None:
@@ -116,8 +63,8 @@ class AsyncStream(AsyncGenerator[State, None]):
         Raises:
             RunCancelledError: its last State could not be saved; the notes say why.
         """
-        ended = await self._stopped()
-        if ended is not None and not is_plain_stop(ended):
+        ended = await self._stop()
+        if ended is not None:
             raise ended
 
     async def __aenter__(self) -> Self:
@@ -127,74 +74,36 @@ class AsyncStream(AsyncGenerator[State, None]):
         await self.aclose()
 
     def __del__(self) -> None:
-        if self._run is not None and not self._run.done():
+        task = vars(self).get("_task")
+        if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
             warnings.warn(ABANDONED, ResourceWarning, source=self, stacklevel=2)
-            self._abandon(self._run)
+            task.close()
 
-    def _abandon(self, run: asyncio.Task[State]) -> None:
-        """Have the event loop stop the run or, if that is not running any more, release the run as it is."""
-        loop = run.get_loop()
-        if loop.is_running():
-            loop.call_soon_threadsafe(run.cancel)
-        else:
-            self._task.close()
-
-    async def _next(self) -> State | None:
-        """Return the next State; None if the run has ended."""
-        if self._run is None:
-            self._run = self._begun()
-        state = await self._turns.next()
-        if state is None:
-            await self._run
-        return state
-
-    def _begun(self) -> asyncio.Task[State]:
-        run = asyncio.create_task(adrive(self._task, self._signal, self._store, self._turns.show))
-        run.add_done_callback(self._turns.end)
-        # The ResourceWarning says it better than asyncio's message about a pending task.
-        run._log_destroy_pending = False  # type: ignore[attr-defined]
-        return run
-
-    async def _stopped(self) -> BaseException | None:
-        """Stop the run, and return what it ended with; None if nothing was running."""
+    async def _stop(self) -> BaseException | None:
+        """Stop the run; return what it ended with, unless that only says that it was stopped."""
         self._check_alone()
-        self._is_over, run = True, self._run
-        if run is None:
+        if getgeneratorstate(self._task) == GEN_CREATED:
             self._task.close()
-        if run is None or run.done():
+        if getgeneratorstate(self._task) == GEN_CLOSED:
             return None
-        self._turns.leave()
-        cancelled = await outlast(run, hands_on_to=run)
-        if cancelled is not None:
-            raise cancelled from end_of(run)
-        return None if run.cancelled() else run.exception()
+        self._performer.pass_over()
+        try:
+            await self._carry_out(self._task.throw, left())
+        except Exception as error:
+            return None if is_plain_stop(error) else error
+        except Stopped:
+            return None
+        return None
 
-    async def _cancelled(self, error: BaseException) -> State:
-        """Cancel the run, unless it has ended, and wait for its end.
-
-        Returns:
-            The last State, if the run completed all the same and its caller has not seen it: it may be nowhere else.
-
-        Raises:
-            BaseException: the error, or a later cancellation.
-        """
-        run = self._run
-        if run is None:
-            raise error
-        if isinstance(error, GeneratorExit):  # the caller is abandoned, and cannot wait
-            self._abandon(run)
-            raise error
-        run.cancel()
-        self._turns.leave()
-        came = error if isinstance(error, asyncio.CancelledError) else None
-        cancelled = await outlast(run, hands_on_to=run, cancelled=came) or error
-        end = end_of(run)
-        if end is None and run.result() is not self._turns.last:
-            self._raised_last.append(cancelled)
-            return run.result()
-        if end is error:
-            raise error
-        raise cancelled from end
+    async def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> None:
+        self._check_alone()
+        if getgeneratorstate(self._task) == GEN_CLOSED:
+            return
+        self._is_waited_for = True
+        try:
+            await self._performer.carry_out(go_on, value)
+        finally:
+            self._is_waited_for = False
 
     def _check_alone(self) -> None:
         if self._is_waited_for:
@@ -205,12 +114,3 @@ ABANDONED = (
     "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
     "Iterate within 'async with graph.astream(...) as states', or await its aclose method"
 )
-
-
-def _is_cancelled() -> bool:
-    """Return whether a cancellation of this task is still in effect.
-
-    A timeout that has been left may have taken it back.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

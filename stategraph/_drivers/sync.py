@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.calls import Outcome, call_apart
+from stategraph._drivers.calls import Outcome, Shown, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol.commands import (
     BLOCKING,
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
-
-
-class Shown(BaseException):
-    """Leads out of the loop to show a State: asking in the loop itself would cost every command."""
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
