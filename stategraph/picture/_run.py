@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import attrs
@@ -73,8 +73,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
     last, path = rows[-1], _path_of(rows)
     owner = None if store is None or last.status is not RunStatus.ACTIVE else store.owner(last.run_id)
     now = _now(structure, last, owner, is_known=store is not None)
-    visits = _visits(structure, path, is_whole=bool(path) and path[0].step == 1)
-    taken = Counter(_taken(structure, path, rows))
+    visits, taken = _steps(structure, path, rows)
     for name, visit in now.items():
         before = visits.get(name, Visit())
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
@@ -142,37 +141,32 @@ def _path_of(rows: Sequence[Summary]) -> list[Summary]:
     return path
 
 
-def _visits(structure: GraphStructure, path: Sequence[Summary], *, is_whole: bool) -> dict[str, Visit]:
-    failures = _failures(structure, path)
+def _steps(
+    structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Summary]
+) -> tuple[dict[str, Visit], Counter[tuple[str, str]]]:
+    """Return the visits of the steps on a path, and the ways that it takes.
+
+    A step failed if the run went on where only failures go. A new turn begins at the entry, whatever was before.
+    """
+    failures = {(edge.source, edge.target) for edge in structure.edges if edge.label == "on_error"}
+    handled = failures - {(edge.source, edge.target) for edge in structure.edges if edge.label != "on_error"}
+    turns = {row.step for row in rows if row.kind is Kind.INPUT}
+    is_whole = bool(path) and path[0].step == 1
     visits: dict[str, Visit] = {}
-    for row in path:
+    taken: Counter[tuple[str, str]] = Counter()
+    for row, following in zip_longest(path, path[1:]):
+        way = (row.checkpoint_node, "" if following is None else following.checkpoint_node)
         visit = visits.get(row.checkpoint_node, Visit())
         is_step = row.kind in (Kind.STEP, Kind.END)
-        took = row.took if is_step else None
         visits[row.checkpoint_node] = Visit(
-            "handled" if row.step in failures else "done",
+            "handled" if way in handled else "done",
             visit.times + is_whole,
-            visit.seconds if took is None else (visit.seconds or 0.0) + took,
+            visit.seconds if not is_step or row.took is None else (visit.seconds or 0.0) + row.took,
             visit.retries + (row.attempts - 1 if is_step else 0),
         )
-    return visits
-
-
-def _failures(structure: GraphStructure, path: Sequence[Summary]) -> set[int]:
-    """Return the steps whose node failed: after them the run went where only failures go."""
-    plain = {(edge.source, edge.target) for edge in structure.edges if edge.label != "on_error"}
-    handled = {(edge.source, edge.target) for edge in structure.edges if edge.label == "on_error"} - plain
-    return {one.step for one, other in pairwise(path) if (one.checkpoint_node, other.checkpoint_node) in handled}
-
-
-def _taken(structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Summary]) -> list[tuple[str, str]]:
-    """Return the ways that the run has taken; a new turn begins at the entry, whatever was before."""
-    turns = {row.step for row in rows if row.kind is Kind.INPUT}
-    return [
-        (one.checkpoint_node, other.checkpoint_node)
-        for one, other in pairwise(path)
-        if other.step == one.step + 1 and one.step not in turns
-    ]
+        if following is not None and following.step == row.step + 1 and row.step not in turns:
+            taken[way] += 1
+    return visits, taken
 
 
 def _now(structure: GraphStructure, last: Summary, owner: Owner | None, *, is_known: bool) -> dict[str, Visit]:
