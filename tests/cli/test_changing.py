@@ -206,49 +206,6 @@ def test_a_person_is_asked(shop, typed, code):
     assert code == 0 or listing(shop)["runs.db"][1] == before[1]
 
 
-def test_a_run_at_work_is_busy(shop):
-    """Neither forgotten nor taken back, unless it is taken over; to cancel it tells its owner."""
-    program = """
-import sys
-from app import make
-from stategraph import RunCancelledError, RunLostError
-graph = make()
-def slow(state):
-    print("at work", flush=True)
-    sys.stdin.readline()
-    return {"total": 1}
-from stategraph import StateGraph
-other = StateGraph(graph.config, store=graph.store)
-for name in ("price", "ship"):
-    other.add_node(name, slow)
-other.add_edge("price", "ship")
-other.set_entry_point("price")
-other.set_exit_point("ship")
-try:
-    other.resume("left", allow_changed=True)
-except (RunCancelledError, RunLostError) as error:
-    print(type(error).__name__, flush=True)
-"""
-    command = [sys.executable, "-c", program]
-    pipe = subprocess.PIPE
-    for arguments, code, ends in (
-        (["cancel", "left"], 0, "RunCancelledError"),
-        (["rollback", "left", "--step", "0", "--yes", "--take-over"], 0, "RunLostError"),
-        (["delete", "left", "--yes", "--take-over"], 0, "RunLostError"),
-    ):
-        worker = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True)
-        try:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "at work\n"
-            assert call("--store", "runs.db", "delete", "left", "--yes").code == 5
-            assert call("--store", "runs.db", "rollback", "left", "--step", "0", "--yes").code == 5
-            assert call("--store", "runs.db", *arguments).code == code
-            assert worker.communicate("\n", timeout=60)[0] == f"{ends}\n"
-        finally:
-            worker.kill()
-            worker.communicate()
-
-
 def test_a_person_sees_the_run_at_work(shop):
     """A program, and whoever reads a pipe, do not."""
     seen = at_terminal("resume", "left", "--graph", "app:graph", cwd=shop).out

@@ -101,57 +101,6 @@ def test_pages_of_runs_follow_each_other(store):
     assert call("runs", "--limit", "3").err == f"there are more: --after {first['next']}\n"
 
 
-def test_a_run_that_somebody_is_at_work_on_says_who(shop):
-    """Seen from another process, which has only opened the store to look."""
-    program = """
-import time
-from app import make
-from stategraph._owners.holds import held
-store = make().store
-with held(store, "left"):
-    store.save(store.load("left"))
-    print("at work", flush=True)
-    time.sleep(60)
-"""
-    worker = subprocess.Popen([sys.executable, "-c", program], env=environment(), stdout=subprocess.PIPE, text=True)
-    try:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "at work\n"
-        (run,) = json.loads(call("--store", "runs.db", "runs", "--json", "--owned").out)["runs"]
-        assert (run["run_id"], run["owner"]["pid"]) == ("left", worker.pid)
-        assert f"at work: process {worker.pid} on " in call("--store", "runs.db", "runs", "--prefix", "left").out
-    finally:
-        worker.kill()
-        worker.communicate()
-
-    assert call("--store", "runs.db", "runs", "--owned").err == "no runs\n"
-
-
-def test_show_tells_which_node_is_under_way(shop):
-    """And since when, to programs as well."""
-    seen = []
-
-    def look(state):
-        for options in ((), ("--json",)):
-            seen.append(call("--store", "runs.db", "show", "now", *options).out)
-        return {}
-
-    config = CheckpointConfig(store="sqlite", interval=1, options={"path": "runs.db"})
-    graph = StateGraph(GraphConfig("looked at", observer="noop", checkpoint=config))
-    graph.add_node("first", lambda state: {})
-    graph.add_node("look", look)
-    graph.add_edge("first", "look")
-    graph.set_entry_point("first")
-    graph.set_exit_point("look")
-    graph.execute(State(run_id="now"))
-    graph.store.close()
-
-    text, document = seen
-    assert "under way: look, for " in text
-    assert json.loads(document)["owner"]["node"] == "look"
-    assert json.loads(document)["owner"]["node_since"] >= json.loads(document)["owner"]["since"]
-
-
 def test_show_tells_how_a_run_stands_and_its_data(store):
     """What it waits for, and how it is answered; values of unregistered types as they are kept."""
     out = call("show", "waiting").out
@@ -306,21 +255,6 @@ def test_a_store_that_is_not_there_is_not_made(shop, missing):
     for arguments in (["runs"], ["delete", "done", "--yes"]):
         assert call("--store", missing, *arguments).code == 3
     assert listing(shop) == before
-
-
-def test_a_store_that_others_write_to_is_read_as_it_is_now(shop):
-    """Whoever has opened it to look sees what was saved since; the database is left as it is."""
-    for reader, writer in (
-        (SqliteStore("runs.db", read_only=True), SqliteStore("runs.db")),
-        (DiskStore("runs", read_only=True), DiskStore("runs")),
-    ):
-        with reader, writer:
-            assert len(reader.runs()) == 4
-            writer.save(State(run_id="new", step=1))
-            assert reader.load("new").step == 1
-            writer.close()
-            assert len(reader.runs()) == 5
-            assert reader.owner("new") is None
 
 
 def test_what_a_killed_writer_left_is_seen(shop):

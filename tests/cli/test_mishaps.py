@@ -177,23 +177,3 @@ def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):
     assert "if it was renamed, resume with --migrate price=" in refused.err
     assert process(*resume, "--migrate", "price", cwd=shop).code == 2
     assert process(*resume, "--migrate", "price=cost", cwd=shop).code == 0
-
-
-def test_who_is_at_work_on_a_run_is_told_with_the_options_of_the_command(shop):
-    """Which `delete` has others of than `resume`."""
-    from stategraph._owners.holds import Hold, let_go
-    from stategraph.stores import SqliteStore
-
-    store = SqliteStore("runs.db")
-    hold = Hold("left")
-    store._own(hold, take_over=False)
-    try:
-        deleted = process("--store", "runs.db", "delete", "left", "--yes", cwd=shop).err
-        resumed = process("resume", "left", "--graph", "app:graph", cwd=shop).err
-    finally:
-        let_go(hold)
-        store.close()
-    assert deleted.endswith("owns it; wait until it is done or, if it hangs, take the run away from it (--take-over)\n")
-    assert resumed.endswith(
-        "owns it; wait for it (--wait SECONDS) or, if it hangs, take the run away from it (--take-over)\n"
-    )

@@ -141,6 +141,29 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
         assert submitted_again.wait(30) == 130
 
 
+def test_a_run_at_work_has_an_owner_and_is_busy(shop):
+    """Commands say who owns it, and which node is under way; they leave it alone, unless they take it over."""
+    submitted({"seconds": 60})
+    letters, busy = ["--store", "letters.db"], " or, if it hangs, take the run away from it (--take-over)\n"
+    with started("work", "app:letters", cwd=shop) as worker:
+        until_owned("letter-0")
+        while not (owner := json.loads(call(*letters, "show", "letter-0", "--json").out)["owner"])["node"]:
+            time.sleep(0.02)
+        assert (owner["pid"], owner["node"]) == (worker.pid, "write")
+        assert owner["node_since"] >= owner["since"]
+        assert "under way: write, for " in call(*letters, "show", "letter-0").out
+        assert f"at work: process {worker.pid} on " in call(*letters, "runs", "--owned").out
+
+        for change in (["delete", "letter-0", "--yes"], ["rollback", "letter-0", "--step", "0", "--yes"]):
+            refused = call(*letters, *change)
+            assert (refused.code, refused.err.partition(" owns it; ")[2]) == (5, f"wait until it is done{busy}")
+        resumed = process("resume", "letter-0", "--graph", "app:letters", cwd=shop)
+        assert (resumed.code, resumed.err.partition(" owns it; ")[2]) == (5, f"wait for it (--wait SECONDS){busy}")
+        assert json.loads(call(*letters, "cancel", "letter-0", "--json").out)["at_once"] is False
+        assert call(*letters, "delete", "letter-0", "--yes", "--take-over").code == 0
+    assert call(*letters, "runs", "--owned").err == "no runs\n"
+
+
 def test_work_says_at_once_that_a_graph_saves_nothing(shop):
     """And ends."""
     (shop / "none.py").write_text("from stategraph import *\ngraph = StateGraph(GraphConfig('g'))\n", encoding="utf-8")
