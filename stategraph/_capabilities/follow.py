@@ -134,9 +134,9 @@ def _after(last: Summary | None, rows: list[Summary]) -> list[Summary]:
     """Return the rows that came after the last one, which may not be kept any longer."""
     if last is None:
         return rows
-    known = next((place for place in reversed(range(len(rows))) if _key(rows[place]) == _key(last)), None)
-    if known is not None:
-        return rows[known + 1 :]
+    keys = [_key(row) for row in rows]
+    if _key(last) in keys:
+        return rows[keys.index(_key(last)) + 1 :]
     return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
 
 

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -242,41 +242,27 @@ def _schema_of(cls: type) -> Schema:
     except Exception as error:
         allowed = f"a class whose annotations can be resolved where it is defined ({describe_exception(error)})"
         raise ConfigError("schema", cls, allowed) from error
-    made = next(fields(cls, types) for is_kind, fields in _KINDS if is_kind(cls))
-    return Schema(cls, {field.name: field for field in made})
+    return Schema(cls, {field.name: field for field in _fields_of(cls, types)})
 
 
-def _fields_of_attrs(cls: type, types: Mapping[str, Any]) -> Iterator[Field]:
-    for one in attrs.fields(cls):
+def _fields_of(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
+    if typing.is_typeddict(cls):
+        for name, of in types.items():
+            yield Field(name, name, of, name in cls.__required_keys__, _hook(cls, name, of))
+        return
+    if is_model(cls):
+        for name, one in cls.model_fields.items():
+            yield Field(name, _argument_of(cls, name, one), types[name], one.is_required(), _field_check(cls, name))
+        return
+    is_attrs = attrs.has(cls)
+    missing = attrs.NOTHING if is_attrs else dataclasses.MISSING
+    fields: tuple[Any, ...] = attrs.fields(cls) if is_attrs else dataclasses.fields(cls)
+    for one in fields:
         if one.init:
             of = types.get(one.name, one.type or Any)
-            yield Field(one.name, one.alias, of, one.default is attrs.NOTHING, _hook(cls, one.name, of), one)
-
-
-def _fields_of_dataclass(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
-    for one in dataclasses.fields(cls):
-        if one.init:
-            is_required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-            of = types[one.name]
-            yield Field(one.name, one.name, of, is_required, _hook(cls, one.name, of))
-
-
-def _fields_of_model(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
-    for name, one in cls.model_fields.items():
-        yield Field(name, _argument_of(cls, name, one), types[name], one.is_required(), _field_check(cls, name))
-
-
-def _fields_of_typed_dict(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
-    for name, of in types.items():
-        yield Field(name, name, of, name in cls.__required_keys__, _hook(cls, name, of))
-
-
-_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Mapping[str, Any]], Iterator[Field]]], ...] = (
-    (attrs.has, _fields_of_attrs),
-    (typing.is_typeddict, _fields_of_typed_dict),
-    (is_model, _fields_of_model),
-    (dataclasses.is_dataclass, _fields_of_dataclass),
-)
+            is_required = one.default is missing and getattr(one, "default_factory", missing) is missing
+            argument = getattr(one, "alias", one.name)
+            yield Field(one.name, argument, of, is_required, _hook(cls, one.name, of), one if is_attrs else None)
 
 
 def _hook(cls: type, name: str, expected: Any) -> Hook:
