@@ -13,10 +13,11 @@ import attrs
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
-from stategraph._values.events import Listener, wanted_events
+from stategraph._values.events import EventType, Listener, wanted_events
 from stategraph._values.frozen import freeze_items
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.errors import ConfigError, GraphError, NotSerializableError
+from stategraph.observers.base import NoopObserver
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def new_run(
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
     services = RunIO(store, observer, config.name, policy, plan.persist, queue)
-    return RunContext(plan, services, wanted_events(observer), shows, *asked)
+    wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
+    return RunContext(plan, services, wanted, shows, *asked)
 
 
 def blocks(run: RunContext) -> RunContext:

@@ -18,6 +18,7 @@ from stategraph import (
     RunStatus,
     State,
 )
+from stategraph._engine import loop
 from stategraph._engine import resume as resuming
 from stategraph._engine import start as starting
 from stategraph._engine.context import RunContext
@@ -28,6 +29,12 @@ from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_
 NO_EVENTS: frozenset[EventType] = frozenset()
 ALL_EVENTS = frozenset(EventType)
 EDGES = [("a", "b"), ("b", "a", shorter_than(4)), ("b", "c"), ("c", "d")]  # runs a b a b c d
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a slow machine from asking in between whether a run was cancelled: commands are counted here."""
+    monkeypatch.setattr(loop, "monotonic", lambda: 0.0)
 
 
 class World:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import logging
 import re
 import sys
@@ -20,7 +19,6 @@ from stategraph import (
     EventType,
     ExecutionError,
     MultiObserver,
-    Observer,
     RunStatus,
     State,
     get_observer,
@@ -221,39 +219,6 @@ class TestData:
             assert scene.store.load(RUN).observer is None
 
 
-class TestNobodyListens:
-    """An event that nobody wants is never built."""
-
-    def test_no_event_is_built(self, memory_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither for a run nor for its States."""
-
-        def built(*args: Any) -> None:
-            raise AssertionError("an event was built")
-
-        class Deaf(BrokenObserver):
-            def wants(self, type: EventType) -> bool:
-                return False
-
-        monkeypatch.setattr(events_module, "Event", built)
-        for observer in (Deaf(), get_observer("noop"), MultiObserver(Deaf(), get_observer("noop")), MultiObserver()):
-            nodes = {**traces("a"), "b": lambda state: state.set("n", 1).clone()}
-            memory_scene.execute(memory_scene.graph(nodes, observer=observer))
-
-    def test_only_what_is_wanted_is_built(self, memory_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One type of event makes no other."""
-        built: list[EventType] = []
-
-        def build(type: EventType, *args: Any) -> Event:
-            built.append(type)
-            return Event(type, *args)
-
-        monkeypatch.setattr(events_module, "Event", build)
-
-        memory_scene.execute(memory_scene.graph(traces("abc"), observer=Recorder(EventType.NODE_COMPLETE)))
-
-        assert built == [EventType.NODE_COMPLETE] * 3
-
-
 class TestBrokenObservers:
     """An observer that raises breaks nothing."""
 
@@ -286,31 +251,6 @@ class TestBrokenObservers:
 
         assert observer.events == []
         assert len(caplog.records) == 1
-
-    def test_an_observer_without_weak_references(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """It is reported like any other."""
-
-        class Slotted:
-            __slots__ = ()
-            on_event = BrokenObserver.on_event
-
-        memory_scene.execute(memory_scene.graph(traces("ab"), observer=Slotted()))
-
-        assert len(caplog.records) == 1
-
-    def test_observers_that_have_raised_are_let_go(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Sooner or later, even those that cannot be referred to weakly."""
-        caplog.set_level(logging.CRITICAL, "stategraph")  # what is recorded here keeps them
-
-        class Slotted:
-            __slots__ = ("big",)
-            on_event = BrokenObserver.on_event
-
-        for _ in range(1_200):
-            State(observer=Slotted())
-        gc.collect()
-
-        assert sum(isinstance(thing, Slotted) for thing in gc.get_objects()) <= 1_000
 
     def test_an_interrupt_in_an_observer_passes(self, memory_scene: Scene) -> None:
         """It is not an error of the observer; what was completed is saved."""
@@ -345,12 +285,6 @@ class TestMultiObserver:
 
         assert starts.told() == ["node.start a", "node.start b"]
         assert ends.told() == ["node.complete a", "node.complete b"]
-
-    def test_the_base_class_wants_everything(self) -> None:
-        """And does nothing with it."""
-        observer = Observer()
-
-        assert all(map(observer.wants, EventType))
 
 
 class TestStructlog:
@@ -395,25 +329,6 @@ class TestStructlog:
         ours, theirs = capsys.readouterr().err.splitlines()
         assert re.match(r"\d{4}(-\d\d){2} \d\d(:\d\d){2} ", ours)
         assert ours.partition("[")[2] == theirs.partition("[")[2]
-
-    def test_who_sees_the_lines_as_they_come_has_them_in_colours(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As structlog shows them."""
-        terminal = io.StringIO()
-        monkeypatch.setattr(terminal, "isatty", lambda: True)
-        monkeypatch.setattr(sys, "stderr", terminal)
-        asked: list[object] = []
-        print_logger = structlog.PrintLogger
-
-        def noting(file: Any) -> structlog.PrintLogger:
-            asked.append(file)
-            return print_logger(file)
-
-        monkeypatch.setattr(structlog, "PrintLogger", noting)
-
-        StructlogObserver().on_event(Event(EventType.GRAPH_START, datetime.now(UTC), "flow", {"run_id": "a"}))
-
-        assert asked == [terminal]
-        assert "graph.start" in terminal.getvalue()
 
     def test_it_writes_where_structlog_is_configured_to(self, memory_scene: Scene) -> None:
         """With its name, type and data, and the name of the graph."""

@@ -37,8 +37,7 @@ from stategraph import (
     StateGraph,
     Updates,
 )
-from stategraph._progress.tracking import ReadSet, TrackedState, unwatched, watched
-from stategraph.state import data_of
+from stategraph._progress.tracking import TrackedState
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -735,17 +734,6 @@ class TestChangedConfig:
 
 class TestWatchedState:
     """It is a State, and leaks nowhere."""
-
-    def test_what_it_notes(self) -> None:
-        """Keys that are read or asked for; not those that the node has set itself."""
-        state = State({"a": 1, "b": 2})
-        reads = ReadSet(data_of(state))
-        one = watched(state, reads)
-
-        assert (one["a"], one.set("c", 5)["c"], "d" in one) == (1, 5, False)
-        assert isinstance(one, State)
-        assert reads.read == frozenset({"a", "d"})
-        assert unwatched(one) == state
 
     @pytest.mark.parametrize(
         "result",

@@ -181,11 +181,13 @@ class RunIO:
     @contextmanager
     def _saving(self, state: State) -> Iterator[None]:
         """Write on behalf of the owner; a failure becomes a CheckpointError that holds the State."""
+        before, acting.hold = acting.hold, self.hold
         try:
-            with on_behalf_of(self.hold):
-                yield
+            yield
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+        finally:
+            acting.hold = before
 
     def _drain(self) -> None:
         if self.queue is not None:
@@ -240,10 +242,10 @@ class RunIO:
 
     def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
         """Return what the store answers; raise a CheckpointError if it fails."""
+        before, acting.hold = acting.hold, self.hold
         try:
-            with on_behalf_of(self.hold):
-                self._drain()
-                return ask()
+            self._drain()
+            return ask()
         except (CheckpointError, RunBusyError):
             raise
         except failures() as error:
@@ -251,6 +253,8 @@ class RunIO:
             if isinstance(error, LookupError):
                 reason += " (a store says with CheckpointNotFoundError that a run is not there)"
             raise CheckpointError(run_id, reason) from error
+        finally:
+            acting.hold = before
 
     # ------------------------------------------------------------------ events
 
