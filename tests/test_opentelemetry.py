@@ -379,16 +379,10 @@ class TestEnds:
 class TestContexts:
     """What observers put around nodes."""
 
-    def test_several_observers(self, play: Scene, traced: Traced) -> None:
-        """One among others does what it does alone."""
+    def test_several_observers(self, memory_play: Scene, traced: Traced, capsys: pytest.CaptureFixture[str]) -> None:
+        """One among others does what it does alone, and so does progress."""
         both = MultiObserver(get_observer("noop"), traced.observer)
-        play.execute(make_graph({"a": traced.mark("own")}, store=play.store, observer=both))
-
-        assert ("own", "node a") in traced.tree()
-
-    def test_progress_beside_it(self, memory_play: Scene, traced: Traced, capsys: pytest.CaptureFixture[str]) -> None:
-        """Both do their work."""
-        graph = make_graph({"a": traced.mark("own")}, store=memory_play.store, observer=traced.observer)
+        graph = make_graph({"a": traced.mark("own")}, store=memory_play.store, observer=both)
         memory_play.execute(graph, progress=True)
 
         assert ("own", "node a") in traced.tree()

@@ -110,14 +110,9 @@ def test_show_tells_how_a_run_stands_and_its_data(store):
     assert "answer: stategraph answer waiting VALUE --graph MODULE:NAME" in out
     assert "order = shop.Order(id=7, note='two chairs')\n" in out
     assert "labels: customer=c-waiting" in out
-
-
-def test_show_tells_why_a_run_failed(store):
-    """With the calls that led to it."""
-    out = call("show", "burnt").out
-
-    assert "failed at ship: ValueError\n  the van\\x1b[31m burns\n" in out
-    assert " in ship\n" in out
+    failed = call("show", "burnt").out
+    assert "failed at ship: ValueError\n  the van\\x1b[31m burns\n" in failed
+    assert " in ship\n" in failed  # with the calls that led to it
 
 
 def test_show_as_json_is_exact(store):

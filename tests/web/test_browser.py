@@ -134,20 +134,8 @@ def test_without_scripts_it_can_be_used(site):
     assert store.load("r")["answer"] is False
 
 
-def test_on_a_phone_nothing_stands_beyond_its_edge(site):
-    """Tables are scrolled by themselves."""
-    _, graph, _, opened = site
-    with pytest.raises(ExecutionError):
-        graph.execute(State({"photos": ["torn"]}, run_id="claim"))
-    page = opened("/run?id=claim", viewport={"width": 390, "height": 844}, is_mobile=True)
-
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.goto(page.url.partition("/run")[0])
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 def test_on_a_phone_it_is_seen_why_a_run_failed(site):
-    """In the list and in the timeline, without moving them sideways."""
+    """In the list and in the timeline, without moving them sideways; nothing stands beyond the edge."""
     _, graph, _, opened = site
     with pytest.raises(ExecutionError):
         graph.execute(State({"photos": ["torn"]}, run_id="claim"))
@@ -155,6 +143,7 @@ def test_on_a_phone_it_is_seen_why_a_run_failed(site):
 
     for path in ("/", "/run?id=claim"):
         page.goto(page.url.partition("/run")[0].rstrip("/") + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         why = page.locator("tbody .why").filter(has_text="part 0: ValueError: this photo is torn").bounding_box()
         assert 0 <= why["x"] < why["x"] + why["width"] <= 390
     assert page.get_by_role("columnheader", name="Who, why").count() == 1
