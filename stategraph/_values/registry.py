@@ -26,7 +26,6 @@ class Registry(Generic[_Thing]):
         group: The entry-point group.
         is_instance: Tells an instance from a factory.
         is_usable: Whether an instance made earlier can be given out again.
-        bundled: Returns more of them, each with what `register` takes; called when a name is not known.
     """
 
     def __init__(
@@ -35,10 +34,9 @@ class Registry(Generic[_Thing]):
         group: str,
         is_instance: Callable[[object], bool],
         is_usable: Callable[[_Thing], bool] = lambda _: True,
-        bundled: Callable[[], Mapping[str, tuple[Any, Any]]] = dict,
     ) -> None:
         self._kind, self._group = kind, group
-        self._is_instance, self._is_usable, self._bundled = is_instance, is_usable, bundled
+        self._is_instance, self._is_usable = is_instance, is_usable
         self._lock = threading.RLock()
         self._entries: dict[str, Any] = {}
         self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
@@ -110,10 +108,6 @@ class Registry(Generic[_Thing]):
             return self.get(name, {})
 
     def _find(self, name: str) -> Any:
-        if name not in self._entries:
-            for bundled, (entry, normal) in self._bundled().items():
-                if bundled not in self._entries:
-                    self.register(bundled, entry, normal)
         if name not in self._entries:
             installed = self._installed()
             if name not in installed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from stategraph._values.events import Listener, listener_problem
@@ -29,21 +29,15 @@ def _opentelemetry() -> Listener:
     return OpenTelemetryObserver()
 
 
-_BUNDLED: Mapping[str, tuple[Any, Any]] = {
-    "structlog": (_structlog, dict),
-    "progress": (_progress, dict),
-    "opentelemetry": (_opentelemetry, dict),
-}
-"""The observers that come with the library and do something, each imported when used."""
-
-
 _observers: Registry[Listener] = Registry(
     "observer",
     "stategraph.observers",
     is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
-    bundled=lambda: _BUNDLED,
 )
 _observers.register("noop", NoopObserver())
+_observers.register("structlog", _structlog)
+_observers.register("progress", _progress)
+_observers.register("opentelemetry", _opentelemetry)
 
 
 def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:

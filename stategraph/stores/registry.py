@@ -46,19 +46,15 @@ class _Imported:
         return Signature([given[0], *named])
 
 
-def _bundled() -> Mapping[str, tuple[Any, Any]]:
-    """Return the stores that come with the library, each with what brings options that mean the same into one form."""
-    from stategraph.stores._files.paths import absolute_path  # imported when used
+def _in_place(what: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the function that gives options the same path in every working directory."""
 
-    def in_place(what: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-        return lambda options: {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
+    def normal(options: Mapping[str, Any]) -> Mapping[str, Any]:
+        from stategraph.stores._files.paths import absolute_path  # imported when used
 
-    return {
-        "disk": (_Imported("disk", "DiskStore"), in_place("a folder")),
-        "sqlite": (_Imported("sqlite", "SqliteStore"), in_place("a file")),
-        "postgres": (_Imported("postgres", "PostgresStore"), dict),
-        "redis": (_Imported("redis", "RedisStore"), dict),
-    }
+        return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
+
+    return normal
 
 
 _stores: Registry[CheckpointStore] = Registry(
@@ -66,9 +62,12 @@ _stores: Registry[CheckpointStore] = Registry(
     "stategraph.stores",
     is_instance=lambda entry: isinstance(entry, CheckpointStore),
     is_usable=lambda store: not store.closed,
-    bundled=_bundled,
 )
 _stores.register("memory", _memory)
+_stores.register("disk", _Imported("disk", "DiskStore"), _in_place("a folder"))
+_stores.register("sqlite", _Imported("sqlite", "SqliteStore"), _in_place("a file"))
+_stores.register("postgres", _Imported("postgres", "PostgresStore"))
+_stores.register("redis", _Imported("redis", "RedisStore"))
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:
