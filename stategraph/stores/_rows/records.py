@@ -133,14 +133,15 @@ class RunRecord(NamedTuple):
 
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
-        return self._summary_of(self, clock.to_datetime(self.created_ns), dict(self.labels), str(self.number))
+        created = clock.to_datetime(self.created_ns)
+        return self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None))
 
     def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
         """Yield checkpoints of the run without their data."""
         created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
         for row in rows:
             took = None if row.took_ns is None else row.took_ns / 1e9
-            yield self._summary_of(row, created, labels, None, took, row.attempts, row.owner)
+            yield self._summary_of(row, created, labels, None, (took, row.attempts, row.owner))
 
     def _summary_of(
         self,
@@ -148,10 +149,10 @@ class RunRecord(NamedTuple):
         created: datetime,
         labels: Mapping[str, str],
         cursor: str | None,
-        *origin: Any,
+        origin: tuple[float | None, int, str | None],
     ) -> Summary:
         """Return a checkpoint without its data; `origin` is how long it took, in how many attempts, and by whom."""
-        took, attempts, owner = origin or (None, 1, None)
+        took, attempts, owner = origin
         return Summary(
             self.run_id,
             self.graph,
