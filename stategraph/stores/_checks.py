@@ -1,4 +1,4 @@
-"""What stores check: steps, and what may be asked of a list of runs."""
+"""What stores check: States, steps, and filters of runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_number(step: object, name: str = "step") -> None:
 
 
 class Narrower(TypedDict, total=False):
-    """Which runs are asked for, besides their status and graph; see `stategraph.stores.base.CheckpointStore.runs`."""
+    """Further arguments of `runs`, besides status and graph; see `stategraph.stores.base.CheckpointStore.runs`."""
 
     prefix: str | None
     parent: str | None
@@ -68,7 +68,7 @@ class Narrower(TypedDict, total=False):
 
 
 class Which(Narrower, total=False):
-    """Which runs are asked for."""
+    """The arguments of `runs` that filter."""
 
     status: StatusName | None
     graph: str | None
@@ -76,7 +76,7 @@ class Which(Narrower, total=False):
 
 @attrs.frozen
 class RunFilter:
-    """Which runs are asked for: those for which all of this holds that is given.
+    """A filter of runs: all conditions that are given hold for a run.
 
     Attributes:
         status: Their status.
@@ -85,7 +85,7 @@ class RunFilter:
         parent: The run that they were forked from, or that they are nested in: else, nested runs are left out.
         labels: Labels that they have, among others.
         since: When they began, at the earliest.
-        owned: Whether somebody is at work on them.
+        owned: Whether they have an owner.
         owned_ids: The runs that have an owner, if the store has looked that up for all of them at once.
     """
 

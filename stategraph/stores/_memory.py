@@ -48,7 +48,7 @@ def as_kept(state: State) -> Kept:
 
 
 def _has_further_objects(state: State) -> bool:
-    """Return whether objects may change in what a State waits for, has emitted so far, or was given anew."""
+    """Return whether objects may change in what a State waits for, has emitted so far, or was given again."""
     pause, progress = state.pause, state.progress
     if pause is None and progress is None:
         return False

@@ -32,7 +32,7 @@ def keeps_nested(source: State) -> bool:
 
 
 def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) -> State:
-    """Return the State of a run with this parent that is taken back to it. One that waited asks anew: it is another
+    """Return the State of a run with this parent that is taken back to it. One that waited asks again: it is another
     pause then."""
     if by is not None and not isinstance(by, str):
         raise TypeError(f"by is a str that says who, not {shorten(by)}")
@@ -42,5 +42,5 @@ def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) 
 
 
 def is_in_story(nested_id: str, step: int, generation: int) -> bool:
-    """Return whether a run that is nested directly in a run, which stands at this step, tells of steps it has made."""
+    """Return whether a run nested directly in a run, which stands at this step, belongs to steps it has made."""
     return step_of(nested_id) <= step or generation_of(nested_id) != generation

@@ -103,7 +103,7 @@ class CheckpointStore(ABC):
 
         Raises:
             NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
-            RunBusyError: somebody else owns the run, that is, a call is at work on it.
+            RunBusyError: another call owns the run: it is at work on it.
             StepConflictError: a later step is saved, or the same step with other data.
             CheckpointSaveError: it could not be saved. What was saved before is still there.
         """
@@ -113,7 +113,7 @@ class CheckpointStore(ABC):
         """Return the newest State of a run, or that of a step. It equals what was saved, in values and in types.
 
         A store that keeps several checkpoints of a step gives the newest of them, or with `revision`, from 0, that one.
-        A store of four methods need not take a revision: nobody asks it for one. Built-in stores take
+        A store of four methods need not take a revision: it is never asked for one. Built-in stores take
         ``unknown="opaque"`` as well: what this process cannot make is an `Opaque` then, for those who only look.
 
         Raises:
@@ -127,11 +127,11 @@ class CheckpointStore(ABC):
     def delete(self, run_id: str) -> None:
         """Forget a run. Nothing happens if there is none of this id.
 
-        Every store takes ``take_over=True`` as well, which deletes a run that somebody is at work on. A store of four
+        Every store takes ``take_over=True`` as well, which deletes a run that has an owner. A store of four
         methods need not know of it.
 
         Raises:
-            RunBusyError: somebody owns the run.
+            RunBusyError: the run has an owner.
             RunLostError: others took the run while this was under way; nothing has been changed.
         """
 
@@ -256,7 +256,7 @@ class CheckpointStore(ABC):
             parent: Only runs that were forked from this run, or are nested in it; else, nested runs are left out.
             labels: Only runs that have these labels, among others.
             since: Only runs that began at this time or later: an aware datetime.
-            owned: Only runs that somebody is at work on; with False, only others.
+            owned: Only runs that have an owner; with False, only others.
 
         As with `history`, only `load` finds all damage.
 
@@ -344,11 +344,11 @@ class CheckpointStore(ABC):
             run_id: The run.
             step: The step; 0 is before the first one, if the input is kept.
             revision: Which revision of the step; the newest if not given. The default knows of no revisions.
-            take_over: Take the run from whoever owns it.
+            take_over: Take the run from its owner.
             by: Who takes it back, for the history.
 
         Raises:
-            RunBusyError: somebody owns the run.
+            RunBusyError: the run has an owner.
             RunLostError: others took the run while this was under way; nothing has been changed.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
@@ -356,7 +356,7 @@ class CheckpointStore(ABC):
 
         check_number(step)
         check_numbers(revision=revision)
-        if take_over:  # nobody loses a run to a step that is not there
+        if take_over:  # a step that is not there costs no owner its run
             self._revision(run_id, step, revision)
         with held(self, check_run_id(run_id), take_over=take_over):
             return self._roll_back(run_id, step, revision, by)
@@ -373,7 +373,7 @@ class CheckpointStore(ABC):
         return self.load(run_id, step) if revision is None else self.load(run_id, step, revision)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> Owner | None:
-        """Cancel a run: at once, or, if somebody is at work on it, with the next save of its owner, who is returned.
+        """Cancel a run: at once, or, if it has an owner, with the owner's next save; return the owner.
 
         It takes no graph; `StateGraph.cancel` does the same for a run of its own.
 
@@ -428,7 +428,7 @@ class CheckpointStore(ABC):
     def prune(self) -> Pruned:
         """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is.
 
-        Runs that somebody owns stay.
+        Runs that have an owner stay.
         """
         from stategraph.stores.summaries import Pruned
 
@@ -484,7 +484,7 @@ class CheckpointStore(ABC):
     # ------------------------------------------------------------------ owners
 
     def owner(self, run_id: str) -> Owner | None:
-        """Return who owns a run: the call that is at work on it. None if nobody is.
+        """Return who owns a run: the call that is at work on it. None if there is none.
 
         A store knows of calls in this process at least. What it knows beyond that, its class says.
         """
@@ -498,7 +498,7 @@ class CheckpointStore(ABC):
         return owners
 
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
-        """Make somebody the owner of a run; raise RunBusyError if another is, unless that is to lose it."""
+        """Acquire a run; raise RunBusyError if it has another owner, unless that is to lose it."""
         hold.store, hold.lock = self, RLock()
         self._owners.take(hold, take_over=take_over)
 
@@ -507,7 +507,7 @@ class CheckpointStore(ABC):
         return hold.is_lost
 
     def _cancel(self, run_id: str, by: str | None) -> None:
-        """Tell whoever owns a run, or does so next, that it is cancelled."""
+        """Note that a run is cancelled, for its owner or the next one."""
         self._owners.cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:

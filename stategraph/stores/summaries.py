@@ -29,7 +29,7 @@ class Summary:
         parent: The step that the run was forked from, if it was.
         pause: What a paused run waits for.
         cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.
-        kind: What the checkpoint tells of the run: "input" of a turn, "step", "pause", "answer", "update", "failure",
+        kind: Why the checkpoint was saved: "input" of a turn, "step", "pause", "answer", "update", "failure",
             "cancel", "end" of a turn, or "rollback".
         revision: Counts the checkpoints of a step, from 0.
         by: Who made it so, if the caller said it: who gave the answer, for instance.

@@ -21,7 +21,7 @@ _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
 _AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
 _AT_NUMBER = RunRecord._fields.index("number")
-# What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
+# Errors of reading damaged columns; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 

@@ -146,7 +146,7 @@ class CheckpointEncoder:
         """Return copies of a snapshot and of the rows that build on it, for another run.
 
         Raises:
-            CheckpointCorruptError: they are damaged; with the seals of copies, nobody would find that out any more.
+            CheckpointCorruptError: they are damaged; the seals of copies would hide that.
         """
         self.check(source.run_id, rows, source.incarnation)
         copies: list[CheckpointRecord] = []
@@ -354,7 +354,7 @@ class Sealer:
 
     def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
         """Raise CheckpointCorruptError unless the seal of a record is right, and the record is of this run."""
-        if run_id not in (None, run.run_id):  # as where somebody has made ids in another case the same
+        if run_id not in (None, run.run_id):  # as where a collation takes ids of another case for the same
             raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
         packed = _or_none(self._packed_run, run)
         if packed is None or not self._is_right(run.seal, packed, b""):

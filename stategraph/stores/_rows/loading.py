@@ -1,7 +1,7 @@
 """Loading: the States and the history of a run, out of the chains of its checkpoints.
 
 A chain is a snapshot and all checkpoints up to one of them that build on it. What is loaded of a run is all as it was
-at one time, and what is missing of it is either told from what was removed, or refused.
+at one time. A checkpoint that is missing was either removed by retention, or loading is refused.
 """
 
 from __future__ import annotations

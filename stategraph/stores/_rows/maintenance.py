@@ -38,7 +38,7 @@ def verify(log: RunLog) -> Verified:
             if isinstance(status, CheckpointError):
                 raise status
             checkpoints += read(log, run_id, lambda run: _checked(log, run))
-        except CheckpointNotFoundError:  # it was deleted meanwhile
+        except CheckpointNotFoundError:  # it was deleted at the same time
             continue
         except CheckpointCorruptError as error:
             damaged.append(Damage(run_id, error.reason))
@@ -116,7 +116,7 @@ def _went_on(log: RunLog, run: RunRecord) -> bool:
 
 
 def _is_whole(log: RunLog, run: RunRecord) -> bool:
-    """Check a run whose time is over; return False if it goes on meanwhile.
+    """Check a run whose time is over; return False if it goes on at the same time.
 
     Raises:
         CheckpointCorruptError: it is damaged; it stays.
@@ -131,7 +131,7 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
 
 
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
-    """Remove runs that nobody owns, and that are as they were when they were checked; return their ids."""
+    """Remove runs that have no owner and are as they were when they were checked; return their ids."""
     with held_if_free(cast(Owning, log.table.store), [run.run_id for run in runs]) as holds:
         removals = [_removal(run, holds[run.run_id]) for run in runs if run.run_id in holds]
         outcomes = log.commit(removals)
@@ -151,7 +151,7 @@ def _removal(run: RunRecord, hold: Hold) -> Removal:
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:
-    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on meanwhile."""
+    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on at the same time."""
     kept = visible(log, run)
     lowest = min((row.base for row in kept), default=0)
     superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))

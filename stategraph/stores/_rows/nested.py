@@ -1,6 +1,6 @@
 """What is nested in runs: the runs of graphs within a step, and the finished parts of a step.
 
-Both are runs of the store that nobody is shown: their ids say in what they are nested (see `stategraph._values.ids`).
+Both are runs of the store that no list shows: their ids say in what they are nested (see `stategraph._values.ids`).
 The parts of a step are the checkpoints of one such run, some at a time, as they came.
 """
 
@@ -69,7 +69,7 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {}
     for row in visible(log, run):
         chain = log.table.chain(run.run_id, row.sequence)
-        if chain:  # not if they were dropped meanwhile
+        if chain:  # not if they were dropped at the same time
             found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found
 
@@ -102,7 +102,7 @@ def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: st
 
 
 def _of_outer_run(error: CheckpointError, run_id: str) -> CheckpointError:
-    """Return the error as one of the run that somebody can load or delete."""
+    """Return the error as one of the outer run, which users can load or delete."""
     if error.run_id:
         error.run_id = run_id
     return error

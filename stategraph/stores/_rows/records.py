@@ -39,7 +39,7 @@ class CheckpointRecord(NamedTuple):
         base: The sequence number of the snapshot that it builds on; its own, if it is one.
         step: The step.
         revision: Counts the rows of a step, from 0.
-        kind: What it tells of the run.
+        kind: Why it was saved.
         node: The node that was completed.
         time_ns: When; nanoseconds since 1970, UTC.
         status: How the run stood.
@@ -81,7 +81,7 @@ class CheckpointRecord(NamedTuple):
 
     @property
     def facts(self) -> Facts | None:
-        """How its State came to be, where that is more than can be told from the rest of it."""
+        """How its State came to be, where the rest of it does not say so."""
         is_told = self.kind is kind_of(self.status, self.node)
         if is_told and self.by is None and self.attempts == 1:
             return None
@@ -95,7 +95,7 @@ class RunRecord(NamedTuple):
         run_id: The run.
         number: Counts the runs of a store, in the order in which they began.
         version: Goes up with every write to the run. It begins with a random number, so that a run that was deleted and
-            begun anew is not taken for what it was.
+            begun again is not taken for what it was.
         sequence, step, revision, kind, node, time_ns, status, error, by: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
@@ -103,8 +103,8 @@ class RunRecord(NamedTuple):
         created_ns: When it began; nanoseconds since 1970, UTC.
         labels: What it was labelled with: pairs, sorted.
         pause: As in the newest row.
-        incarnation: Random bytes, drawn when the run begins. They tell it from every run that had this id before, or
-            has it in another store; nested runs have those of their outer run.
+        incarnation: Random bytes, drawn when the run begins: no other run that had this id, here or in another store, has
+            the same; nested runs have those of their outer run.
         tip: The seal of the newest row: it shows that this row, and each that it builds on, is there and unchanged.
         seal: A checksum or a signature over all of this but the number, which only says in which order runs began.
     """
@@ -210,7 +210,7 @@ class WriteBatch(_Owned):
 
     Attributes:
         run: The run as it is to be.
-        old: The run as it must be now, told by its version; None if it must not be there.
+        old: The run as it must be now, compared by its version; None if it must not be there.
         put: Rows to add, or to put in the place of those with the same sequence number.
         cut_below: Rows with lower sequence numbers go.
         cut_above: Rows with higher ones go.
@@ -255,8 +255,8 @@ class Unreadable:
     """What a table holds in the place of a run, where that cannot be read.
 
     Attributes:
-        run_id: The run, as far as it can be told.
-        number: Its number; None where it cannot be told.
+        run_id: The run, as far as it is known.
+        number: Its number; None where it is not known.
         error: Why it cannot be read.
     """
 

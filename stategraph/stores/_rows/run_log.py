@@ -44,7 +44,7 @@ class RunLog:
     """The runs of a store: what its table holds of them, and what is remembered of them here.
 
     A nested run has the incarnation of the run that it is nested in. So what a deleted run has left is never taken for
-    a part of one that has begun anew with its id.
+    a part of one that has begun again with its id.
 
     Attributes:
         table: Holds the records.
@@ -153,7 +153,7 @@ class RunLog:
         """Return whether a checkpoint is the newest of a run; False if others have written since.
 
         Raises:
-            CheckpointCorruptError: it stands in the place of the newest one, and nobody has written.
+            CheckpointCorruptError: it stands in the place of the newest one, and no other process has written.
         """
         if row.seal == run.tip:
             return True

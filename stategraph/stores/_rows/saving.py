@@ -114,7 +114,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
     """
     run_id = states[0].run_id
     known = log.remembered(run_id)
-    if len(states) > 1:  # of a run that is not remembered, the record tells the policy
+    if len(states) > 1:  # of a run that is not remembered, the record has the policy
         states = _kept(states, log.policy_of(run_id, known[0] if known else log.find(run_id)))
     following = _following(log, known, states[0], may_change_data)
     if following is None:
@@ -178,7 +178,7 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
         return run, *log.encoder.snapshot(state, run.incarnation, next_place(log, run, state)), None
     try:
         load(log, run_id)
-    except CheckpointNotFoundError:  # it was deleted meanwhile
+    except CheckpointNotFoundError:  # it was deleted at the same time
         return None
     known = log.remembered(run_id)
     if known is None or known[0].incarnation != run.incarnation:

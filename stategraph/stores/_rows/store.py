@@ -76,7 +76,7 @@ class RowStore(CheckpointStore):
         encoder = CheckpointEncoder(sealer, serializer, compress)
         self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
         if not sealer.signs:
-            with suppress(CheckpointError):  # of what is damaged, whoever reads it is told
+            with suppress(CheckpointError):  # what is damaged is an error when it is read
                 self._warn_of_signed(sealer)
 
     def _warn_of_signed(self, sealer: Sealer) -> None:
@@ -222,7 +222,7 @@ class RowStore(CheckpointStore):
 
     def export_run(self, run_id: str) -> Iterator[str]:
         """Yield a run as lines of JSON, from which `import_runs` makes it again: with what is kept of its history, and
-        all that is nested in it. Values of types that are not registered here are told as they are kept.
+        all that is nested in it. Values of types that are not registered here are written as they are kept.
 
         Raises:
             CheckpointNotFoundError, CheckpointCorruptError, FormatError: as `load`.
@@ -230,7 +230,7 @@ class RowStore(CheckpointStore):
         return exported(self._log, check_run_id(run_id))
 
     def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
-        """Begin the runs that lines of `export_run` tell, each as a whole or not at all; return their ids.
+        """Begin the runs in lines of `export_run`, each as a whole or not at all; return their ids.
 
         Raises:
             FormatError: these are no such lines.

@@ -1,7 +1,7 @@
 """Runs as lines of JSON, and runs of such lines: with their histories, and all that is nested in them.
 
-A line tells a run, or one of its checkpoints; docs/command-line.md says what stands in it. Seals are not told, as they
-bind a record to its store. What is read is sealed anew, for the store that it is then in.
+A line holds a run, or one of its checkpoints; docs/command-line.md describes it. Seals are left out, as they bind a
+record to its store. Imported records get seals of their new store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
 
 _NAMES = {"time_ns": "timestamp_ns"}  # of fields that have others in lines
-_NOT_TOLD = ("format", "encoding", "payload", "seal")
+_LEFT_OUT = ("format", "encoding", "payload", "seal")
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
@@ -41,7 +41,7 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptError, FormatError, ConfigError: as `CheckpointStore.load`.
     """
-    # Not those that were dropped meanwhile, or left by another run.
+    # Not those that were dropped at the same time, or left by another run.
     nested = [one for one in log.table.nested_ids(run_id) if log.find(one) is not None]
     yield from read(log, run_id, lambda run: _lines(log, run, len(nested)))
     for nested_id in nested:
@@ -49,12 +49,12 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
 
 
 def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str]:
-    with unknown_shown():  # what is not known here is told as it is kept
-        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_told(log, run, chain)]
-        return [_written(_run_told(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
+    with unknown_shown():  # what is not known here is written as it is kept
+        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain)]
+        return [_written(_run_line(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
 
 
-def _run_told(run: RunRecord) -> dict[str, Any]:
+def _run_line(run: RunRecord) -> dict[str, Any]:
     policy = run.policy
     return {
         "type": "run",
@@ -71,23 +71,23 @@ def _run_told(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _chain_told(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
+def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
     for row, parts in zip(chain, log.encoder.parts(run.run_id, chain, run.incarnation), strict=True):
         columns = plain_row(row)
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
-        told = {_NAMES.get(name, name): value for name, value in columns.items() if name not in _NOT_TOLD}
-        yield _written({"type": "checkpoint", "run_id": run.run_id, **told, "changes": plain(parts)})
+        fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in _LEFT_OUT}
+        yield _written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
 
 
-def _written(told: dict[str, Any]) -> str:
-    return json.dumps(told, allow_nan=False, separators=(",", ":"))
+def _written(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, allow_nan=False, separators=(",", ":"))
 
 
 # --------------------------------------------------------------------------- from lines
 
 
 def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
-    """Begin the runs that lines tell, each with all that is nested in it, or not at all; return their ids.
+    """Begin the runs in lines, each with all that is nested in it, or not at all; return their ids.
 
     Raises:
         FormatError: these are no such lines.
@@ -95,7 +95,7 @@ def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
         RunBusyError: another call owns it.
     """
     found: list[str] = []
-    for run_id, runs in groupby(_runs(lines), key=lambda told: given_id(str(told[0].get("run_id")))):
+    for run_id, runs in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
         with unknown_shown(), held(store, run_id):
             try:
                 begin_runs(log, _batches(log, run_id, [*runs]))
@@ -114,16 +114,16 @@ def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FormatError("", f"line {number} is no JSON: {error}") from error
-        kind = told.get("type") if type(told) is dict else None
+        kind = fields.get("type") if type(fields) is dict else None
         if kind == "run":
             if run:
                 yield run
-            run = [told]
-        elif kind == "checkpoint" and run and told.get("run_id") == run[0].get("run_id"):
-            run.append(told)
+            run = [fields]
+        elif kind == "checkpoint" and run and fields.get("run_id") == run[0].get("run_id"):
+            run.append(fields)
         else:
             raise FormatError("", f"line {number} is neither a run nor a checkpoint of the run before: {shorten(line)}")
     if run:
@@ -134,7 +134,7 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
     """Return the batches that begin a run and all that is nested in it."""
     incarnation, outer = new_incarnation(), runs[0][0]
     if outer.get("run_id") != run_id:
-        raise FormatError(run_id, "the lines tell what is nested in it, and not the run itself")
+        raise FormatError(run_id, "the lines hold what is nested in it, and not the run itself")
     counts = [(run, "checkpoints", len(checkpoints)) for run, *checkpoints in runs]
     for run, name, found in [*counts, (outer, "nested", len(runs) - 1)]:
         counted = run.get(name, found)
@@ -145,17 +145,17 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
 
 
 def _batch(
-    log: RunLog, told: dict[str, Any], checkpoints: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
+    log: RunLog, fields: dict[str, Any], checkpoints: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
 ) -> WriteBatch:
     """Return the batch that begins a run."""
-    run_id = str(told.get("run_id"))
-    if told.get("format") != FORMAT:
-        found = shorten(told.get("format"))
+    run_id = str(fields.get("run_id"))
+    if fields.get("format") != FORMAT:
+        found = shorten(fields.get("format"))
         raise FormatError(run_id, f"its lines have format {found}; this version reads {FORMAT}; update it")
     try:
         check_stored_id(run_id)
         rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
-        run = log.sealer.sealed_run(_run(told, rows[-1], incarnation))
+        run = log.sealer.sealed_run(_run(fields, rows[-1], incarnation))
     except FormatError:
         raise
     except CheckpointCorruptError as error:
@@ -167,16 +167,16 @@ def _batch(
     return WriteBatch(run, None, tuple(rows), outer=incarnation if is_nested else None)
 
 
-def _base_of(told: dict[str, Any]) -> object:
-    return told.get("base")
+def _base_of(fields: dict[str, Any]) -> object:
+    return fields.get("base")
 
 
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
     """Return the rows of a snapshot and of what builds on it, and be sure that a State can be made of them."""
     rows: list[CheckpointRecord] = []
     before = b""
-    for told in chain:
-        row = _row(run_id, told, *log.encoder.encoded(from_plain(told["changes"])))
+    for fields in chain:
+        row = _row(run_id, fields, *log.encoder.encoded(from_plain(fields["changes"])))
         row = log.sealer.seal(run_id, row, before, incarnation)
         rows.append(row)
         before = row.seal
@@ -187,17 +187,17 @@ def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation
     return rows
 
 
-def _row(run_id: str, told: dict[str, Any], encoding: str, payload: bytes) -> CheckpointRecord:
-    pause = told["pause"]
+def _row(run_id: str, fields: dict[str, Any], encoding: str, payload: bytes) -> CheckpointRecord:
+    pause = fields["pause"]
     columns = {"format": FORMAT, "encoding": encoding, "payload": payload, "seal": b""}
     columns["pause"] = None if pause is None else _written(pause)
-    found = [columns[name] if name in columns else told[_NAMES.get(name, name)] for name in CheckpointRecord._fields]
+    found = [columns[name] if name in columns else fields[_NAMES.get(name, name)] for name in CheckpointRecord._fields]
     return PLAIN.row(run_id, found)
 
 
-def _run(told: dict[str, Any], newest: CheckpointRecord, incarnation: bytes) -> RunRecord:
-    parent = None if told["parent"] is None else ParentStep(*told["parent"])
-    policy = RetentionPolicy(told["retention"], told["window"], told["ttl"])
-    version, labels = int.from_bytes(os.urandom(6)), tuple(sorted(told["labels"].items()))
-    about = told["graph"], parent, policy, told["created_ns"], labels, newest.pause
-    return RunRecord._make((told["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))
+def _run(fields: dict[str, Any], newest: CheckpointRecord, incarnation: bytes) -> RunRecord:
+    parent = None if fields["parent"] is None else ParentStep(*fields["parent"])
+    policy = RetentionPolicy(fields["retention"], fields["window"], fields["ttl"])
+    version, labels = int.from_bytes(os.urandom(6)), tuple(sorted(fields["labels"].items()))
+    about = fields["graph"], parent, policy, fields["created_ns"], labels, newest.pause
+    return RunRecord._make((fields["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))
