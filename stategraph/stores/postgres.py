@@ -23,7 +23,7 @@ _MOST_NAMED = 63  # bytes of a name that PostgreSQL keeps
 class PostgresStore(RowStore):
     """Keeps runs in a PostgreSQL database. Machines, processes and threads may share it; one owner has each run.
 
-    A save is one transaction and one round trip; threads that save at the same time share a transaction.
+    A save is one transaction and one round trip.
 
     Args:
         dsn: Where the database is, as libpq takes it: an URL or "key=value" pairs; or the name of an environment

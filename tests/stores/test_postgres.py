@@ -30,11 +30,9 @@ from stategraph import (
 )
 from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
-from stategraph.stores._postgres import table
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.saving import next_place
-from stategraph.stores._rows.sql_filters import select_page
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 
@@ -149,30 +147,6 @@ class TestStatements:
 
         assert trips(12) - trips(2) == 10
 
-    def test_saves_that_wait_share_a_round_trip(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """Those that came while another was under way."""
-        store = opened(dsn=proxy.dsn)
-        runs = [f"run-{number}" for number in range(20)]
-        for run_id in runs:
-            store.save(numbered(run_id, 1))
-        batches = [batch_of(store, numbered(run_id, 2)) for run_id in runs]
-        proxy.answers = 0
-
-        assert store._log.table.apply(batches) == [True] * 20
-        assert proxy.answers == 1
-
-    def test_numbers_of_any_size_are_one_statement(self, store: PostgresStore) -> None:
-        """They are all of one type; of statements that differ in it, each would be prepared anew."""
-        for step in (1, 2, 3, 40_000, 70_000, 3_000_000_000):
-            store.save(numbered("a", step))
-            for last in range(step, step + 3):
-                store._log.table.chain("a", last)
-        count = "SELECT count(*) FROM pg_prepared_statements WHERE strpos(statement, $1::text) > 0"
-        with store._log.table._connections.use(time.monotonic() + 5) as connection:  # type: ignore[attr-defined]
-            prepared = [connection.execute(count, (part,)).fetchone() for part in ("SET version", "WITH newest")]
-
-        assert prepared == [(1,), (1,)]
-
     def test_a_save_sees_what_it_has_put(self, store: PostgresStore) -> None:
         """Rows that go with the same statement that would put them are not left over, and others go."""
         store.retain("a", Policy("windowed", window=2))
@@ -258,13 +232,6 @@ class TestValues:
         assert admin.execute(view).fetchall() == [("nul", 1, True, True), ("plain", 1, True, plain)]
         store.close()
 
-    def test_the_view_has_jsonb(self, opened: Callable[..., PostgresStore], schema: str, admin: Any) -> None:
-        """Which psql looks into."""
-        opened(serializer="json").save(State({"city": "Graz"}, run_id="a", step=1))
-        (found,) = admin.execute(f'SELECT json::text FROM "{schema}".checkpoints').fetchone()
-
-        assert "Graz" in found
-
     @pytest.mark.parametrize("wrong_by", [{"node": "a\0b"}, {"time_ns": 2**63}], ids=["NUL", "a number"])
     def test_what_no_column_can_hold(self, store: PostgresStore, wrong_by: dict[str, Any]) -> None:
         """It is refused for what it is, and other runs are not hindered, though they share the transaction."""
@@ -295,29 +262,6 @@ class TestValues:
             WHERE attrelid IN ('{schema}.run'::regclass, '{schema}.lease'::regclass) AND attname IN ('run_id', 'parent')
         """
         assert admin.execute(compared).fetchall() == [("C",)]
-
-    def test_a_list_of_all_runs_comes_in_pages(
-        self, store: PostgresStore, admin: Any, schema: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also for `list` and `prune`, which ask for all: a page is never more than so many."""
-        limits: list[int] = []
-        select = select_page
-
-        def noting(which: Any, limit: int, *rest: Any) -> Any:
-            limits.append(limit)
-            return select(which, limit, *rest)
-
-        monkeypatch.setattr(table, "_PAGE", 10)
-        monkeypatch.setattr(table, "select_page", noting)
-        for number in range(25):
-            store.retain(f"{number:03}", Policy("latest", ttl=0.001))
-            store.save(State(run_id=f"{number:03}", step=1, status=RunStatus.COMPLETED))
-        time.sleep(0.01)
-
-        assert store.list() == [f"{number:03}" for number in range(25)]
-        assert limits == [10, 10, 10]
-        assert len(store.prune().runs) == 25
-        assert max(limits) == 10
 
 
 def part(step: int, node: str, label: str, value: Any) -> Any:

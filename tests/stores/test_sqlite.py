@@ -2,7 +2,6 @@
 
 import sqlite3
 import stat
-import threading
 from contextlib import closing
 
 import pytest
@@ -219,15 +218,6 @@ class TestWhatOthersMade:
         with pytest.raises(CheckpointCorruptError, match=f"{path} is damaged: .*put back a copy"):
             uses[use]()
 
-    @pytest.mark.parametrize("code", ["SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"])
-    def test_what_is_no_damage(self, store, code):
-        """Stays the error that it is: trying again, or making room, may help."""
-        error = sqlite3.OperationalError("what SQLite says")
-        error.sqlite_errorcode = getattr(sqlite3, code)
-
-        assert type(table_of(store).explained(error, "a")) is CheckpointError
-        assert type(table_of(store).explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
-
     def test_text_that_is_none(self, store, path):
         """Is damage as well."""
         saved(store, 1)
@@ -285,24 +275,6 @@ class TestReadOnly:
 
 
 class TestQueries:
-    @pytest.mark.parametrize(
-        ("where", "index"),
-        [
-            ("", "SCAN run"),
-            ("WHERE number < 5", "SEARCH run USING INTEGER PRIMARY KEY"),
-            ("WHERE status = 'failed'", "SEARCH run USING INDEX run_by_status"),
-            ("WHERE graph = 'g' AND number < 5", "SEARCH run USING INDEX run_by_graph"),
-            ("WHERE status = 'failed' AND graph = 'g'", "SEARCH run USING INDEX"),
-        ],
-    )
-    def test_a_page_of_runs_is_read_in_order(self, store, path, monkeypatch, where, index):
-        """Via an index, so that it takes as long with a million runs: nothing is sorted, no other table is read."""
-        plan = " ".join(row[3] for row in sql(path, f"EXPLAIN QUERY PLAN {_page(store, monkeypatch, where)}"))
-
-        assert index in plan
-        assert "TEMP B-TREE" not in plan
-        assert "checkpoint" not in plan
-
     def test_a_run_is_read_by_its_key(self, store, path):
         """However many other checkpoints there are."""
         saved(store, 1)
@@ -320,23 +292,6 @@ def executed(store, do):
     do()
     connection_of(store).set_trace_callback(None)
     return statements
-
-
-def _page(store, monkeypatch, where):
-    """-> the statement that `runs` makes for such a page."""
-    asked: list[str] = []
-
-    def query(run_id, statement, *_):
-        asked.append(statement)
-        return [(10**6,)] if "count(*)" in statement else []  # of few it would be another
-
-    monkeypatch.setattr(table_of(store), "query", query)
-    store.runs(
-        status="failed" if "status" in where else None,
-        graph="g" if "graph" in where else None,
-        after="5" if "number" in where else None,
-    )
-    return asked[-1].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
 
 
 class TestWhatIsWritten:
@@ -376,28 +331,6 @@ class TestWhatIsWritten:
 
 
 class TestOneStoreForMany:
-    def test_two_threads(self, store):
-        """Use one store object side by side, for one run each and to read."""
-        failed = []
-
-        def run(name):
-            try:
-                for step in range(1, 51):
-                    saved(store, step, run_id=name)
-                    assert store.load(name).step == step
-                    store.runs()
-            except Exception as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=run, args=(name,)) for name in ("a", "b")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-
-        assert failed == []
-        assert store.list() == ["a", "b"]
-
     def test_a_store_that_is_closed(self, store):
         """Says so, and how to get another; closing it again is no error."""
         saved(store, 1)

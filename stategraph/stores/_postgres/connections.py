@@ -8,6 +8,7 @@ Here a name is a digest of the statement: equal names mean equal statements.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -18,11 +19,9 @@ from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import errors, generators
-from psycopg.adapt import PyFormat, Transformer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import _WaitTimeout
 from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.types.numeric import Int8Dumper
 
 from stategraph.errors import ConfigError
 from stategraph.stores._rows.sql_statements import Statement
@@ -80,24 +79,24 @@ class Connection(psycopg.Connection[Any]):
 
     # ------------------------------------------------------------------ statements
 
-    def planned(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return the rows that a statement finds, which the server plans for these values."""
-        return self.execute(_numbered(statement), values, binary=True).fetchall()
+    def found(self, statements: Sequence[Statement], *, prepares: bool = True) -> list[list[tuple[Any, ...]]]:
+        """Return the rows that each of several statements finds, in one transaction and one round trip.
 
-    def found(self, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
-        """Return the rows that each of several statements finds, in one transaction and one round trip."""
+        What is not to be prepared, the server plans for these values.
+        """
         before = [] if self.settings is None else [self.settings]
-        several = [(_numbered(text), self._sent(values)) for text, values in (*before, *statements)]
+        several = [(_numbered(text), [*map(_sent, values)]) for text, values in (*before, *statements)]
+        prepares = prepares and self.settings is None
         try:
-            found = self._found(several)
+            found = self._found(several, prepares=prepares)
         except errors.InvalidSqlStatementName:  # nothing is done: this is not the session that it was prepared in
             self._names.clear()
             self._times.clear()
-            found = self._found(several)
+            found = self._found(several, prepares=prepares)
         return found[len(before) :]
 
-    def _found(self, several: Sequence[tuple[str, _Sent]]) -> list[list[tuple[Any, ...]]]:
-        if self.settings is None:
+    def _found(self, several: Sequence[_Sent], *, prepares: bool) -> list[list[tuple[Any, ...]]]:
+        if prepares:
             for text in {text for text, _ in several} - self._names.keys():
                 self._prepare(text)
         if len(several) == 1:
@@ -129,24 +128,24 @@ class Connection(psycopg.Connection[Any]):
                 raise problem
         self._names[text] = name
 
-    def _send(self, text: str, sent: _Sent) -> None:
-        values, formats = sent
-        name = self._names.get(text)
+    def _send(self, text: str, values: Sequence[bytes | None]) -> None:
+        formats, name = [_BINARY] * len(values), self._names.get(text)
         if name is None:
             self.pgconn.send_query_params(text.encode(), values, None, formats, _BINARY)
         else:
             self.pgconn.send_query_prepared(name, values, formats, _BINARY)
 
-    def _sent(self, values: Sequence[Any]) -> _Sent:
-        """Return values as they are sent, and the format of each."""
+
+def _sent(value: str | int | bytes | None) -> bytes | None:
+    """Return an int, a text or bytes as PostgreSQL takes them."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int):
         try:
-            return [None if value is None else _SENT[type(value)](value) for value in values], [_BINARY] * len(values)
-        except KeyError:  # a list, a float, or what is derived from one of these types
-            transformer = Transformer(self)
-            sent = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
-            return sent, transformer.formats or ()
+            return _INT8.pack(value)
         except error as wrong:
             raise OverflowError("there is no place for a number of more than 64 bits") from wrong
+    return value  # bytes, or None
 
 
 @lru_cache
@@ -186,8 +185,7 @@ def _rows(result: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-_Sent: TypeAlias = tuple[Sequence[Any], Sequence[int]]
-_SENT: dict[type, Callable[[Any], bytes]] = {int: _INT8.pack, str: str.encode, bytes: bytes}
+_Sent: TypeAlias = tuple[str, Sequence[bytes | None]]
 _FOUND: dict[int, Callable[[bytes], Any]] = {  # by the numbers of the types bool, int8, int4 and text
     16: b"\1".__eq__,
     20: lambda value: _INT8.unpack(value)[0],
@@ -224,13 +222,11 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     )
     try:
         connection.give_up = max(give_up, time.monotonic() + 1)
-        # Every int has the same type: else a statement would be prepared anew for every size of a number.
-        connection.adapters.register_dumper(int, Int8Dumper)
         settings = _settings(connection, patience)
         statement = "SELECT " + ", ".join([f"set_config(?, ?, {'false' if prepares else 'true'})"] * len(settings))
         values = [text for setting in settings.items() for text in setting]
         if prepares:
-            connection.planned(statement, values)
+            connection.found([(statement, values)])
         else:
             connection.settings = statement, values
     except BaseException:
@@ -256,8 +252,9 @@ def _settings(connection: Connection, patience: float) -> dict[str, str]:
         "statement_timeout": patience,
         "idle_in_transaction_session_timeout": patience,  # a client that is frozen lets go of what it has locked
     }
-    names = ["fsync", "synchronous_commit", *limits]
-    now = dict(connection.planned("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", (names,)))
+    names = json.dumps(["fsync", "synchronous_commit", *limits])
+    select = "SELECT name, setting FROM pg_settings WHERE name IN (SELECT json_array_elements_text(?::json))"
+    now = dict(connection.found([(select, (names,))])[0])
     if now["fsync"] != "on":
         allowed = "a PostgreSQL server that keeps what it acknowledges: this one runs with fsync = off; turn that on"
         raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +42,7 @@ _CLAIM = (
     "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.graph = $1::text "
     # By the index of the status: with an = the planner may read all runs by their numbers, the complete ones first.
     "AND r.status BETWEEN 'active' AND 'active' "
-    "AND r.number NOT IN (SELECT unnest($4::bigint[])) AND strpos(r.run_id, '/#') = 0 "
+    "AND r.number NOT IN (SELECT json_array_elements_text($4::json)::bigint) AND strpos(r.run_id, '/#') = 0 "
     # Its own fence: a claim whose answer was lost is made once more, and comes to the same run.
     "AND (l.fence = $3::bigint OR NOT EXISTS "
     "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at)) "
@@ -55,7 +56,8 @@ _CLAIM = (
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
     "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
     "SELECT pick.number, got.run_id, coalesce(got.cancelled, false), "
-    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE number = ANY($4) AND status = 'active'), ' ') "
+    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE status = 'active' "
+    "AND number IN (SELECT json_array_elements_text($4)::bigint)), ' ') "
     "FROM pick LEFT JOIN got USING (run_id)"
 )
 _WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
@@ -70,7 +72,7 @@ _FREE = (
 _RENEW = (
     "WITH old AS (DELETE FROM {s}.worker WHERE until < clock_timestamp() - interval '1 day') "
     "INSERT INTO {s}.worker (id, host, pid, place, until) "
-    "VALUES ($1::text, $2::text, $3::bigint, $4::text, clock_timestamp() + make_interval(secs => $5::float8)) "
+    "VALUES ($1::text, $2::text, $3::bigint, $4::text, clock_timestamp() + make_interval(secs => $5::text::float8)) "
     "ON CONFLICT (id) DO UPDATE SET until = excluded.until RETURNING 1"
 )
 _END = "DELETE FROM {s}.worker WHERE id = $1::text RETURNING 1"
@@ -138,7 +140,7 @@ class LeasingTable(SqlTable):
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest run that was left unfinished, as `Claims.claim`."""
-        found = self.change("", _CLAIM, (graph, worker.id, fence, list(tried)))
+        found = self.change("", _CLAIM, (graph, worker.id, fence, json.dumps(list(tried))))
         if not found:
             return None
         number, run_id, is_cancelled, left = found[0]
@@ -158,7 +160,7 @@ class LeasingTable(SqlTable):
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Say that a process is there, and will be for so long."""
-        values = worker.id, worker.host, worker.pid, worker.place, float(seconds)
+        values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
         self.change("", _RENEW, values, min(self._patience, max(_SHORTEST, seconds / 3)))
 
     def end_worker(self, worker: Worker) -> None:

@@ -75,7 +75,7 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
 
     def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
         try:  # prepared, a label that few runs have would be looked for as one that many have
-            return self._ask_surely([""], lambda server: server.planned(statement, values))
+            return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
         except CheckpointError as error:
             if isinstance(error.__cause__, ValueError | DataError):  # no text of PostgreSQL has such characters
                 return []

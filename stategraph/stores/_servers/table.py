@@ -82,7 +82,7 @@ class ServerTable(Table, Generic[_Connection]):
                 reason = f"all of its connections are in use, and none was free in time{self.more_connections}"
                 raise kind(run_id, f"the {self.store} failed: {reason}") from None
             except self.failures as error:
-                if not self._may_pass(error) or time.monotonic() + _AGAIN > give_up:
+                if not self._may_pass(error) or time.monotonic() + 2 * _AGAIN > give_up:
                     raise self._explained(error, run_id, kind) from error
             time.sleep(_AGAIN)
 
