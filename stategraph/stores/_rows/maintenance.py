@@ -151,7 +151,7 @@ def _removal(run: RunRecord, hold: Hold) -> Removal:
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:
-    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on at the same time."""
+    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if others write to it."""
     kept = visible(log, run)
     lowest = min((row.base for row in kept), default=0)
     superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))

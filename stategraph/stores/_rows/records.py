@@ -103,8 +103,8 @@ class RunRecord(NamedTuple):
         created_ns: When it began; nanoseconds since 1970, UTC.
         labels: What it was labelled with: pairs, sorted.
         pause: As in the newest row.
-        incarnation: Random bytes, drawn when the run begins: no other run that had this id, here or in another store, has
-            the same; nested runs have those of their outer run.
+        incarnation: Random bytes, drawn when the run begins: no other run of this id has them, here or in another
+            store; nested runs have those of their outer run.
         tip: The seal of the newest row: it shows that this row, and each that it builds on, is there and unchanged.
         seal: A checksum or a signature over all of this but the number, which only says in which order runs began.
     """
