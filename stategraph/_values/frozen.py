@@ -218,12 +218,14 @@ def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
         return value
     if depth >= MAX_DEPTH:
         raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-    return freezer(value, depth + 1, {} if known is None else known)
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)][1]
+    return freezer(value, depth + 1, known)
 
 
 def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
-    if id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenList.__new__(FrozenList)
     list.extend(frozen, value)
     items = iter(frozen)
@@ -264,8 +266,6 @@ def _are_flat_dicts(values: list[Any]) -> bool:
 
 
 def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict:
-    if id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenDict.__new__(FrozenDict)
     dict.update(frozen, value)
     settled, unsettled = SETTLED.issuperset(map(type, frozen)) or are_settled(frozen), 0
@@ -284,8 +284,6 @@ def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict
 
 
 def _freeze_set(value: set[Any], depth: int, known: _Known) -> FrozenSet:
-    if id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
     kind = FrozenSet if are_settled(value) else UnsettledSet
     frozen = kind.__new__(kind)
     set.update(frozen, value)
@@ -297,8 +295,6 @@ def _freeze_set(value: set[Any], depth: int, known: _Known) -> FrozenSet:
 def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known) -> tuple[Any, ...]:
     if SETTLED.issuperset(map(type, value)):
         return value
-    if id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
     items = tuple([freeze(item, depth, known) for item in value])
     frozen = value if all(map(is_, items, value)) else items
     if len(value) > 1:
