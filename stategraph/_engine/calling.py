@@ -11,12 +11,12 @@ import attrs
 from stategraph._engine.context import RunContext
 from stategraph._engine.endings import failure_at
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
-from stategraph._engine.saving import check_saves, flush, newest_of, owning, save, take_up
+from stategraph._engine.saving import amend, check_saves, flush, newest_of, owning, save, take_up
 from stategraph._engine.start import admit, begin, check_not_of_another, id_of
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Load, Save, Task
+from stategraph._protocol.commands import Amend, Load, Task
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
@@ -188,7 +188,7 @@ def _submit(run: RunContext, state: State) -> Task[State]:
     is_new = state.step == 0 and state.graph is None
     state = yield from admit(run, state)
     if is_new and state is not run.found:  # else that is done
-        return (yield from _saved(run, state))
+        return (yield from save(run, state))
     yield from flush(run, state)
     return state
 
@@ -215,20 +215,13 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from _saved(run, evolve(told(saved, by=run.by), status=RunStatus.CANCELLED))
+        yield from save(run, evolve(told(saved, by=run.by), status=RunStatus.CANCELLED))
 
 
 def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled, which its last owner was told and did not do."""
     by = yield (Load, run.services.store._cancelled_by, saved.run_id)
-    return (yield from _saved(run, evolve(told(saved, by=by), status=RunStatus.CANCELLED)))
-
-
-def _saved(run: RunContext, state: State) -> Task[State]:
-    """Save a State durably, and return it."""
-    yield from save(run, (Save, run.services.save, state), state)
-    yield from flush(run, state)
-    return state
+    return (yield from save(run, evolve(told(saved, by=by), status=RunStatus.CANCELLED)))
 
 
 # --------------------------------------------------------------------------- recover
@@ -278,9 +271,8 @@ def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
 
 
 def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
-    counted = told(evolve(saved, progress=evolved(saved.progress, recoveries=recoveries)), Kind.UPDATE)
-    yield from save(run, (Amend, run.services.amend, counted), counted)
-    return counted
+    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries))
+    return amend(run, told(counted, Kind.UPDATE))
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
@@ -295,7 +287,7 @@ def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
         reason = f"or another one after {saved.checkpoint_node!r} ({', '.join(names[1:])}) {reason}"
     failure = failure_at(run, names[0], reason)
     failure.state = evolve(failure.state, progress=evolved(saved.progress, recoveries=0))
-    yield from _saved(run, failure.state)
+    yield from save(run, failure.state)
     raise failure
 
 

@@ -10,7 +10,7 @@ from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
 from stategraph._engine.events import announce_entry, announce_error, announce_failure
 from stategraph._engine.saving import flush, newest_of, save, save_with_next, take_up
 from stategraph._graph.compiled import CompiledNode
-from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task
+from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import begin_with_users
 from stategraph._values.frozen import lay_over
@@ -106,7 +106,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
         try:
             if run.state is not state:
                 save_with_next(run, run.state)
-            yield from _save(run, state)
+            yield from save(run, state)
         except StepConflictError:  # a node changed an object in its State before it failed: what is saved stays
             ended = yield from _end_newest(run, state, at_least=state.step)
             if ended is None:
@@ -127,7 +127,7 @@ def _save_what_can_be(run: RunContext, last: State) -> Task[None]:
     run.recent.clear()
     while tried:
         try:
-            yield from _save(run, _ended(tried.pop(), last))
+            yield from save(run, _ended(tried.pop(), last))
         except NotSerializableError:
             continue
         return
@@ -139,18 +139,11 @@ def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State |
     kept = yield from newest_of(run, last.run_id)
     if kept is None or not at_least <= kept.step <= last.step:
         return None
-    ended = _ended(kept, last)
-    yield from _save(run, ended)
-    return ended
+    return (yield from save(run, _ended(kept, last)))
 
 
 def _ended(state: State, last: State) -> State:
     return evolve(told(state), status=last.status, error=last.error)
-
-
-def _save(run: RunContext, state: State) -> Task[None]:
-    yield from save(run, (Save, run.services.save, state), state)
-    yield from flush(run, state)
 
 
 # --------------------------------------------------------------------------- nodes that fail

@@ -159,10 +159,10 @@ def _complete(run: RunContext) -> Task[None]:
     state = run.state
     if run.plan.saves and run.plan.preserve:
         save_with_next(run, step)
-        yield from save(run, (Save, run.services.save, state), state)
+        yield from save(run, state)
         if run.has_joined_parts:
             yield from drop_joined_parts(run)
-        yield from flush(run, state)
+            yield from flush(run, state)
     elif run.plan.saves and run.plan.forgets:
         yield (Delete, run.services.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)

@@ -12,11 +12,11 @@ import attrs
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.endings import failure_at, handled_data, rescue
 from stategraph._engine.events import emit
-from stategraph._engine.saving import flush, heed_cancel, save, save_with_next
+from stategraph._engine.saving import heed_cancel, save, save_with_next
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import awaited, awake, is_overdue
-from stategraph._protocol.commands import Save, StoreFailed, Task
+from stategraph._protocol.commands import StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -118,8 +118,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # of a nested graph, it may have been asked before
     run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
-    yield from save(run, (Save, run.services.save, state), state)
-    yield from flush(run, state)
+    yield from save(run, state)
     if run.plan.write_behind or run.services.is_cancelled:
         yield from heed_cancel(run)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)

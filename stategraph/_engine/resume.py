@@ -9,13 +9,13 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.events import emit
 from stategraph._engine.loop import run_from
 from stategraph._engine.pauses import check_answers, take_answer, take_answer_of_fork, to_be_answered
-from stategraph._engine.saving import check_saves, owning, save
+from stategraph._engine.saving import amend, check_saves, owning, save
 from stategraph._engine.start import stamped, with_all_keys, with_origins
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._progress.answers import awaited
-from stategraph._protocol.commands import Amend, Load, Save, Task
+from stategraph._protocol.commands import Load, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -167,8 +167,7 @@ def revive(
         if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:
             run.saved = run.state  # as it is: nothing is to be told of it
     else:
-        command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
-        yield from save(run, command, run.state)
+        yield from (amend if amends else save)(run, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)
     return run.plan.stages.get(saved.checkpoint_node)
 

@@ -11,7 +11,7 @@ from stategraph._engine.context import LOOK_AGAIN, RunContext
 from stategraph._engine.events import emit
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.holds import Hold, let_go
-from stategraph._protocol.commands import Amend, Command, Flush, Load, Own, Parts, Sleep, Stopped, Task
+from stategraph._protocol.commands import Amend, Command, Flush, Load, Own, Parts, Save, Sleep, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph.errors import CheckpointingDisabledError, CheckpointNotFoundError, RunBusyError
@@ -103,8 +103,20 @@ def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
     return saved
 
 
-def save(run: RunContext, command: Command, state: State) -> Task[None]:
-    """Save a State outside of the hot loop, and report it."""
+def save(run: RunContext, state: State) -> Task[State]:
+    """Save a State outside of the hot loop, durably, and report it; return it."""
+    yield from _write(run, (Save, run.services.save, state), state)
+    yield from flush(run, state)
+    return state
+
+
+def amend(run: RunContext, state: State) -> Task[State]:
+    """Save a State in place of the newest one, durably, and report it; return it."""
+    yield from _write(run, (Amend, run.services.amend, state), state)
+    return state
+
+
+def _write(run: RunContext, command: Command, state: State) -> Task[None]:
     if run.outer_step is not None:  # first: a run that begins anew must never find what was nested in a lost one
         yield from run.outer_step.keep_incoming(at_last=True)
     began = clock.monotonic_ns()

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.saving import newest_of, owning, save
+from stategraph._engine.saving import amend, newest_of, owning
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Parts, Task
+from stategraph._protocol.commands import Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
@@ -60,8 +60,7 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
         return (yield from _as_submitted(run, state, started))
     if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
         yield (Parts, run.services.drop_parts, (started.run_id, started.step + 1, True))
-    yield from save(run, (Amend, run.services.amend, started), started)
-    return started
+    return (yield from amend(run, started))
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:

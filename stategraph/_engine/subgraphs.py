@@ -11,7 +11,7 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.endings import move_notes
 from stategraph._engine.loop import run_from
 from stategraph._engine.resume import renamed, revive
-from stategraph._engine.saving import save
+from stategraph._engine.saving import amend
 from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
@@ -209,7 +209,7 @@ class NestedRun:
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
             if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not say so again
                 saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
-                yield from save(run, (Amend, run.services.amend, saved), saved)
+                yield from amend(run, saved)
             return saved
         is_same = saved is loaded and pause is None and not self.renames
         # A pause whose deadline has passed unanswered begins anew, unless another part has its answer now.
