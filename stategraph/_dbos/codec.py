@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import attrs
@@ -42,14 +43,15 @@ class Codec(Serializer):
 
 
 def _error_parts(error: BaseException) -> list[Any]:
-    """Return the type, the text and the fields of an error."""
-    fields: Any = None
+    """Return the type, the text and, if they can be kept, the fields of an error."""
+    text = describe_exception(error).removeprefix(f"{type(error).__name__}: ")
+    parts: list[Any] = [type(error).__name__, text.encode("utf-8", "backslashreplace").decode(), None]
     if isinstance(error, errors.StateGraphError) and attrs.has(type(error)):
         fields = [_plain(getattr(error, field.name)) for field in attrs.fields(cast(Any, type(error))) if field.init]
-        if not _can_be_kept(fields):
-            fields = None
-    text = describe_exception(error).removeprefix(f"{type(error).__name__}: ")
-    return [type(error).__name__, text.encode("utf-8", "backslashreplace").decode(), fields]
+        with suppress(errors.NotSerializableError):  # else the text says what is known
+            msgpack.encode(fields)
+            parts[-1] = fields
+    return parts
 
 
 def _plain(value: Any) -> list[Any]:
@@ -64,14 +66,6 @@ def _whole(kind: str, value: Any, *step: int) -> Any:
     if kind == "State":
         return State(run_id=value, step=step[0])
     return _RECORDS[kind](**value) if kind else value
-
-
-def _can_be_kept(value: Any) -> bool:
-    try:
-        msgpack.encode([value])
-    except errors.NotSerializableError:
-        return False
-    return True
 
 
 def _error_of(name: str, text: str, fields: list[Any] | None) -> Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -110,14 +110,9 @@ def turns_of(run_id: str, **which: Any) -> list[Ordered]:
     return sorted((turn for turn in found if turn.run_id == run_id), key=lambda turn: -turn.number)
 
 
-def turns_of_all(run_ids: Sequence[str], **which: Any) -> dict[str, Ordered]:
-    """Return the newest of the turns of each of these runs that are such."""
-    newest: dict[str, Ordered] = {}
-    if run_ids:
-        for turn in find_turns(workflow_id_prefix=[f"{run_id}#" for run_id in run_ids], **which):
-            if turn.run_id not in newest or newest[turn.run_id].number < turn.number:
-                newest[turn.run_id] = turn
-    return newest
+def newest_by_run(turns: Iterable[Ordered]) -> dict[str, Ordered]:
+    """Return the newest of these turns of each run."""
+    return {turn.run_id: turn for turn in sorted(turns, key=lambda turn: turn.number)}
 
 
 def order_of(id: str) -> Order | None:
@@ -153,7 +148,7 @@ def enqueue(order: Order, queue: str, priority: int | None, delay: float | None)
 
 
 def withdraw(id: str) -> None:
-    """Have a turn performed by nobody that waits for a worker."""
+    """Take back a turn that waits for a worker."""
     outside_workflow(DBOS.cancel_workflow, id)
 
 
@@ -225,19 +220,19 @@ class Schedules:
 
     def apply(self) -> None:
         """Have DBOS keep those that are known."""
-        entries = [self._entry(name, schedule) for name, schedule in self._known.items()]
+        entries: list[ScheduleInput] = [
+            {
+                "schedule_name": name,
+                "workflow_fn": self._tick,
+                "schedule": schedule.cron,
+                "context": name,
+                "queue_name": schedule.queue,
+                "cron_timezone": schedule.timezone,
+            }
+            for name, schedule in self._known.items()
+        ]
         if entries:
             DBOS.apply_schedules(entries)
-
-    def _entry(self, name: str, schedule: Schedule) -> ScheduleInput:
-        return {
-            "schedule_name": name,
-            "workflow_fn": self._tick,
-            "schedule": schedule.cron,
-            "context": name,
-            "queue_name": schedule.queue,
-            "cron_timezone": schedule.timezone,
-        }
 
     def _begin(self, at: datetime, name: str) -> None:
         """Order the run that is due. A tick that is performed again finds that it has ordered it: DBOS noted that."""

@@ -16,10 +16,10 @@ from stategraph._dbos.orders import (
     WAY_OUT,
     Ordered,
     find_turns,
+    newest_by_run,
     order_of,
     turn_id,
     turns_of,
-    turns_of_all,
 )
 from stategraph._engine.calling import turn_of
 from stategraph._engine.pauses import to_be_answered
@@ -205,12 +205,11 @@ def list_runs(
 
 def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Ordered]:
     """Return the turns that are not done, and those that have ended with an error and have no later one, by run."""
-    found: dict[str, Ordered] = {}
-    asked = [known for known, said in _WAITING.items() if said == status] or [*OPEN, "ERROR"]
-    for turn in find_turns(status=asked, load_output=True, limit=limit):
-        if turn.graph in graphs and (turn.run_id not in found or found[turn.run_id].number < turn.number):
-            found[turn.run_id] = turn
-    newest = turns_of_all([run_id for run_id, turn in found.items() if not turn.is_open])
+    statuses = [known for known, name in _WAITING.items() if name == status] or [*OPEN, "ERROR"]
+    listed = find_turns(status=statuses, load_output=True, limit=limit)
+    found = newest_by_run(turn for turn in listed if turn.graph in graphs)
+    ended = [f"{run_id}#" for run_id, turn in found.items() if not turn.is_open]
+    newest = newest_by_run(find_turns(workflow_id_prefix=ended)) if ended else {}
     return {run_id: turn for run_id, turn in found.items() if turn.is_open or newest[run_id].id == turn.id}
 
 

@@ -94,7 +94,7 @@ class Worker:
             self._give_back(id)
             raise GivenUp from None
         except RunLostError:
-            if self._owns(id):  # somebody who is no worker has taken the run
+            if id in self._own_turns():  # somebody who is no worker has taken the run
                 raise
             raise GivenUp from None
         finally:
@@ -121,9 +121,6 @@ class Worker:
         if goes:
             self._done[id] = order
         return {"status": state.status.value, "step": state.step, "state": state_to_bytes(state) if goes else None}
-
-    def _owns(self, id: str) -> bool:
-        return id in self._own_turns()
 
     def _own_turns(self) -> set[str]:
         return {turn.id for turn in find_turns(status="PENDING", executor_id=self.name)}
@@ -197,30 +194,6 @@ _SOON = 0.1  # seconds after which runs are looked at that are to be deleted
 _BEATS = 3  # in the time after which a worker is dead
 
 
-@attrs.frozen
-class Beat:
-    """The last beat of a worker.
-
-    Attributes:
-        worker: Its name.
-        at_ms: When, as the database tells it.
-        host: The machine.
-        pid: The process.
-    """
-
-    worker: str
-    at_ms: int
-    host: str
-    pid: int
-
-    @classmethod
-    def of(cls, found: WorkflowStatus) -> Beat:
-        """Return what the workflow says that is a worker."""
-        about: Mapping[str, Any] = found.attributes or {}
-        worker = found.workflow_id.removeprefix(f"{WORKER}:")
-        return cls(worker, found.updated_at or 0, about.get("host", ""), about.get("pid", 0))
-
-
 class Keeper:
     """Watches over the workers of one DBOS, in a thread of its own.
 
@@ -282,7 +255,7 @@ class Keeper:
         if now is None:  # it was taken for dead, for long: frozen perhaps, or cut off
             self._join()
             return
-        living = {beat.worker for beat in beats.values() if not self._is_over(beat, now)}
+        living = {worker for worker, beat in beats.items() if not self._is_over(beat, now)}
         if not self._judges or min(living) != self.name:  # one of them is enough
             return
         self._give_back(beats, living, now)
@@ -302,30 +275,32 @@ class Keeper:
         """Whether it can tell who is dead: nobody can while the database is away."""
         return self._judges_from <= monotonic() <= self._beaten + self.lapse
 
-    def _give_back(self, beats: Mapping[str, Beat], living: set[str], now: Beat) -> None:
+    def _give_back(self, beats: Mapping[str, WorkflowStatus], living: set[str], now: WorkflowStatus) -> None:
         """Give back the turns of workers that are dead, and those of nobody, which a worker leaves that has ended."""
         for found in outside_workflow(DBOS.list_workflows, status="PENDING", name=[TURN, TICK], **self._asked):
             owner = found.executor_id or ""
-            is_old = (found.updated_at or 0) < now.at_ms - self.lapse * 1000
-            if owner not in living and (owner in beats or is_old):
+            if owner not in living and (owner in beats or self._is_over(found, now)):
                 self._recover(found.workflow_id, [owner])
         for beat in beats.values():
-            if beat.at_ms < now.at_ms - max(_KEPT, 10 * self.lapse) * 1000:
-                outside_workflow(DBOS.delete_workflow, f"{WORKER}:{beat.worker}")
+            if self._is_over(beat, now, max(_KEPT, 10 * self.lapse)):
+                outside_workflow(DBOS.delete_workflow, beat.workflow_id)
 
     def is_dead(self, owner: Owner) -> bool:
         """Return whether the owner of a run is a worker whose beats have ended."""
         beats = self._beats()
         now = beats.get(self.name)
-        found = [beat for beat in beats.values() if (beat.host, beat.pid) == (owner.host, owner.pid)]
+        about = {"host": owner.host, "pid": owner.pid}
+        found = [beat for beat in beats.values() if beat.attributes == about]
         return self._judges and now is not None and bool(found) and all(self._is_over(beat, now) for beat in found)
 
-    def _is_over(self, beat: Beat, now: Beat) -> bool:
-        return beat.at_ms < now.at_ms - self.lapse * 1000
+    def _is_over(self, beat: WorkflowStatus, now: WorkflowStatus, lapse: float | None = None) -> bool:
+        """Return whether a workflow was written so many seconds before the last beat of this worker."""
+        return (beat.updated_at or 0) < (now.updated_at or 0) - (lapse or self.lapse) * 1000
 
-    def _beats(self) -> dict[str, Beat]:
+    def _beats(self) -> dict[str, WorkflowStatus]:
+        """Return the last beats of all workers, by their names. A beat is the row that DBOS has of a worker."""
         found = outside_workflow(DBOS.list_workflows, name=WORKER, **self._asked)
-        return {beat.worker: beat for beat in map(Beat.of, found)}
+        return {beat.workflow_id.removeprefix(f"{WORKER}:"): beat for beat in found}
 
     def _join(self) -> None:
         """Make this worker known to the others."""
