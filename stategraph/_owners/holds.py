@@ -1,7 +1,7 @@
-"""Who owns which run of a store, within this process.
+"""The owners of runs in this process.
 
-One call at a time works on a run. It owns the run, and all that is nested in it, from before it first asks the store
-until it has returned. What it writes carries its hold, and a store refuses what carries one that is lost.
+One call at a time works on a run. It owns the run, and all nested runs, from before it first asks the store until it
+returns. Each of its writes carries its hold, and a store refuses a write whose hold is lost.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ Fence: TypeAlias = tuple[int, bool]
 
 @attrs.define(eq=False)
 class Hold:
-    """What a call has of a run that it owns.
+    """The ownership of a run by a call.
 
     Args:
         run_id: The run, the outermost one.
-        is_brief: Whether it is for a single write: whoever comes meanwhile waits for its end.
-        is_by_hand: Whether that is a write to the store, and none of a run.
+        is_brief: Whether it is for a single write, which other callers wait for.
+        is_by_hand: Whether that is a direct write to the store, outside of a run.
 
     Attributes:
-        store: The store that has given it out.
-        since_ns: When; nanoseconds since 1970, UTC.
+        store: The store of the run.
+        since_ns: When it began; nanoseconds since 1970, UTC.
         fence: The fence of the run, where the store has one.
-        byte: What is locked for it in a file, where processes share the store; 0 before anything is.
+        byte: The byte that is locked for it in a file; 0 if there is none.
         is_settled: Whether its fence is that of the run, as far as this process knows.
-        is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
-        is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
+        is_lost: Whether another call has taken the run, or the owner has released it.
+        is_cancelled: Whether the run was cancelled, and not continued since.
         is_abandoned: Whether a finaliser releases it, which does no I/O.
         owners: What releases it.
-        call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
+        call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
         tell: Tells an observer of the run that it may be lost soon, if there is one.
-        lock: Is acquired while a store that cannot look at the hold itself is written to.
+        lock: Serializes writes to a store that does not compare holds itself.
     """
 
     run_id: str
@@ -83,18 +83,14 @@ class Hold:
 
     @property
     def owner(self) -> Owner:
-        """Who has it: a thread of this process."""
+        """The owner as other callers see it."""
         call = self.call and self.call()
         node = call.under_way() if call else ()
         return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns), None, *node)
 
 
 class _Acting(threading.local):
-    """On whose behalf this thread writes to a store.
-
-    Attributes:
-        hold: That of the owner; None if it is nobody who owns the run.
-    """
+    """The hold on whose behalf this thread writes to a store; None outside of a run."""
 
     hold: Hold | None = None
 
@@ -103,16 +99,16 @@ acting = _Acting()
 
 
 class Owners:
-    """The runs of one store that are owned in this process: all there is of it where no other process can own one."""
+    """The owners of the runs of one store in this process. Stores of one process need no more."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
         self._cancelled: dict[str, str | None] = {}
-        self._lock = threading.RLock()  # an abandoned stream may release its run while it is acquired
+        self._lock = threading.RLock()  # reentrant: a finaliser may release a run while it is acquired
         _all.add(self)
 
     def own_nothing(self) -> None:
-        """Leave all to the parent, in a forked child."""
+        """Own nothing in a forked child: the runs are the parent's."""
         self._lock = threading.RLock()
         for hold in self._by_run.values():
             hold.is_lost = True
@@ -121,15 +117,15 @@ class Owners:
     # ------------------------------------------------------------------ owning
 
     def get(self, run_id: str) -> Hold | None:
-        """Return the hold on a run, if somebody here owns it."""
+        """Return the hold on a run, if a call of this process owns it."""
         return self._by_run.get(run_id)
 
     def own(self, hold: Hold, table: Any, *, take_over: bool) -> None:
         """Make this the hold on its run, here and for other processes.
 
         Raises:
-            RunBusyError: somebody else owns it, and it is not to be taken over.
-            CheckpointError: it cannot be told who does.
+            RunBusyError: another call owns it, and it is not to be taken over.
+            CheckpointError: the owner cannot be found out.
         """
         self.drop_lost(hold.run_id, table)
         loser = self.take(hold, take_over=take_over)
@@ -141,27 +137,27 @@ class Owners:
             raise
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Any, *, take_over: bool) -> None:
-        """Get what proves to other processes that the owner of a hold is there."""
+        """Acquire the proof, for other processes, that the owner is alive: a lock or a lease."""
 
     def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
         """Make this the hold on its run in this process; return the one that has lost it.
 
         Raises:
-            RunBusyError: somebody else owns it, and it is not to be taken over.
-            RunLostError: the owner has let go already.
+            RunBusyError: another call owns it, and it is not to be taken over.
+            RunLostError: the owner has released the run already.
         """
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
                 raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            hold.owners = self  # first: to let go now waits for the lock, or was seen by the next line
+            hold.owners = self  # first: a release from now on waits for the lock, or the next line sees it
             hold.check()
             if other is not None:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
             hold.is_cancelled = hold.run_id in self._cancelled
         if other is not None and other.lock is not None:
-            with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
+            with other.lock:  # a write of the former owner ends, or is refused, before the new one goes on
                 pass
         return other
 
@@ -179,7 +175,7 @@ class Owners:
             self.release(other)
 
     def settle(self, hold: Hold) -> bool:
-        """Own a run for good that was only owned for a write; return whether there was anything to do."""
+        """Acquire the lease that a direct write has gone without; return whether there was anything to do."""
         return False
 
     def owner(self, run_id: str, table: Any) -> Owner | None:
@@ -188,11 +184,11 @@ class Owners:
         return None if hold is None else hold.owner
 
     def owned_ids(self, table: Any) -> Collection[str] | None:
-        """Return the ids of all runs that somebody owns; None where each run has to be looked at."""
+        """Return the ids of all runs that have an owner; None where each run has to be looked at."""
         return None
 
     def orphans(self, graph: str) -> Iterator[Hold] | None:
-        """Own one run of a graph after the other that was left unfinished; None where each has to be tried."""
+        """Own unfinished runs of a graph, one after the other; None where each has to be tried."""
         return None
 
     def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
@@ -200,12 +196,12 @@ class Owners:
         return None
 
     def leave(self) -> None:
-        """Let go of all that this process has: the store is closed."""
+        """Release all runs of this process: the store is closed."""
 
     # ------------------------------------------------------------------ cancelling, where the store does not keep that
 
     def cancel(self, run_id: str, by: str | None) -> None:
-        """Tell the owner of a run, or the next one, that it is cancelled, and by whom if that is said."""
+        """Cancel a run for its owner or, without one, for the next; `by` says who cancels it."""
         with self._lock:
             self._cancelled.setdefault(run_id, by)
             if (hold := self._by_run.get(run_id)) is not None:
@@ -214,11 +210,11 @@ class Owners:
                 del self._cancelled[next(iter(self._cancelled))]
 
     def cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run, if that was said."""
+        """Return who has cancelled a run, if that is known."""
         return self._cancelled.get(run_id)
 
     def take_up(self, hold: Hold) -> None:
-        """Forget that a run was cancelled, for its owner goes on with it."""
+        """Forget that a run was cancelled: its owner continues it."""
         with self._lock:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
@@ -247,16 +243,16 @@ if hasattr(os, "register_at_fork"):  # not where there are no forks
 
 
 class Owning(Protocol):
-    """A store, as whoever owns runs of it sees it."""
+    """A store whose runs can be owned."""
 
     def _own(self, hold: Hold, /, *, take_over: bool) -> None: ...
 
 
 def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
-    """Become the owner of a run, which the last takes away from whoever has it. A write by hand is waited for.
+    """Become the owner of a run, after a direct write that is under way, or at once with `take_over`.
 
     Raises:
-        RunBusyError: somebody else owns it, and it is not to be taken over.
+        RunBusyError: another call owns it, and it is not to be taken over.
     """
     began = time.monotonic()
     while True:
@@ -271,13 +267,13 @@ def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
 
 
 class _BrieflyBusyError(RunBusyError):
-    """Somebody writes to the run by hand, or may do so; `longest` says for how many seconds that may last."""
+    """A direct write to the run is, or may be, under way. It takes up to `longest` seconds."""
 
     longest = LONGEST_WRITE
 
 
 def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
-    """Return the error for a run that somebody owns, for so many seconds at most; 0 if nobody knows."""
+    """Return the error for a run that has an owner, for `longest` seconds at most; 0 if that is not known."""
     if not longest:
         return RunBusyError(run_id, owner)
     error = _BrieflyBusyError(run_id, owner)
@@ -286,7 +282,7 @@ def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
 
 
 def let_go(hold: Hold) -> None:
-    """Let go of a run, for good: who still tries to own it on behalf of this hold, or to write, is refused."""
+    """Release a run for good: later attempts to own it, or to write, with this hold are refused."""
     hold.is_lost = True
     if hold.owners is not None:
         hold.owners.release(hold)
@@ -295,7 +291,7 @@ def let_go(hold: Hold) -> None:
 
 @contextmanager
 def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
-    """Own a run for a single write by hand, unless this thread writes on behalf of its owner already."""
+    """Own a run for a direct write, unless this thread writes on behalf of its owner already."""
     if is_acting(store, run_id):
         yield cast(Hold, acting.hold)
         return
@@ -310,7 +306,7 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
 
 @contextmanager
 def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
-    """Own those of these runs that nobody owns, for a single write by hand; return what there is of them, by run."""
+    """Own the runs that have no owner, for a direct write; return their holds by run id."""
     holds: dict[str, Hold] = {}
     with ExitStack() as stack:
         for run_id in run_ids:
@@ -341,7 +337,7 @@ def on_behalf_of(hold: Hold | None) -> Iterator[None]:
 
 
 def lost(run_id: str) -> RunLostError:
-    """Return the error for an owner who is none any more."""
+    """Return the error for an owner that has lost its run."""
     reason = (
         "it was taken over, rolled back, deleted or begun anew by others while this call was at work on it, and "
         "nothing more of this call is saved; load the run to see how it stands"
@@ -355,8 +351,8 @@ _WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save
 
 
 def guard_writes(store: type, contract: type) -> None:
-    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract: what
-    writes to a run is for its owner only."""
+    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract: they
+    are for the owner of the run only."""
     for name in _WRITES:
         method = getattr(store, name)
         if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):

@@ -27,11 +27,11 @@ from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
 
 LEASE = 30.0
-"""Seconds after which a process that does not say that it is there has lost its runs."""
+"""Seconds after which a process that does not renew its lease has lost its runs."""
 
-_LONGEST_END = 1.0  # seconds that a renewal may take which is under way when all is let go of
+_LONGEST_END = 1.0  # seconds to wait for a renewal that is under way at the end
 _PARTS = 3  # of the lease: how often it is renewed
-_SURE = 0.9  # of the lease: how long nobody else takes what it holds, whichever clock is faster
+_SURE = 0.9  # of the lease: how long no other process takes a run, whichever clock is faster
 _AGAIN = 0.1  # of a part: after how long a renewal that has failed is tried again
 LAST_TRY = 1.0
 """Seconds for what is asked when nothing is sure any more."""
@@ -56,13 +56,13 @@ class Worker:
 
 @attrs.frozen
 class Lease:
-    """What is known of who has a run.
+    """The lease of a run.
 
     Attributes:
         fence: The number of the lease.
-        worker: Who has it.
+        worker: The process of the owner.
         since: Since when.
-        until: When it runs out unless it is renewed; None if whoever has it has ended.
+        until: When it runs out unless it is renewed; None if the owner has ended.
         is_running: Whether it has not run out, by the clock of the server.
     """
 
@@ -74,12 +74,12 @@ class Lease:
 
     @property
     def owner(self) -> Owner:
-        """Who has it, as others are told."""
+        """The owner as other callers see it."""
         return Owner(self.worker.host, self.worker.pid, self.since, self.until)
 
     @property
     def is_held(self) -> bool:
-        """Whether whoever has it is there, as far as anybody can tell."""
+        """Whether the owner is alive, as far as is known."""
         return self.is_running and not _has_ended(self.worker)
 
 
@@ -87,7 +87,7 @@ class Leases(Protocol):
     """The leases that a server keeps."""
 
     def fence(self, run_id: str) -> Fence:
-        """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
+        """Return the fence of a run, 0 if it has no owner, and whether the run is cancelled."""
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run that is free, or whose fence is `instead`; return whether it is cancelled.
@@ -96,19 +96,19 @@ class Leases(Protocol):
         """
 
     def lease(self, run_id: str) -> Lease | None:
-        """Return who has a run."""
+        """Return the lease of a run."""
 
     def leases(self) -> Iterable[tuple[str, int, Worker]]:
         """Return the leases that have not run out: of each, the run, its fence, and the process that has it."""
 
     def free(self, run_id: str, fence: int) -> None:
-        """Let go of a run, if this is still its fence."""
+        """Release a run, if this is still its fence."""
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Say that a process is there, and will be for so long."""
+        """Note that a process is alive, and for how many seconds."""
 
     def end_worker(self, worker: Worker) -> None:
-        """Say that a process has ended: all that it has is free."""
+        """Note that a process has ended: its runs are free."""
 
 
 @attrs.frozen
@@ -132,7 +132,7 @@ class Claims(Protocol):
     """Leases runs that were left unfinished."""
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
-        """Lease the oldest active run of a graph that no process owns which is there, but for those with these numbers.
+        """Lease the oldest active run of a graph that no live process owns, except those with these numbers.
 
         Runs that others claim at the same time are not waited for. None if there is no such run.
         """
@@ -166,7 +166,7 @@ class LeaseOwners(Owners):
 
     def own_nothing(self) -> None:
         for hold in self._by_run.values():
-            hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
+            hold.fence = 0  # a forked child is another process, and releases nothing of its parent's
         super().own_nothing()
         self._begin()
 
@@ -177,14 +177,14 @@ class LeaseOwners(Owners):
             super().own(hold, table, take_over=take_over)
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Leases, *, take_over: bool) -> None:
-        if take_over or not hold.is_by_hand:  # a write by hand finds out itself whether somebody has leased the run
+        if take_over or not hold.is_by_hand:  # a direct write finds out itself whether the run is leased
             self._lease(hold, take_over=take_over)
 
     def settle(self, hold: Hold) -> bool:
-        """Lease the run of a write by hand that found it leased; return whether there was anything to do.
+        """Lease the run of a direct write that found it leased; return whether there was anything to do.
 
         Raises:
-            RunBusyError: somebody owns it.
+            RunBusyError: another process owns it.
         """
         if not hold.is_by_hand or hold.fence or hold.is_lost:
             return False
@@ -195,11 +195,11 @@ class LeaseOwners(Owners):
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
         worker, instead = self.present(), 0
-        hold.fence = new_fence()  # first: whatever comes, it is let go of by this number
+        hold.fence = new_fence()  # first: it is released by this number, whatever happens
         while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
             other = self._leases.lease(hold.run_id)
             hold.check()  # or it would take the run from who has taken it from this one
-            # A lease of this process is of somebody here who has lost the run, and may be about to come.
+            # A lease of this process belongs to a call that has lost the run, and may be about to arrive.
             if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
                 hold.fence = 0
                 raise busy(hold.run_id, other.owner, 0.0)
@@ -209,13 +209,13 @@ class LeaseOwners(Owners):
 
     def release(self, hold: Hold) -> None:
         super().release(hold)
-        if hold.fence:  # also of one who was taken over here: it may have come to no more than that
+        if hold.fence:  # also after a takeover in this process
             self._free(hold)
 
     def _free(self, hold: Hold) -> None:
-        """Let go of a lease; where that cannot be done now, it is tried until it can."""
+        """Release a lease; if that fails, it is tried again until it succeeds."""
         self._to_free[hold.fence] = hold.run_id
-        is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems not to be there
+        is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems to be down
         if is_late or hold.is_abandoned:
             self._wake.set()
         else:
@@ -241,7 +241,7 @@ class LeaseOwners(Owners):
         return by_hand.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
     def leave(self) -> None:
-        """Let go of all that this process has: it ends, or the store is closed."""
+        """Release all runs of this process: it ends, or the store is closed."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -257,9 +257,9 @@ class LeaseOwners(Owners):
         return None if self._claims is None else self._claimed(self._claims, graph)
 
     def _claimed(self, claims: Claims, graph: str) -> Iterator[Hold]:
-        """Own one run after the other that was left unfinished; each is let go of before the next at the latest.
+        """Own unfinished runs one after the other; each is released before the next.
 
-        Each is the oldest there is by then, those of processes that have died since included. No run is tried twice.
+        Each is the oldest by then, runs of processes that have died since included. No run is tried twice.
         """
         tried: list[int] = []
         while True:
@@ -284,7 +284,7 @@ class LeaseOwners(Owners):
                 let_go(hold)
 
     def _end_killed(self, claims: Claims) -> None:
-        """Say that processes of this machine have ended that were killed."""
+        """Note which processes of this machine were killed."""
         for worker in claims.workers_at(_machine()) if _machine() else ():
             if _has_ended(worker):
                 self._leases.end_worker(worker)
@@ -292,20 +292,20 @@ class LeaseOwners(Owners):
     # ------------------------------------------------------------------ renewing
 
     def patience(self, run_id: str) -> float:
-        """Return how many seconds an answer is waited for that concerns a run: while nobody else can have it."""
+        """Return how many seconds to wait for an answer about a run: while no other process can have taken it."""
         hold = self._by_run.get(given_id(run_id))
         is_leased = hold is not None and hold.fence
         return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")
 
     def is_sure(self) -> bool:
-        """Return whether nobody else can have taken any of these runs since that was last made sure."""
+        """Return whether no other process can have taken a run of this one."""
         return time.monotonic() < self._sure_until or not self._leased()
 
     def _leased(self) -> list[Hold]:
         return [hold for hold in list(self._by_run.values()) if hold.fence]
 
     def make_sure(self) -> None:
-        """Say that this process is there, and find out what it has lost.
+        """Renew the lease, and find out which runs were lost.
 
         Raises:
             CheckpointError: the server cannot be asked.
@@ -315,7 +315,7 @@ class LeaseOwners(Owners):
                 self._renew()
 
     def in_doubt(self, error: CheckpointError) -> CheckpointError:
-        """Return an error for a run that others may have, as the server could not be asked in time."""
+        """Return the error for a run that other processes may have taken while the server did not answer."""
         reason = (
             f"{error.reason}; this process was not heard of for its lease of {self._seconds:g} s, so others may go on "
             f"with the run, and this call stops: once the server answers, resume goes on if nobody else has"
@@ -323,7 +323,7 @@ class LeaseOwners(Owners):
         return type(error)(error.run_id, reason)
 
     def present(self) -> Worker:
-        """Return this process, which has said that it is there, and goes on to say so."""
+        """Return this process, with a lease that a thread renews."""
         with self._renewing:
             self._worker = self._worker or _this_worker()
             if self._renewed < time.monotonic() - self._seconds / _PARTS:
@@ -341,7 +341,7 @@ class LeaseOwners(Owners):
                 if worker is not None:
                     self._leases.renew_worker(worker, self._seconds)
                     self._renewed = now
-                    if not self.is_sure():  # for a while this process was not there, as far as others know
+                    if not self.is_sure():  # for a while, the lease had run out
                         for hold in self._leased():
                             self.drop_lost(hold.run_id, self._leases)
                     self._sure_until = now + _SURE * self._seconds
@@ -349,7 +349,7 @@ class LeaseOwners(Owners):
                 self._is_renewing = False
 
     def go_on(self) -> float:
-        """Say once more that this process is there; return after how many seconds to do so again, 0 for never."""
+        """Renew the lease; return after how many seconds to do so again, 0 for never."""
         if self._worker is None:
             return 0.0
         part = self._seconds / _PARTS
@@ -358,17 +358,17 @@ class LeaseOwners(Owners):
                 self._renew()
             self._free_all()
         except CheckpointError as error:
-            if self._worker is not None:  # the store was not closed meanwhile
+            if self._worker is not None:  # the store is still open
                 self._tell(error)
             return part * _AGAIN
-        with self._renewing:  # who owns a run from now on begins another thread
+        with self._renewing:  # the next owner of a run starts another thread
             if self._by_run or self._renewed > time.monotonic() - self._seconds:
                 return part
             self._thread = None
             return 0.0
 
     def _tell(self, error: CheckpointError) -> None:
-        """Log, and tell observers, that this process could not say that it is there."""
+        """Log, and send to observers, that the lease could not be renewed."""
         leased = self._leased()
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
         message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
@@ -379,7 +379,7 @@ class LeaseOwners(Owners):
 
 
 def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
-    """Renew what a process has until there is nothing to renew; in a thread."""
+    """Renew the lease in a thread, until there is nothing to renew."""
     while seconds:
         wake.wait(seconds)
         wake.clear()
@@ -424,7 +424,7 @@ def _begun(pid: int) -> str | None:
 
 
 def _has_ended(worker: Worker) -> bool:
-    """Return whether a process has ended for sure: it was on this machine, and is there no more."""
+    """Return whether a process was on this machine and has ended for sure."""
     machine, _, begun = worker.place.rpartition("/")
     if not machine or machine != _machine():
         return False

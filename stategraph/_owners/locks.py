@@ -1,6 +1,6 @@
-"""Who owns which run of a store that the processes of one machine share: locks on single bytes of a file beside it.
+"""The owners of runs of a store that the processes of one machine share: locks on single bytes of a file beside it.
 
-The operating system lets go of them when a process ends, however it ends: no clock, no heartbeat, nothing to clean up.
+The operating system releases them when a process ends, however it ends: no clock, no heartbeat, nothing to clean up.
 On Linux they are those of an open file (F_OFD_SETLK). Elsewhere they are those of the process (POSIX), which fall as
 soon as any part of the process closes the file. Where there are neither, as on Windows, nothing is locked.
 
@@ -41,7 +41,7 @@ _MOST_BYTES = 1 << 56
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
-"""Whether one can look who has locked what, and close the file, without letting go of what this process has locked."""
+"""Whether a process can look at the locks, and close the file, without releasing its own."""
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
 _JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # behind them, which node is under way; likewise
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
@@ -56,7 +56,7 @@ class LockFile:
 
     Args:
         path: The file. It is made, for its owner only, if it is not there.
-        read_only: Only see who has locked something, where `CAN_SEE`. Then it is not made.
+        read_only: Only look at the locks, where `CAN_SEE`. Then the file is not made.
 
     Raises:
         OSError: it cannot be used, or other users can write to it.
@@ -95,19 +95,19 @@ class LockFile:
         note = _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107])
         try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
             os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
-        except OSError:  # there is no room: then it is not known who it was
+        except OSError:  # there is no room: then the owner is not known
             pass
         return True
 
     def unlock(self, byte: int) -> None:
-        """Let go of a byte. Until its next owner has noted that, it seems to be locked for a moment only."""
+        """Unlock a byte. Until its next owner has noted itself, it seems to be locked for a moment only."""
         try:  # noqa: SIM105
             os.pwrite(self._fd, b"\1", byte % _NOTES * _NOTE.size + _IS_BRIEF)
         except OSError:  # there is no room
             pass
         try:  # noqa: SIM105
             self._set(fcntl.LOCK_UN, byte)
-        except OSError:  # then it falls with the process
+        except OSError:  # then it ends with the process
             pass
 
     def _set(self, operation: int, byte: int) -> None:
@@ -121,7 +121,7 @@ class LockFile:
     # ------------------------------------------------------------------ looking
 
     def owner(self, byte: int) -> Owner | None:
-        """Return who has locked a byte, and the node that is under way; None if it is no other process."""
+        """Return the process that has locked a byte, and the node under way; None if it is no other process."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
         if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK:
             return None
@@ -135,8 +135,7 @@ class LockFile:
         return attrs.evolve(owner, node=found[2].rstrip(b"\0").decode(errors="replace"), node_since=since)
 
     def noted(self, byte: int) -> tuple[Owner, float]:
-        """Return who has locked a byte last, as far as that is known, and for how many seconds at most; 0 if that is
-        not known."""
+        """Return the process that last locked a byte, and for how many seconds at most; 0 if that is not known."""
         found = self._read(_NOTE, 0, byte)
         if found is None:  # it is not noted yet, or that of another byte stands in its place
             return Owner(host_name(), None), _UNTIL_NOTED
@@ -208,11 +207,11 @@ class Fences(Protocol):
 
 
 class LockOwners(Owners):
-    """The runs that are owned in this process, with locks that keep other processes out.
+    """The owners of runs in this process, with locks against other processes.
 
     Args:
         path: The file with the locks. It is made when the first run is owned.
-        read_only: Only see who owns which run. Then nothing is owned here, and the file is never made.
+        read_only: Only look who owns which run. Then nothing is owned here, and the file is never made.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -222,15 +221,15 @@ class LockOwners(Owners):
 
     @classmethod
     def at(cls, path: Path) -> LockOwners:
-        """Return what all stores of this process share that have this file beside them."""
+        """Return the owners that all stores of this process with this file share."""
         return _by_path.get(path) or _by_path.setdefault(path, cls(path))
 
     def own_nothing(self) -> None:
         super().own_nothing()
-        self._locks = None  # a forked child would keep what its parent has locked
+        self._locks = None  # a forked child would keep the locks of its parent
 
     def _opened(self) -> LockFile:
-        """Return the file with the locks. One that was removed keeps nobody off: another takes its place."""
+        """Return the file with the locks. One that was removed is replaced: no other process sees its locks."""
         with self._lock:
             if self._locks is None or not self._locks.is_there:
                 self._locks = LockFile(self._path)
@@ -239,7 +238,7 @@ class LockOwners(Owners):
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
-        if not self._read_only:  # the store refuses what the hold is for
+        if not self._read_only:  # the store refuses to write
             super().own(hold, table, take_over=take_over)
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Fences, *, take_over: bool) -> None:
@@ -272,9 +271,9 @@ class LockOwners(Owners):
             fence = hold.fence
 
     def _lock_byte(self, hold: Hold, fence: int) -> bool:
-        """Lock the byte of a run that was taken over so often; return False if another process has it."""
+        """Lock the byte of a run for a fence; return False if another process has it."""
         byte, locks = _byte(hold.run_id, fence), self._opened()
-        with self._lock:  # to let go of the run meanwhile is done, or finds the byte
+        with self._lock:  # a release comes before, or finds the byte
             hold.check()
             hold.byte = byte if locks.lock(byte, is_brief=hold.is_brief) else 0
         return hold.byte != 0
@@ -286,7 +285,7 @@ class LockOwners(Owners):
             hold.byte = 0
 
     def release(self, hold: Hold) -> None:
-        with self._lock:  # until both are done, or another thread would find one of them undone
+        with self._lock:  # both at once for other threads
             self._unlock(hold)
             super().release(hold)
 
@@ -309,7 +308,7 @@ class LockOwners(Owners):
             return None
         locks = self._seen()
         locked = set() if locks is None else locks.locked()
-        # One of this process may have lost its run, and not know it yet.
+        # A call of this process may have lost its run, and not know it yet.
         found = {run_id for run_id in list(self._by_run) if self.owner(run_id, table)}
         for run_id, fence in table.all_fences() if locked else ():
             if (byte := _byte(run_id, fence)) in locked:
@@ -320,7 +319,7 @@ class LockOwners(Owners):
         return found
 
     def _seen(self) -> LockFile | None:
-        """Return the file to look at; None where that would change it, or it is not there."""
+        """Return the file to look at; None if it is missing, or looking would change it."""
         if not self._read_only:
             return self._opened()
         with suppress(OSError):
@@ -329,7 +328,7 @@ class LockOwners(Owners):
 
 
 def _byte(run_id: str, fence: int) -> int:
-    """Return the number of the byte of a run that was taken over so often: no two have the same by chance, nor 0."""
+    """Return the byte of a run for a fence. It is not 0, and no two are equal by chance."""
     return int.from_bytes(blake2b(f"{run_id}\n{fence}".encode(), digest_size=7).digest()) or 1
 
 

@@ -82,7 +82,7 @@ def check_log(file: Path) -> None:
 
 
 class OpenFiles:
-    """The files that a connection has open. If they are moved or replaced, nobody finds what is written to them.
+    """The files that a connection has open. If they are moved or replaced, what is written to them is lost.
 
     Args:
         file: The database.
@@ -280,8 +280,8 @@ def is_damage(error: Exception) -> bool:
 class ReadFile:
     """A connection that reads a database.
 
-    A database that nobody has open is read as a file that never changes, as SQLite would make an index of its log
-    otherwise, and leave it there. Where it does change, it is opened anew.
+    A database that no process has open is read as a file that never changes: SQLite would leave an index of its log
+    there otherwise. If it does change, it is opened again.
 
     Args:
         file: The database.
@@ -340,7 +340,7 @@ class ReadFile:
         return self.connection
 
     def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
-        """Return the answer to a question, which is asked again if the file changed meanwhile."""
+        """Return the answer to a question; ask again if the file has changed since."""
         while True:
             try:
                 found = question(self.current())
@@ -353,6 +353,6 @@ class ReadFile:
 
 
 def _is_at_rest(file: Path) -> bool:
-    """Return whether nobody has a database open, and nothing of it stands in a log."""
+    """Return whether no process has a database open, and its log is empty."""
     log, index, _ = side_files(file)
     return not log.exists() or (not index.exists() and not log.stat().st_size)

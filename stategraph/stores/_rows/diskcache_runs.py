@@ -30,7 +30,7 @@ _ENTRIES = (
 )
 _PUT_RUN = f"INSERT INTO run ({', '.join(RUN_FIELDS)}, run_id, number) VALUES ({', '.join('?' * 21)})"
 _PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_FIELDS)}) VALUES ({', '.join('?' * 18)})"
-_DAMAGED = "damaged"  # in columns that cannot be read: whoever reads them gets an error, as before
+_DAMAGED = "damaged"  # in columns that cannot be read: to read them is an error, as before
 
 
 def copy_runs(old: Path, database: sqlite3.Connection) -> None:
