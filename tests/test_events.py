@@ -252,6 +252,17 @@ class TestBrokenObservers:
         assert observer.events == []
         assert len(caplog.records) == 1
 
+    def test_an_observer_without_weak_references(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """It is reported like any other."""
+
+        class Slotted:
+            __slots__ = ()
+            on_event = BrokenObserver.on_event
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=Slotted()))
+
+        assert len(caplog.records) == 1
+
     def test_an_interrupt_in_an_observer_passes(self, memory_scene: Scene) -> None:
         """It is not an error of the observer; what was completed is saved."""
 

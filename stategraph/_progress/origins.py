@@ -108,10 +108,9 @@ def origins_after(
     """
     # A key that is new and not saved is not there either when what was made before it is made again.
     new = {key for key in written.put if key not in had and key not in persist}
-    touched = (written.put | written.gone) - new
-    after = {
-        key: old.without(touched) for key, old in origins.items() if key not in written.put and key not in written.gone
-    }
+    changed = written.put | written.gone
+    touched = changed - new
+    after = {key: old.without(touched) for key, old in origins.items() if key not in changed}
     own = origin.without(touched)  # it may have read what it wrote
     after.update(dict.fromkeys(sorted(written.put - persist), own))
     return origins if after == origins else after
