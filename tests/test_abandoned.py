@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,20 @@ def begun(graph: StateGraph, states: int = 2) -> tuple[Any, State]:
     """Return a stream, and the last of the States that were taken from it."""
     stream = graph.stream(State(run_id=RUN))
     return stream, [next(stream) for _ in range(states)][-1]
+
+
+_IN_THE_MIDDLE_OF_ITEMS = """
+from stategraph import MapNode, State, StateGraph
+
+graph = StateGraph("g")
+graph.add_node("map", MapNode(lambda item: item, over="items", into="made", max_workers=4))
+graph.set_entry_point("map")
+graph.set_exit_point("map")
+stream = graph.stream(State({"items": [*range(20)]}))
+next(stream)
+del stream
+print("abandoned")
+"""
 
 
 class TestAbandoned:
@@ -119,6 +135,13 @@ class TestAbandoned:
                 gc.collect()
 
         assert self.resumed(graph) == [*"abcde"]
+
+    def test_while_items_are_at_work(self) -> None:
+        """Their threads end, so that the process can."""
+        command = [sys.executable, "-c", _IN_THE_MIDDLE_OF_ITEMS]
+        done = subprocess.run(command, timeout=60, check=True, capture_output=True)
+
+        assert done.stdout == b"abandoned\n"
 
     def test_one_that_has_not_begun_or_has_ended(self, some_store: CheckpointStore) -> None:
         """Nothing is said of it."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -81,11 +83,16 @@ class InThreads(_Gathering):
 
     def stop(self, _: object = None) -> list[Any]:
         """Stop all tasks and wait for their end; return what they have reported."""
+        self._end()
+        self._threads.shutdown()
+        return self._taken()
+
+    def _end(self) -> None:
         self.halt()
         for _ in range(self._workers):
             self._begun.put(None)
-        self._threads.shutdown()
-        return self._taken()
+
+    __del__ = _end  # of an abandoned run: threads that wait would keep the process from ending
 
     def _begin(self) -> None:
         """Hand tasks to the threads, as many as there is room for."""
@@ -95,7 +102,9 @@ class InThreads(_Gathering):
             if self._workers < self._most:
                 self._workers += 1
                 try:
-                    self._threads.submit(self._work, contextvars.copy_context())
+                    new_driver = partial(self._new_driver, self._signal, self._limits, self._reports.put)
+                    about = self._begun, self._reports, new_driver, contextvars.copy_context()
+                    self._threads.submit(_work, weakref.ref(self), *about)
                 except RuntimeError:  # the system has no more threads: those that there are do all tasks
                     if self._workers == 1:
                         raise
@@ -113,17 +122,32 @@ class InThreads(_Gathering):
             self._room += ended
         return [report for report in found if report is not _OVER]
 
-    def _work(self, context: contextvars.Context) -> None:
-        """Do one task after the other, in a thread."""
-        driver = self._new_driver(self._signal, self._limits, self._reports.put)
-        while (task := self._begun.get()) is not None:
-            try:
-                if not self._is_halted:
-                    context.copy().run(driver.drive, task)
-            except BaseException as error:
-                self._fail(error)
-            self._reports.put(_OVER)
-        driver.close()
+
+def _work(
+    whole: weakref.ref[InThreads],
+    begun: SimpleQueue[Task[Any] | None],
+    reports: SimpleQueue[Any],
+    new_driver: Callable[[], Any],
+    context: contextvars.Context,
+) -> None:
+    """Do one task after the other, in a thread, for as long as somebody waits for them."""
+    driver = new_driver()
+    while (task := begun.get()) is not None:
+        try:
+            if not _is_halted(whole()):
+                context.copy().run(driver.drive, task)
+        except BaseException as error:
+            gathering = whole()
+            if gathering is not None:
+                gathering._fail(error)
+            del gathering
+        del task
+        reports.put(_OVER)
+    driver.close()
+
+
+def _is_halted(gathering: _Gathering | None) -> bool:
+    return gathering is None or gathering._is_halted
 
 
 class OnLoop(_Gathering):
