@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -169,44 +169,33 @@ class _CallsTogether:
 
 
 def _outcomes(calls: Sequence[_Asked]) -> list[Outcome]:
-    """Make the calls of several runs, saves last; return the outcome of each."""
-    if len(calls) == 1:
-        run, function, argument = calls[0]
-        return [run(outcome_of, function, argument)]
-    _save_queued([io.queue for call in calls if (io := _io_of(RunIO.flush, call)) is not None])
-    outcomes: list[Outcome] = [(None, None)] * len(calls)
-    saves: list[tuple[int, RunIO]] = []
-    for place, (run, function, argument) in enumerate(calls):
-        io = _io_of(RunIO.save, calls[place])
-        if io is None or io.queue is not None:
-            outcomes[place] = run(outcome_of, function, argument)
-        else:
-            saves.append((place, io))
-    if saves:
-        for place, outcome in zip([place for place, _ in saves], _saved(calls, saves), strict=True):
-            outcomes[place] = outcome
-    return outcomes
+    """Make the calls of several runs, saves in one go; return the outcome of each."""
+    flushed: list[Any] = [io.queue for call in calls if (io := _io_of(RunIO.flush, call)) and io.queue is not None]
+    if len(flushed) > 1:
+        flushed[0].save_with(flushed)  # each flush raises what went wrong
+    sessions = {place: _io_of(RunIO.save, call) for place, call in enumerate(calls)}
+    saves = {place: io for place, io in sessions.items() if io is not None and io.queue is None}
+    saved = _saved(calls, saves) if len(saves) > 1 else {}
+    return [
+        saved[place] if place in saved else run(outcome_of, function, argument)
+        for place, (run, function, argument) in enumerate(calls)
+    ]
 
 
 def _io_of(method: Callable[..., Any], call: _Asked) -> RunIO | None:
-    """Return the services of a run that makes a call of this method of them."""
+    """Return the session of a run, if a call is one of this method of it."""
     function: Any = call[1]
     return function.__self__ if getattr(function, "__func__", None) is method else None
 
 
-def _save_queued(queues: Sequence[Any]) -> None:
-    """Save what is queued of several runs. Their flush raises what went wrong."""
-    queued = [queue for queue in queues if queue is not None]
-    if len(queued) > 1:
-        queued[0].save_with(queued)
-
-
-def _saved(calls: Sequence[_Asked], saves: Sequence[tuple[int, RunIO]]) -> list[Outcome]:
-    """Save the States of several runs in one go; return the outcome of each call of `RunIO.save`."""
-    store: Any = saves[0][1].store
-    prepared = [(io, *calls[place], calls[place][0](outcome_of, io.to_save, calls[place][2])) for place, io in saves]
-    errors = iter(store._save_runs([(io.hold, states) for io, *_, (states, failure) in prepared if failure is None]))
-    return [
-        run(outcome_of, io.saved, (state, next(errors) if failure is None else failure))
-        for io, run, _, state, (_, failure) in prepared
-    ]
+def _saved(calls: Sequence[_Asked], saves: Mapping[int, RunIO]) -> dict[int, Outcome]:
+    """Save the States of several runs in one go; return the outcome of each call of `RunIO.save`, by its place."""
+    prepared = {place: calls[place][0](outcome_of, io.to_save, calls[place][2]) for place, io in saves.items()}
+    ready = {place: states for place, (states, failure) in prepared.items() if failure is None}
+    store: Any = next(iter(saves.values())).store
+    errors = dict(zip(ready, store._save_runs([(saves[place].hold, ready[place]) for place in ready]), strict=True))
+    ended: dict[int, Outcome] = {}
+    for place, (_, failure) in prepared.items():
+        run, _, state = calls[place]
+        ended[place] = run(outcome_of, saves[place].saved, (state, errors[place] if failure is None else failure))
+    return ended

@@ -13,7 +13,7 @@ from stategraph._protocol.commands import Cache, Task
 from stategraph._util.callables import version_of
 from stategraph._values.events import EventType
 from stategraph._values.progress import CachedResult, Changes
-from stategraph.nodes.changes import changes_from
+from stategraph.nodes.function import changes_from
 from stategraph.policies import CachePolicy
 from stategraph.state import State
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
-from stategraph._values.frozen import lay_over
+from stategraph._values.frozen import changed_items, lay_over, plain_key
 from stategraph.nodes.base import Node
 from stategraph.state import State, data_of
 
@@ -116,6 +116,20 @@ def data_from(result: object, state: State) -> dict[str, Any]:
     raise TypeError(
         f"it returned {shorten(result)} ({type(result).__name__}); a node returns a State or a mapping of updates{hint}"
     )
+
+
+def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str]]:
+    """Return what a node that was given `state` has changed, by keys, and the keys that it has removed.
+
+    Raises:
+        TypeError, ValueError, NotSerializableError: a node may not return this.
+    """
+    before, after = data_of(state), data_from(result, state)
+    if isinstance(result, State):
+        changed = changed_items(before, after)
+    else:
+        changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
+    return changed, [key for key in before if key not in after]
 
 
 def _way_out_of(given: object) -> str:
