@@ -73,7 +73,10 @@ class OwnLoop:
     def _end_task(self) -> None:
         """End the task that an interrupt has cut off: what it awaits is cancelled, and may clean up."""
         task, self._task = self._task, None
-        if task is None or task.done() or self._answer is not None:
+        if task is None or self._answer is not None:
+            return
+        if task.done():
+            task.cancelled() or task.exception()  # raised here: asyncio need not report it as lost
             return
         task.cancel()
         with suppress(asyncio.CancelledError, Exception):
