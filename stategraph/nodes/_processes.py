@@ -73,6 +73,7 @@ class Processes:
             _check_importable(function)
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
+        self._is_closed = False
 
     def call(self, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
         """Return what a function returns in a process, or raise what it raises.
@@ -92,6 +93,8 @@ class Processes:
         except IndexError:
             process = _Process()
             self._all.add(process)
+            if self._is_closed:
+                process.process.kill()
         try:
             reply = process.call(packed, seconds)
         except BaseException:
@@ -107,9 +110,13 @@ class Processes:
             process.process.kill()
 
     def close(self, _: object = None) -> None:
-        """End all processes. One that is still at work is killed: its part was left."""
+        """End all processes. One at work is killed, and the thread that waits for it closes its connection."""
+        self._is_closed = True
         for process in [*self._all]:
-            process.end(is_idle=process in self._idle)
+            if process in self._idle:
+                process.end(is_idle=True)
+            else:
+                process.process.kill()
 
 
 class _Process:
