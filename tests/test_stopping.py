@@ -632,6 +632,38 @@ def test_an_interrupt_from_the_keyboard(tmp_path: Path, driver_name: str, kind: 
     store.close()
 
 
+INTERRUPTED_TWICE = """
+    import time
+    from stategraph import MapNode, State, StateGraph
+
+    def item(number):
+        if number == 0:
+            print("here", flush=True)
+        time.sleep(25)
+
+    graph = StateGraph("g")
+    graph.add_node("map", MapNode(item, over="items", into="made", max_workers=2))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    graph.execute(State({"items": [0, 1]}))
+"""
+
+
+def test_a_second_interrupt_from_the_keyboard() -> None:
+    """The first SIGINT waits for the threads of items, which cannot be stopped. The second one ends the process."""
+    process = start(INTERRUPTED_TWICE, measured=False)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+
+    assert "KeyboardInterrupt" in errors
+
+
 def start(program: str, *arguments: Any, measured: bool = True) -> subprocess.Popen[str]:
     """-> a new Python process that runs a program; its coverage is not measured if that would be in the way."""
     root = Path(stategraph.__file__).parents[1]

@@ -7,7 +7,6 @@ import contextvars
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -64,10 +63,10 @@ class InThreads(_Gathering):
     def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
         super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()))
         self._new_driver = new_driver
-        self._threads = ThreadPoolExecutor(most, "stategraph part")
+        self._threads: list[threading.Thread] = []
         self._begun: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._reports: SimpleQueue[Any] = SimpleQueue()
-        self._workers, self._at_work, self._room = 0, 0, 2 * most
+        self._at_work, self._room = 0, 2 * most
 
     def reports(self, _: object = None) -> list[Any]:
         """Wait for reports; return those that have come."""
@@ -84,31 +83,39 @@ class InThreads(_Gathering):
     def stop(self, _: object = None) -> list[Any]:
         """Stop all tasks and wait for their end; return what they have reported."""
         self._end()
-        self._threads.shutdown()
+        for thread in self._threads:
+            if thread.ident is not None:  # an interrupt may have kept it from starting
+                thread.join()
         return self._taken()
 
     def _end(self) -> None:
         self.halt()
-        for _ in range(self._workers):
+        for _ in self._threads:
             self._begun.put(None)
 
-    __del__ = _end  # of an abandoned run: threads that wait would keep the process from ending
+    __del__ = _end  # of an abandoned run: its threads would wait for ever
 
     def _begin(self) -> None:
         """Hand tasks to the threads, as many as there is room for."""
         for task in islice(self._tasks, self._room):
             self._begun.put(task)
             self._at_work += 1
-            if self._workers < self._most:
-                self._workers += 1
-                try:
-                    new_driver = partial(self._new_driver, self._signal, self._limits, self._reports.put)
-                    about = self._begun, self._reports, new_driver, contextvars.copy_context()
-                    self._threads.submit(_work, weakref.ref(self), *about)
-                except RuntimeError:  # the system has no more threads: those that there are do all tasks
-                    if self._workers == 1:
-                        raise
+            if len(self._threads) < self._most:
+                self._begin_thread()
         self._room = 0
+
+    def _begin_thread(self) -> None:
+        """Begin one more thread: a daemon, as the process may end while nobody waits for its parts."""
+        new_driver = partial(self._new_driver, self._signal, self._limits, self._reports.put)
+        about = weakref.ref(self), self._begun, self._reports, new_driver, contextvars.copy_context()
+        thread = threading.Thread(target=_work, args=about, name="stategraph part", daemon=True)
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads: those that there are do all tasks
+            self._threads.pop()
+            if not self._threads:
+                raise
 
     def _taken(self, *first: Any) -> list[Any]:
         """Return the reports that have come; each task that is over makes room for another one."""
