@@ -6,7 +6,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
@@ -139,10 +139,11 @@ class RunLog:
 
     def _is_of_its_run(self, nested: RunRecord) -> bool:
         outer_id = given_id(nested.run_id)
+        known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
         outer = self.find(outer_id)
         if outer is not None:
             return nested.incarnation == outer.incarnation
-        return self._incarnations.get(outer_id) == (nested.incarnation, False)
+        return known == (nested.incarnation, False)
 
     def is_stale(self, run: RunRecord) -> bool:
         """Return whether others have written to the run since its record was read."""
@@ -170,17 +171,17 @@ class RunLog:
             StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
         outer_id = given_id(run_id)
+        known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
         outer = self.find(outer_id) if is_nested_id(run_id) else None
         if outer is not None:
             self.check_known(run_id, outer.incarnation)
             return outer.incarnation
-        known, has_begun = self._incarnations.get(outer_id, (b"", False))
-        if has_begun and is_nested_id(run_id):
-            raise _deleted(outer_id)
-        if has_begun or not known:
+        if known is not None and known[1]:
+            if is_nested_id(run_id):
+                raise _deleted(outer_id)
             self._incarnations.pop(outer_id, None)
-            known, _ = self._incarnations.setdefault(outer_id, (new_incarnation(), False))
-        return known
+        # In one step: threads that begin nested runs at the same time get the same incarnation.
+        return self._incarnations.setdefault(outer_id, (new_incarnation(), False))[0]
 
     def check_known(self, run_id: str, incarnation: bytes) -> None:
         """Raise StepConflictError if a run is another than the one that was saved or loaded here, or is nested in
@@ -359,8 +360,9 @@ def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: 
 
     Each line is one step for other threads. Of a dict, the oldest is looked for behind all that were removed.
     """
-    kept.pop(run_id, None)
-    kept[run_id] = value
+    kept[run_id] = value  # never absent in between: another thread would draw an incarnation of its own
+    with suppress(KeyError):
+        kept.move_to_end(run_id)
     if len(kept) > (most or _MOST_REMEMBERED):
         kept.popitem(last=False)
 
