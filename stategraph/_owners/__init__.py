@@ -1,1 +1,1 @@
-"""Who owns which run."""
+"""Ownership of runs."""

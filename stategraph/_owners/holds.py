@@ -1,7 +1,7 @@
 """The owners of runs in this process.
 
-One call at a time works on a run. It owns the run, and all nested runs, from before it first asks the store until it
-returns. Each of its writes carries its hold, and a store refuses a write whose hold is lost.
+One call at a time works on a run. It owns the run, with all nested runs, from before its first request to the store
+until it returns. Each of its writes carries its hold, and a store refuses a write whose hold is lost.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import RunBusyError, RunLostError
 
-_MOST_CANCELLED = 100_000  # runs that were cancelled and not taken up since, of which many may be gone
-_LOOK_AGAIN = 0.0005  # seconds after which a write by hand is looked at again
+_MOST_CANCELLED = 100_000  # cancelled runs to remember until they continue; many of them may be deleted
+_LOOK_AGAIN = 0.0005  # seconds between checks for the end of a direct write
 LONGEST_WRITE = 5.0
-"""Seconds that a write by hand may take."""
+"""Seconds that a direct write may take."""
 
 Fence: TypeAlias = tuple[int, bool]
-"""What changes whenever a run is taken from its owner, and whether the run was cancelled and not taken up since."""
+"""A number that changes with every takeover, and whether the run was cancelled and not continued since."""
 
 
 @attrs.define(eq=False)
@@ -37,8 +37,8 @@ class Hold:
     """The ownership of a run by a call.
 
     Args:
-        run_id: The run, the outermost one.
-        is_brief: Whether it is for a single write, which other callers wait for.
+        run_id: The outermost run.
+        is_brief: Whether it is for a single write, so that other callers wait for it.
         is_by_hand: Whether that is a direct write to the store, outside of a run.
 
     Attributes:
@@ -46,13 +46,13 @@ class Hold:
         since_ns: When it began; nanoseconds since 1970, UTC.
         fence: The fence of the run, where the store has one.
         byte: The byte that is locked for it in a file; 0 if there is none.
-        is_settled: Whether its fence is that of the run, as far as this process knows.
-        is_lost: Whether another call has taken the run, or the owner has released it.
+        is_settled: Whether its fence is the fence of the run, as far as this process knows.
+        is_lost: Whether another call took the run over, or the owner released it.
         is_cancelled: Whether the run was cancelled, and not continued since.
-        is_abandoned: Whether a finaliser releases it, which does no I/O.
-        owners: What releases it.
+        is_abandoned: Whether a finaliser releases it, which must not do I/O.
+        owners: The owners that it is released from.
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
-        tell: Tells an observer of the run that it may be lost soon, if there is one.
+        tell: Warns an observer of the run that it may soon be lost; None without an observer.
         lock: Serializes writes to a store that does not compare holds itself.
     """
 
@@ -77,7 +77,7 @@ class Hold:
         return clock.now_ns()
 
     def check(self) -> None:
-        """Raise RunLostError if the run was taken away."""
+        """Raise RunLostError if the run was taken over or released."""
         if self.is_lost:
             raise lost(self.run_id)
 
@@ -99,16 +99,16 @@ acting = _Acting()
 
 
 class Owners:
-    """The owners of the runs of one store in this process. Stores of one process need no more."""
+    """The owners of the runs of one store in this process. A store that only one process uses needs no more."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
         self._cancelled: dict[str, str | None] = {}
-        self._lock = threading.RLock()  # reentrant: a finaliser may release a run while it is acquired
+        self._lock = threading.RLock()  # reentrant: a finaliser may release a run in the middle of an acquisition
         _all.add(self)
 
     def own_nothing(self) -> None:
-        """Own nothing in a forked child: the runs are the parent's."""
+        """Drop all holds in a forked child: the runs belong to the parent."""
         self._lock = threading.RLock()
         for hold in self._by_run.values():
             hold.is_lost = True
@@ -121,11 +121,11 @@ class Owners:
         return self._by_run.get(run_id)
 
     def own(self, hold: Hold, table: Any, *, take_over: bool) -> None:
-        """Make this the hold on its run, here and for other processes.
+        """Acquire a run for this hold, in this process and against other processes.
 
         Raises:
-            RunBusyError: another call owns it, and it is not to be taken over.
-            CheckpointError: the owner cannot be found out.
+            RunBusyError: another call owns it, and `take_over` is false.
+            CheckpointError: the owner cannot be determined.
         """
         self.drop_lost(hold.run_id, table)
         loser = self.take(hold, take_over=take_over)
@@ -137,32 +137,32 @@ class Owners:
             raise
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Any, *, take_over: bool) -> None:
-        """Acquire the proof, for other processes, that the owner is alive: a lock or a lease."""
+        """Acquire the lock or lease that proves to other processes that the owner is alive."""
 
     def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
-        """Make this the hold on its run in this process; return the one that has lost it.
+        """Acquire a run for this hold in this process; return the hold that lost it, if any.
 
         Raises:
-            RunBusyError: another call owns it, and it is not to be taken over.
+            RunBusyError: another call owns it, and `take_over` is false.
             RunLostError: the owner has released the run already.
         """
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
                 raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            hold.owners = self  # first: a release from now on waits for the lock, or the next line sees it
+            hold.owners = self  # first: a release from now on waits for the lock, or the check below sees it
             hold.check()
             if other is not None:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
             hold.is_cancelled = hold.run_id in self._cancelled
         if other is not None and other.lock is not None:
-            with other.lock:  # a write of the former owner ends, or is refused, before the new one goes on
+            with other.lock:  # a write of the former owner finishes, or is refused, before the new owner continues
                 pass
         return other
 
     def release(self, hold: Hold) -> None:
-        """Forget a hold, if it is the one on its run."""
+        """Forget a hold if it is the current one on its run."""
         with self._lock:
             if self._by_run.get(hold.run_id) is hold:
                 del self._by_run[hold.run_id]
@@ -175,33 +175,33 @@ class Owners:
             self.release(other)
 
     def settle(self, hold: Hold) -> bool:
-        """Acquire the lease that a direct write has gone without; return whether there was anything to do."""
+        """Acquire the lease that a direct write had skipped; return whether there was anything to do."""
         return False
 
     def owner(self, run_id: str, table: Any) -> Owner | None:
-        """Return who owns a run, here or elsewhere."""
+        """Return the owner of a run, in this process or elsewhere."""
         hold = self.get(run_id)
         return None if hold is None else hold.owner
 
     def owned_ids(self, table: Any) -> Collection[str] | None:
-        """Return the ids of all runs that have an owner; None where each run has to be looked at."""
+        """Return the ids of all runs that have an owner; None where each run must be checked."""
         return None
 
     def orphans(self, graph: str) -> Iterator[Hold] | None:
-        """Own unfinished runs of a graph, one after the other; None where each has to be tried."""
+        """Own abandoned runs of a graph one after another; return None where each run must be tried."""
         return None
 
     def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
-        """Return a function that notes for other processes which node is under way; None if they do not look."""
+        """Return a function that records the node at work for other processes; None if they do not look."""
         return None
 
     def leave(self) -> None:
-        """Release all runs of this process: the store is closed."""
+        """Release all runs of this process, because the store is closed."""
 
-    # ------------------------------------------------------------------ cancelling, where the store does not keep that
+    # ------------------------------------------------------------------ cancelling, where the store does not keep it
 
     def cancel(self, run_id: str, by: str | None) -> None:
-        """Cancel a run for its owner or, without one, for the next; `by` says who cancels it."""
+        """Cancel a run for its owner or, without one, for the next; `by` names the caller."""
         with self._lock:
             self._cancelled.setdefault(run_id, by)
             if (hold := self._by_run.get(run_id)) is not None:
@@ -210,11 +210,11 @@ class Owners:
                 del self._cancelled[next(iter(self._cancelled))]
 
     def cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run, if that is known."""
+        """Return the name of the caller that cancelled a run, if it is known."""
         return self._cancelled.get(run_id)
 
     def take_up(self, hold: Hold) -> None:
-        """Forget that a run was cancelled: its owner continues it."""
+        """Clear the cancellation of a run, because its owner continues it."""
         with self._lock:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
@@ -249,10 +249,10 @@ class Owning(Protocol):
 
 
 def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
-    """Become the owner of a run, after a direct write that is under way, or at once with `take_over`.
+    """Acquire a run, after a direct write in progress, or at once with `take_over`.
 
     Raises:
-        RunBusyError: another call owns it, and it is not to be taken over.
+        RunBusyError: another call owns it, and `take_over` is false.
     """
     began = time.monotonic()
     while True:
@@ -267,13 +267,13 @@ def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
 
 
 class _BrieflyBusyError(RunBusyError):
-    """A direct write to the run is, or may be, under way. It takes up to `longest` seconds."""
+    """A direct write to the run is, or may be, in progress. It takes up to `longest` seconds."""
 
     longest = LONGEST_WRITE
 
 
 def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
-    """Return the error for a run that has an owner, for `longest` seconds at most; 0 if that is not known."""
+    """Return the error for a run that has an owner, for `longest` seconds at most; 0 if that is unknown."""
     if not longest:
         return RunBusyError(run_id, owner)
     error = _BrieflyBusyError(run_id, owner)
@@ -282,7 +282,7 @@ def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
 
 
 def let_go(hold: Hold) -> None:
-    """Release a run for good: later attempts to own it, or to write, with this hold are refused."""
+    """Release a run for good: this hold can no longer acquire it or write to it."""
     hold.is_lost = True
     if hold.owners is not None:
         hold.owners.release(hold)
@@ -291,7 +291,7 @@ def let_go(hold: Hold) -> None:
 
 @contextmanager
 def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
-    """Own a run for a direct write, unless this thread writes on behalf of its owner already."""
+    """Own a run for a direct write, unless this thread already writes on behalf of its owner."""
     if is_acting(store, run_id):
         yield cast(Hold, acting.hold)
         return
@@ -306,7 +306,7 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
 
 @contextmanager
 def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
-    """Own the runs that have no owner, for a direct write; return their holds by run id."""
+    """Own the given runs that have no owner, for a direct write; yield their holds by run id."""
     holds: dict[str, Hold] = {}
     with ExitStack() as stack:
         for run_id in run_ids:
@@ -321,7 +321,7 @@ def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str,
 
 
 def is_acting(store: object, run_id: str) -> bool:
-    """Return whether this thread writes to a run, or to what is nested in it, on behalf of its owner."""
+    """Return whether this thread writes to a run, or to its nested runs, on behalf of its owner."""
     hold = acting.hold
     return hold is not None and hold.store is store and hold.run_id == given_id(run_id)
 
@@ -351,8 +351,8 @@ _WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save
 
 
 def guard_writes(store: type, contract: type) -> None:
-    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract: they
-    are for the owner of the run only."""
+    """Restrict the writing methods of a store class to the owner of a run. Methods that the class inherits from the
+    contract need no guard."""
     for name in _WRITES:
         method = getattr(store, name)
         if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):
@@ -360,16 +360,16 @@ def guard_writes(store: type, contract: type) -> None:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a store as one for the owner of a run: a State of it, or several, or its id is the first
-    argument."""
+    """Wrap a method of a store so that only the owner of a run can call it. Its first argument is a State, a list of
+    States, or a run id."""
 
     @wraps(method)
     def write(store: Any, *arguments: Any, take_over: bool = False, **named: Any) -> Any:
         about = next(iter((*arguments, *named.values())), None)
-        first = about[0] if isinstance(about, list | tuple) and about else about  # of several States
+        first = about[0] if isinstance(about, list | tuple) and about else about  # the first of several States
         run_id = first if isinstance(first, str) else getattr(first, "run_id", None)
         if not isinstance(run_id, str):
-            return method(store, *arguments, **named)  # which says what is wrong with it
+            return method(store, *arguments, **named)  # it reports the invalid argument
         with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
             hold.check()
             return method(store, *arguments, **named)

@@ -1,8 +1,8 @@
-"""LeaseOwners: who owns which run of a store on a server that many machines share.
+"""LeaseOwners: ownership of runs in a store on a server that many machines share.
 
-A lease stands in the store itself: the run, the process that owns it, and a fence, a random number that no other lease
-has. Every write of the owner compares the fence. A process is there as long as it says so; it says so for all of its
-runs at once, by the clock of the server, and a lease of a process that is not there any more is free.
+The store itself keeps a lease: the run, the process that owns it, and a fence, a random number that no other lease
+has. Every write of the owner compares the fence. A process renews all its leases at once, by the clock of the server.
+When it stops renewing them, its runs are free.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
 
 LEASE = 30.0
-"""Seconds after which a process that does not renew its lease has lost its runs."""
+"""Seconds after which a process that does not renew its lease loses its runs."""
 
-_LONGEST_END = 1.0  # seconds to wait for a renewal that is under way at the end
+_LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
 _PARTS = 3  # of the lease: how often it is renewed
-_SURE = 0.9  # of the lease: how long no other process takes a run, whichever clock is faster
-_AGAIN = 0.1  # of a part: after how long a renewal that has failed is tried again
+_SURE = 0.9  # of the lease: how long no other process takes a run, even if the clocks run at different speeds
+_AGAIN = 0.1  # of a part: the delay before a failed renewal is tried again
 LAST_TRY = 1.0
-"""Seconds for what is asked when nothing is sure any more."""
+"""Seconds to wait for an answer once other processes may have taken the run."""
 
 
 @attrs.frozen
@@ -42,10 +42,10 @@ class Worker:
     """A process that owns runs.
 
     Attributes:
-        id: Tells it from all others, before and after.
+        id: A random id, unique among all processes ever.
         host: The name of the machine.
-        pid: The process.
-        place: Tells the machine, since it was started, and the process on it.
+        pid: The process id.
+        place: Identifies this boot of the machine, and the process on it.
     """
 
     id: str
@@ -61,9 +61,9 @@ class Lease:
     Attributes:
         fence: The number of the lease.
         worker: The process of the owner.
-        since: Since when.
-        until: When it runs out unless it is renewed; None if the owner has ended.
-        is_running: Whether it has not run out, by the clock of the server.
+        since: When the lease began.
+        until: When it expires unless it is renewed; None if the owner has ended.
+        is_running: Whether it has not expired, by the clock of the server.
     """
 
     fence: int
@@ -79,12 +79,12 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the owner is alive, as far as is known."""
+        """Whether the owner is alive, as far as this process can see."""
         return self.is_running and not _has_ended(self.worker)
 
 
 class Leases(Protocol):
-    """The leases that a server keeps."""
+    """Leases on a server."""
 
     def fence(self, run_id: str) -> Fence:
         """Return the fence of a run, 0 if it has no owner, and whether the run is cancelled."""
@@ -92,34 +92,34 @@ class Leases(Protocol):
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run that is free, or whose fence is `instead`; return whether it is cancelled.
 
-        None if another has it. To be asked once more with the same fence does no harm.
+        Return None if another owner has it. A repeated call with the same fence is harmless.
         """
 
     def lease(self, run_id: str) -> Lease | None:
         """Return the lease of a run."""
 
     def leases(self) -> Iterable[tuple[str, int, Worker]]:
-        """Return the leases that have not run out: of each, the run, its fence, and the process that has it."""
+        """Return the run, the fence and the owning process of each lease that has not expired."""
 
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence."""
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Note that a process is alive, and for how many seconds."""
+        """Record that a process stays alive for so many seconds."""
 
     def end_worker(self, worker: Worker) -> None:
-        """Note that a process has ended: its runs are free."""
+        """Record that a process has ended, which frees its runs."""
 
 
 @attrs.frozen
 class Claim:
-    """A run that a sweeper has come to.
+    """A run that a sweeper has claimed.
 
     Attributes:
-        number: How old the run is: older ones have lower numbers.
+        number: The position of the run by age: older runs have lower numbers.
         run_id: The run; None if another sweeper was faster.
         is_cancelled: Whether it is cancelled.
-        left: The numbers, of those that the sweeper has tried, whose runs are still active.
+        left: The tried numbers whose runs are still active.
     """
 
     number: int
@@ -129,25 +129,25 @@ class Claim:
 
 
 class Claims(Protocol):
-    """Leases runs that were left unfinished."""
+    """Leases abandoned runs."""
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
-        """Lease the oldest active run of a graph that no live process owns, except those with these numbers.
+        """Lease the oldest active run of a graph that no live process owns, except runs with the `tried` numbers.
 
-        Runs that others claim at the same time are not waited for. None if there is no such run.
+        It does not wait for runs that others are claiming. Return None if there is no such run.
         """
 
     def workers_at(self, machine: str) -> list[Worker]:
-        """Return the processes of a machine that have said that they are there."""
+        """Return the processes that have registered on a machine."""
 
 
 class LeaseOwners(Owners):
-    """The runs that are owned in this process, with leases that keep other processes out.
+    """The owners of runs in this process, with leases that keep other processes out.
 
     Args:
-        leases: Where they are kept.
-        seconds: How long they are valid without being renewed.
-        claims: Leases runs that were left unfinished, if the server has a way for it.
+        leases: The leases on the server.
+        seconds: How long a lease is valid without renewal.
+        claims: Leases abandoned runs, if the server supports that.
     """
 
     def __init__(self, leases: Leases, seconds: float, claims: Claims | None = None) -> None:
@@ -166,40 +166,40 @@ class LeaseOwners(Owners):
 
     def own_nothing(self) -> None:
         for hold in self._by_run.values():
-            hold.fence = 0  # a forked child is another process, and releases nothing of its parent's
+            hold.fence = 0  # a forked child is another process, and must not release the leases of its parent
         super().own_nothing()
         self._begin()
 
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Leases, *, take_over: bool) -> None:
-        if not (hold.fence and self._by_run.get(hold.run_id) is hold):  # it is not claimed
+        if not (hold.fence and self._by_run.get(hold.run_id) is hold):  # a claimed run is owned already
             super().own(hold, table, take_over=take_over)
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Leases, *, take_over: bool) -> None:
-        if take_over or not hold.is_by_hand:  # a direct write finds out itself whether the run is leased
+        if take_over or not hold.is_by_hand:  # the statement of a direct write itself checks for a lease
             self._lease(hold, take_over=take_over)
 
     def settle(self, hold: Hold) -> bool:
-        """Lease the run of a direct write that found it leased; return whether there was anything to do.
+        """Acquire the lease for a direct write that found the run leased; return whether there was anything to do.
 
         Raises:
             RunBusyError: another process owns it.
         """
         if not hold.is_by_hand or hold.fence or hold.is_lost:
             return False
-        hold.is_settled = False  # its fence is not that of the run before this is over
+        hold.is_settled = False  # until the lease is acquired, its fence is not the fence of the run
         self._lease(hold, take_over=False)
         hold.is_settled = True
         return True
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
         worker, instead = self.present(), 0
-        hold.fence = new_fence()  # first: it is released by this number, whatever happens
+        hold.fence = new_fence()  # first: release() needs this number, whatever happens
         while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
             other = self._leases.lease(hold.run_id)
-            hold.check()  # or it would take the run from who has taken it from this one
-            # A lease of this process belongs to a call that has lost the run, and may be about to arrive.
+            hold.check()  # otherwise a loser would take the run back from its new owner
+            # A lease of this process belongs to a call that has lost the run, even if that lease has yet to arrive.
             if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
                 hold.fence = 0
                 raise busy(hold.run_id, other.owner, 0.0)
@@ -213,7 +213,7 @@ class LeaseOwners(Owners):
             self._free(hold)
 
     def _free(self, hold: Hold) -> None:
-        """Release a lease; if that fails, it is tried again until it succeeds."""
+        """Release a lease, and keep trying if that fails."""
         self._to_free[hold.fence] = hold.run_id
         is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems to be down
         if is_late or hold.is_abandoned:
@@ -241,7 +241,7 @@ class LeaseOwners(Owners):
         return by_hand.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
     def leave(self) -> None:
-        """Release all runs of this process: it ends, or the store is closed."""
+        """Release all runs of this process, because it ends or the store is closed."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -257,9 +257,9 @@ class LeaseOwners(Owners):
         return None if self._claims is None else self._claimed(self._claims, graph)
 
     def _claimed(self, claims: Claims, graph: str) -> Iterator[Hold]:
-        """Own unfinished runs one after the other; each is released before the next.
+        """Own abandoned runs one after another; release each before the next.
 
-        Each is the oldest by then, runs of processes that have died since included. No run is tried twice.
+        Each is the oldest at that moment, including runs of processes that died in the meantime. No run is tried twice.
         """
         tried: list[int] = []
         while True:
@@ -275,7 +275,7 @@ class LeaseOwners(Owners):
                     hold.fence = 0
                     continue
                 tried, hold.run_id = [*claim.left, claim.number], claim.run_id
-                with suppress(RunBusyError):  # another thread of this process writes to it by hand
+                with suppress(RunBusyError):  # another thread of this process is writing to it directly
                     self.take(hold, take_over=False)
                     hold.is_settled, hold.is_cancelled = True, claim.is_cancelled
                 if hold.is_settled:
@@ -284,7 +284,7 @@ class LeaseOwners(Owners):
                 let_go(hold)
 
     def _end_killed(self, claims: Claims) -> None:
-        """Note which processes of this machine were killed."""
+        """Record which processes of this machine were killed."""
         for worker in claims.workers_at(_machine()) if _machine() else ():
             if _has_ended(worker):
                 self._leases.end_worker(worker)
@@ -292,13 +292,13 @@ class LeaseOwners(Owners):
     # ------------------------------------------------------------------ renewing
 
     def patience(self, run_id: str) -> float:
-        """Return how many seconds to wait for an answer about a run: while no other process can have taken it."""
+        """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it."""
         hold = self._by_run.get(given_id(run_id))
         is_leased = hold is not None and hold.fence
         return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")
 
     def is_sure(self) -> bool:
-        """Return whether no other process can have taken a run of this one."""
+        """Return whether no other process can have taken a run of this process."""
         return time.monotonic() < self._sure_until or not self._leased()
 
     def _leased(self) -> list[Hold]:
@@ -308,14 +308,14 @@ class LeaseOwners(Owners):
         """Renew the lease, and find out which runs were lost.
 
         Raises:
-            CheckpointError: the server cannot be asked.
+            CheckpointError: the server does not answer.
         """
         with self._renewing:
             if not (self._is_renewing or self.is_sure()):
                 self._renew()
 
     def in_doubt(self, error: CheckpointError) -> CheckpointError:
-        """Return the error for a run that other processes may have taken while the server did not answer."""
+        """Return the error for a run that another process may have taken while the server did not answer."""
         reason = (
             f"{error.reason}; this process was not heard of for its lease of {self._seconds:g} s, so others may go on "
             f"with the run, and this call stops: once the server answers, resume goes on if nobody else has"
@@ -323,7 +323,7 @@ class LeaseOwners(Owners):
         return type(error)(error.run_id, reason)
 
     def present(self) -> Worker:
-        """Return this process, with a lease that a thread renews."""
+        """Return this process, with a lease that a thread keeps renewing."""
         with self._renewing:
             self._worker = self._worker or _this_worker()
             if self._renewed < time.monotonic() - self._seconds / _PARTS:
@@ -341,7 +341,7 @@ class LeaseOwners(Owners):
                 if worker is not None:
                     self._leases.renew_worker(worker, self._seconds)
                     self._renewed = now
-                    if not self.is_sure():  # for a while, the lease had run out
+                    if not self.is_sure():  # the lease had expired for a while
                         for hold in self._leased():
                             self.drop_lost(hold.run_id, self._leases)
                     self._sure_until = now + _SURE * self._seconds
@@ -349,7 +349,7 @@ class LeaseOwners(Owners):
                 self._is_renewing = False
 
     def go_on(self) -> float:
-        """Renew the lease; return after how many seconds to do so again, 0 for never."""
+        """Renew the lease; return the seconds until the next renewal, 0 for none."""
         if self._worker is None:
             return 0.0
         part = self._seconds / _PARTS
@@ -361,14 +361,14 @@ class LeaseOwners(Owners):
             if self._worker is not None:  # the store is still open
                 self._tell(error)
             return part * _AGAIN
-        with self._renewing:  # the next owner of a run starts another thread
+        with self._renewing:  # after this the next owner of a run starts another thread
             if self._by_run or self._renewed > time.monotonic() - self._seconds:
                 return part
             self._thread = None
             return 0.0
 
     def _tell(self, error: CheckpointError) -> None:
-        """Log, and send to observers, that the lease could not be renewed."""
+        """Report to the log and to observers that the lease could not be renewed."""
         leased = self._leased()
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
         message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
@@ -379,7 +379,7 @@ class LeaseOwners(Owners):
 
 
 def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
-    """Renew the lease in a thread, until there is nothing to renew."""
+    """Renew the lease in a thread until there is nothing to renew."""
     while seconds:
         wake.wait(seconds)
         wake.clear()
@@ -392,7 +392,7 @@ def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: flo
 
 
 def new_fence() -> int:
-    """Return a number for a lease that no other one has."""
+    """Return a fence that no other lease has."""
     return int.from_bytes(os.urandom(7)) + 1
 
 
@@ -402,20 +402,20 @@ def _this_worker() -> Worker:
 
 @cache
 def _machine() -> str:
-    """Return the name of this machine, since it was started, and of this namespace of processes.
+    """Return the name of this boot of the machine and of this process namespace.
 
-    It is empty where there is no such name, or where the files in /proc are those of another namespace.
+    Return "" where there is no such name, or where /proc belongs to another namespace.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        is_ours = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - it is no path
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if is_ours else ""  # noqa: PTH115 - nor this
+        is_ours = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - not a path
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if is_ours else ""  # noqa: PTH115 - not a path
     except OSError:
         return ""
 
 
 def _begun(pid: int) -> str | None:
-    """Return when a process of this machine began; empty if it is a zombie, None where /proc does not say."""
+    """Return when a process of this machine began; "" for a zombie, None where /proc does not say."""
     try:
         state, *about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -424,7 +424,7 @@ def _begun(pid: int) -> str | None:
 
 
 def _has_ended(worker: Worker) -> bool:
-    """Return whether a process was on this machine and has ended for sure."""
+    """Return whether a process was on this machine and has certainly ended."""
     machine, _, begun = worker.place.rpartition("/")
     if not machine or machine != _machine():
         return False

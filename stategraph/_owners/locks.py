@@ -1,11 +1,11 @@
-"""The owners of runs of a store that the processes of one machine share: locks on single bytes of a file beside it.
+"""Ownership of runs in a store that processes of one machine share: locks on single bytes of a file next to the store.
 
-The operating system releases them when a process ends, however it ends: no clock, no heartbeat, nothing to clean up.
-On Linux they are those of an open file (F_OFD_SETLK). Elsewhere they are those of the process (POSIX), which fall as
-soon as any part of the process closes the file. Where there are neither, as on Windows, nothing is locked.
+The operating system releases the locks when a process ends, however it ends: no clock, no heartbeat, no cleanup.
+Linux has locks of an open file (F_OFD_SETLK). Other systems have locks of a process (POSIX), which are lost as soon as
+any part of the process closes the file. Where there are neither, as on Windows, nothing is locked.
 
-A lock cannot be taken away from a process that hangs. So the store counts in a fence how often a run was taken over;
-each time is locked by a byte of its own, and every write of an owner compares the fence, in its own transaction.
+A lock cannot be taken from a process that hangs. So the store keeps a fence for each run, the number of takeovers.
+Each number has its own byte to lock, and every write of an owner compares the fence in its transaction.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if sys.platform != "win32":
 
 CAN_LOCK = sys.platform != "win32"
 _BUSY = (errno.EAGAIN, errno.EACCES)
-_FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
+_FIRST_BYTE = 1 << 40  # the first byte to lock: far beyond the contents of the file
 _MOST_BYTES = 1 << 56
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
-"""Whether a process can look at the locks, and close the file, without releasing its own."""
-_NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
-_JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # behind them, which node is under way; likewise
+"""Whether a process can inspect the locks, and close the file, without releasing its own locks."""
+_NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # the owners of bytes; a note may overwrite the note of another byte
+_JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # after the notes, the nodes at work; may overwrite too
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
-_IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
+_IS_BRIEF = struct.calcsize("<QqI")  # offset of the flag in a note that marks a brief lock
 
 Jotting: TypeAlias = Callable[[int, bytes], None]
-"""Notes which node is under way; see `LockFile.jotting`."""
+"""Records the node at work; see `LockFile.jotting`."""
 
 
 class LockFile:
-    """A file whose bytes stand for texts, of which one process at a time can lock each.
+    """A file with one byte per run and fence. One process at a time can lock a byte.
 
     Args:
-        path: The file. It is made, for its owner only, if it is not there.
-        read_only: Only look at the locks, where `CAN_SEE`. Then the file is not made.
+        path: The file. If it is missing, it is created with access for this user only.
+        read_only: Only inspect the locks, where `CAN_SEE`. A missing file is not created.
 
     Raises:
-        OSError: it cannot be used, or other users can write to it.
+        OSError: the file cannot be used, or other users can write to it.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -79,13 +79,13 @@ class LockFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has a name: it was not removed, nor was another put in its place."""
+        """Whether the open file still has a name, that is, it was not removed or replaced."""
         return os.fstat(self._fd).st_nlink > 0
 
     # ------------------------------------------------------------------ locking
 
     def lock(self, byte: int, *, is_brief: bool = False) -> bool:
-        """Lock a byte, and note that it was this process; return False if another process has it."""
+        """Lock a byte, and record this process as its owner; return False if another process has it."""
         try:
             self._set(fcntl.LOCK_EX, byte)
         except OSError as error:
@@ -95,19 +95,19 @@ class LockFile:
         note = _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107])
         try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
             os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
-        except OSError:  # there is no room: then the owner is not known
+        except OSError:  # no space left: the owner stays unknown
             pass
         return True
 
     def unlock(self, byte: int) -> None:
-        """Unlock a byte. Until its next owner has noted itself, it seems to be locked for a moment only."""
+        """Unlock a byte. Until its next owner is recorded, the lock of that owner looks brief."""
         try:  # noqa: SIM105
             os.pwrite(self._fd, b"\1", byte % _NOTES * _NOTE.size + _IS_BRIEF)
-        except OSError:  # there is no room
+        except OSError:  # no space left
             pass
         try:  # noqa: SIM105
             self._set(fcntl.LOCK_UN, byte)
-        except OSError:  # then it ends with the process
+        except OSError:  # the lock ends with the process
             pass
 
     def _set(self, operation: int, byte: int) -> None:
@@ -121,11 +121,11 @@ class LockFile:
     # ------------------------------------------------------------------ looking
 
     def owner(self, byte: int) -> Owner | None:
-        """Return the process that has locked a byte, and the node under way; None if it is no other process."""
+        """Return the process that has locked a byte, and its node at work; None if no other process has."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
         if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK:
             return None
-        if not _OF_FILE and self.lock(byte):  # it cannot be asked in a portable way, but tried
+        if not _OF_FILE and self.lock(byte):  # POSIX locks have no portable query, so try to lock
             self.unlock(byte)
             return None
         owner, _ = self.noted(byte)
@@ -135,15 +135,15 @@ class LockFile:
         return attrs.evolve(owner, node=found[2].rstrip(b"\0").decode(errors="replace"), node_since=since)
 
     def noted(self, byte: int) -> tuple[Owner, float]:
-        """Return the process that last locked a byte, and for how many seconds at most; 0 if that is not known."""
+        """Return the last process to lock a byte, and the most seconds it keeps the lock; 0 if unknown."""
         found = self._read(_NOTE, 0, byte)
-        if found is None:  # it is not noted yet, or that of another byte stands in its place
+        if found is None:  # not written yet, or overwritten by the note of another byte
             return Owner(host_name(), None), _UNTIL_NOTED
         host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
         return Owner(host, found[2], clock.to_datetime(found[1])), LONGEST_WRITE if found[3] else 0.0
 
     def _read(self, note: struct.Struct, start: int, byte: int) -> tuple[Any, ...] | None:
-        """Return a note on a byte, if it is there."""
+        """Return the note on a byte, if there is one."""
         kept = os.pread(self._fd, note.size, start + byte % _NOTES * note.size)
         found = note.unpack(kept) if len(kept) == note.size else (None,)
         return found if found[0] == byte else None
@@ -159,30 +159,30 @@ class LockFile:
             if kind != fcntl.F_UNLCK:
                 begin = max(start - _FIRST_BYTE, first)
                 end = min(start - _FIRST_BYTE + length, last) if length else last
-                found.update(range(begin, min(end, begin + _NOTES)))  # what is longer is none of ours
+                found.update(range(begin, min(end, begin + _NOTES)))  # a longer lock is not from stategraph
                 left += [span for span in ((first, begin), (end, last)) if span[0] < span[1]]
         return found
 
     # ------------------------------------------------------------------ the node under way
 
     def jotting(self, byte: int) -> Jotting | None:
-        """Return a function that notes the node under way in a run whose byte is locked: when it began, and its name.
+        """Return a function that records the node at work on a run whose byte is locked: its start and its name.
 
-        It writes to memory that is shared with other processes, and costs no system call. None where they could not
-        look. Runs whose notes share a place may garble them; a note that does not fit its byte says nothing.
+        It writes to memory that is shared with other processes, without a system call. Return None where other
+        processes cannot read it. Runs that share a slot may garble a record; a record with the wrong byte is ignored.
         """
         if not _OF_FILE:
             return None
         at = byte % _NOTES * _JOT.size
         try:
             self._jots = self._jots or self._mapped()
-            os.posix_fallocate(self._fd, _JOTS + at, _JOT.size)  # or a full disk would end the process
-        except OSError:  # there is no room, or there are no descriptors left
+            os.posix_fallocate(self._fd, _JOTS + at, _JOT.size)  # otherwise a full disk would kill the process (SIGBUS)
+        except OSError:  # no space left, or no descriptors
             return None
         return partial(_JOT.pack_into, self._jots, at, byte)
 
     def _mapped(self) -> mmap:
-        """Map the notes into memory, of the file opened once more: a run may keep it, and it locks nothing."""
+        """Map the records into memory through a second descriptor. A run may keep it open: it holds no locks."""
         size = _NOTES * _JOT.size
         if os.fstat(self._fd).st_size < _JOTS + size:
             os.ftruncate(self._fd, _JOTS + size)
@@ -194,24 +194,24 @@ class LockFile:
 
 
 class Fences(Protocol):
-    """Counts how often runs were taken from their owners, and knows which are cancelled."""
+    """Counts how often runs were taken from their owners, and knows which runs are cancelled."""
 
     def fence(self, run_id: str) -> Fence:
-        """Return how often a run was taken, and whether it is cancelled."""
+        """Return the number of takeovers of a run, and whether it is cancelled."""
 
     def raise_fence(self, run_id: str) -> Fence:
-        """Count once more, in a transaction of its own; return the same."""
+        """Increment the number of takeovers in a separate transaction; return the same as `fence`."""
 
     def all_fences(self) -> Iterable[tuple[str, int]]:
-        """Yield each run, the newest first, and how often it was taken."""
+        """Yield each run and its number of takeovers, newest run first."""
 
 
 class LockOwners(Owners):
-    """The owners of runs in this process, with locks against other processes.
+    """The owners of runs in this process, with locks that keep other processes out.
 
     Args:
-        path: The file with the locks. It is made when the first run is owned.
-        read_only: Only look who owns which run. Then nothing is owned here, and the file is never made.
+        path: The file with the locks. It is created when the first run is owned.
+        read_only: Only inspect owners. This process then owns nothing and never creates the file.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -221,15 +221,15 @@ class LockOwners(Owners):
 
     @classmethod
     def at(cls, path: Path) -> LockOwners:
-        """Return the owners that all stores of this process with this file share."""
+        """Return the owners for this file, which all stores of this process share."""
         return _by_path.get(path) or _by_path.setdefault(path, cls(path))
 
     def own_nothing(self) -> None:
         super().own_nothing()
-        self._locks = None  # a forked child would keep the locks of its parent
+        self._locks = None  # an inherited descriptor would keep the locks of the parent alive
 
     def _opened(self) -> LockFile:
-        """Return the file with the locks. One that was removed is replaced: no other process sees its locks."""
+        """Return the file with the locks. Replace a removed one: no other process sees its locks."""
         with self._lock:
             if self._locks is None or not self._locks.is_there:
                 self._locks = LockFile(self._path)
@@ -238,7 +238,7 @@ class LockOwners(Owners):
     # ------------------------------------------------------------------ owning
 
     def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
-        if not self._read_only:  # the store refuses to write
+        if not self._read_only:  # a read-only store refuses the write later
             super().own(hold, table, take_over=take_over)
 
     def _prove(self, hold: Hold, loser: Hold | None, table: Fences, *, take_over: bool) -> None:
@@ -247,7 +247,7 @@ class LockOwners(Owners):
             return
         try:
             self._lock_run(hold, table, 0 if loser is None else table.raise_fence(hold.run_id)[0], take_over)
-        except FileNotFoundError:  # the folder is gone: the store says so when it is written to
+        except FileNotFoundError:  # the folder is gone: the store reports that at the next write
             return
         except OSError as error:
             reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
@@ -257,7 +257,7 @@ class LockOwners(Owners):
             raise CheckpointError(hold.run_id, f"{reason}; {way_out}") from error
 
     def _lock_run(self, hold: Hold, fences: Fences, fence: int, take_over: bool) -> None:
-        """Lock the byte of a run for its fence, which is probably this one."""
+        """Lock the byte of a run, beginning with a guess of its fence."""
         while True:
             is_locked = self._lock_byte(hold, fence)
             hold.fence, hold.is_cancelled = fences.fence(hold.run_id)
@@ -273,7 +273,7 @@ class LockOwners(Owners):
     def _lock_byte(self, hold: Hold, fence: int) -> bool:
         """Lock the byte of a run for a fence; return False if another process has it."""
         byte, locks = _byte(hold.run_id, fence), self._opened()
-        with self._lock:  # a release comes before, or finds the byte
+        with self._lock:  # a concurrent release happens before this, or sees the byte
             hold.check()
             hold.byte = byte if locks.lock(byte, is_brief=hold.is_brief) else 0
         return hold.byte != 0
@@ -285,7 +285,7 @@ class LockOwners(Owners):
             hold.byte = 0
 
     def release(self, hold: Hold) -> None:
-        with self._lock:  # both at once for other threads
+        with self._lock:  # other threads see both changes at once
             self._unlock(hold)
             super().release(hold)
 
@@ -308,7 +308,7 @@ class LockOwners(Owners):
             return None
         locks = self._seen()
         locked = set() if locks is None else locks.locked()
-        # A call of this process may have lost its run, and not know it yet.
+        # A call of this process may have lost its run without knowing it.
         found = {run_id for run_id in list(self._by_run) if self.owner(run_id, table)}
         for run_id, fence in table.all_fences() if locked else ():
             if (byte := _byte(run_id, fence)) in locked:
@@ -319,7 +319,7 @@ class LockOwners(Owners):
         return found
 
     def _seen(self) -> LockFile | None:
-        """Return the file to look at; None if it is missing, or looking would change it."""
+        """Return the file to inspect; None if it is missing, or inspection would change it."""
         if not self._read_only:
             return self._opened()
         with suppress(OSError):
@@ -328,7 +328,7 @@ class LockOwners(Owners):
 
 
 def _byte(run_id: str, fence: int) -> int:
-    """Return the byte of a run for a fence. It is not 0, and no two are equal by chance."""
+    """Return the byte of a run for a fence: never 0, and different in practice for different pairs."""
     return int.from_bytes(blake2b(f"{run_id}\n{fence}".encode(), digest_size=7).digest()) or 1
 
 

@@ -1,4 +1,4 @@
-"""CheckpointStore: what every store promises."""
+"""CheckpointStore: the interface of every store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
 
 SigningKey: TypeAlias = Callable[[], bytes]
-"""Gives a key that rows are signed with."""
+"""Returns a key for signing rows."""
 
 
 RETENTIONS = ("latest", "full", "windowed")
@@ -43,12 +43,12 @@ RETENTIONS = ("latest", "full", "windowed")
 
 @attrs.frozen
 class RetentionPolicy:
-    """What is kept of a run.
+    """How much of a run a store keeps.
 
     Attributes:
-        retention: Which of its checkpoints: "latest", "full" (all), or "windowed".
-        window: How many of the newest ones, if it is "windowed".
-        ttl: For how many seconds after its completion the run is kept; None for ever.
+        retention: The checkpoints to keep: "latest", "full" (all), or "windowed".
+        window: The number of newest steps to keep if retention is "windowed".
+        ttl: Seconds to keep a run after its completion; None to keep it forever.
     """
 
     retention: str = "latest"
@@ -56,21 +56,21 @@ class RetentionPolicy:
     ttl: float | None = None
 
     def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:
-        """Return whether a run whose newest checkpoint has this status and time is not to be kept any longer."""
+        """Return whether a run with this status and time of its newest checkpoint has expired."""
         return status is RunStatus.COMPLETED and self.ttl is not None and time_ns + self.ttl * 1e9 <= now_ns
 
     @property
     def max_checkpoints(self) -> int | None:
-        """How many of the newest steps are kept; None for all."""
+        """The number of newest steps to keep; None for all."""
         return 1 if self.retention == "latest" else self.window
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing that was saved is ever replaced."""
+        """Whether a save never replaces a checkpoint."""
         return self.retention == "full"
 
     def first_kept(self, checkpoints: Sequence[Any]) -> int:
-        """Return the place of the first of these checkpoints of a run, in order, that is kept."""
+        """Return the index of the first checkpoint to keep, given the checkpoints of a run in order."""
         most = self.max_checkpoints
         if most is None:
             return 0
@@ -83,71 +83,71 @@ class RetentionPolicy:
 
 
 Policy = RetentionPolicy
-"""The name by which `stategraph.stores` exports it."""
+"""`stategraph.stores` exports the class by this name."""
 
 
 class CheckpointStore(ABC):
-    """Keeps the States of runs. Four methods make a store; everything else has a default.
+    """Keeps the States of runs. Four methods make a store; all others have a default.
 
-    A store is a context manager that closes it. It is synchronous, and any thread may call it at any time.
-    `stategraph.testing.CheckpointStoreContract` tests what is promised here; the tests of a store inherit it.
+    A store is a context manager that closes itself. It is synchronous, and any thread may call it at any time.
+    `stategraph.testing.CheckpointStoreContract` tests these promises; the tests of a store inherit from it.
     """
 
     @abstractmethod
     def save(self, state: State) -> None:
-        """Keep a State. When this returns, the State is as durable as the store promises.
+        """Save a State. When this returns, the State is as durable as the store promises.
 
         A later step replaces an earlier one. The newest step may be saved again with another status or other
         provenance, but never with other data. With retention "full" nothing is replaced: each save adds a checkpoint.
-        The State that is kept never changes, whatever happens to objects in it.
+        The saved State never changes, even if objects in the original do.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
-            RunBusyError: another call owns the run: it is at work on it.
-            StepConflictError: a later step is saved, or the same step with other data.
-            CheckpointSaveError: it could not be saved. What was saved before is still there.
+            RunBusyError: another call owns the run and is at work on it.
+            StepConflictError: the store holds a later step, or the same step with other data.
+            CheckpointSaveError: the State could not be saved. Earlier checkpoints are intact.
         """
 
     @abstractmethod
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        """Return the newest State of a run, or that of a step. It equals what was saved, in values and in types.
+        """Return the newest State of a run, or the State of a step. It equals the saved one, in values and in types.
 
-        A store that keeps several checkpoints of a step gives the newest of them, or with `revision`, from 0, that one.
-        A store of four methods need not take a revision: it is never asked for one. Built-in stores take
-        ``unknown="opaque"`` as well: what this process cannot make is an `Opaque` then, for those who only look.
+        If a store keeps several checkpoints of a step, this returns the newest, or the one that `revision` selects,
+        counted from 0. A store of four methods need not accept a revision: it never gets one. Built-in stores also
+        accept ``unknown="opaque"``, for inspection: a value that this process cannot construct becomes an `Opaque`.
 
         Raises:
             ValueError: the step or the revision is not a non-negative int.
-            CheckpointNotFoundError: there is no such run, or no such step or revision of it.
-            CheckpointCorruptError: it is damaged.
+            CheckpointNotFoundError: the store has no such run, or no such step or revision of it.
+            CheckpointCorruptError: the checkpoint is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
         """
 
     @abstractmethod
     def delete(self, run_id: str) -> None:
-        """Forget a run. Nothing happens if there is none of this id.
+        """Delete a run. Do nothing if there is no run with this id.
 
-        Every store takes ``take_over=True`` as well, which deletes a run that has an owner. A store of four
-        methods need not know of it.
+        Every store also accepts ``take_over=True``, which deletes a run that has an owner. A store of four methods
+        need not declare it.
 
         Raises:
             RunBusyError: the run has an owner.
-            RunLostError: others took the run while this was under way; nothing has been changed.
+            RunLostError: another call took the run over in the meantime; nothing has been changed.
         """
 
     @abstractmethod
     def list(self) -> builtins.list[str]:
-        """Return the ids of all runs that are kept, sorted."""
+        """Return the ids of all runs in the store, sorted."""
 
     def amend(self, state: State) -> None:
-        """Keep a State in place of the newest one, whose data it may change.
+        """Save a State in place of the newest one; its data may differ.
 
-        Only the engine calls this, when a run that had stopped goes on with other data. The default saves or, if `save`
-        refuses other data, deletes the run and saves: a process that is killed in between loses the run. A store that
-        can do it in one transaction overrides this.
+        Only the engine calls this, when it continues a stopped run with other data. The default saves or, if `save`
+        refuses other data, deletes the run and saves: a process that is killed in between loses the run. A store
+        with transactions overrides this.
 
         Raises:
-            StepConflictError: a later step is saved.
+            StepConflictError: the store holds a later step.
         """
         try:
             self.save(state)
@@ -158,79 +158,79 @@ class CheckpointStore(ABC):
             self.save(state)
 
     def save_many(self, states: Sequence[State]) -> None:
-        """Save several States of one run, in order. The default saves one after the other."""
+        """Save several States of one run, in order. The default saves one after another."""
         for state in states:
             self.save(state)
 
     def _save_runs(self, runs: Sequence[tuple[Hold | None, Sequence[State]]]) -> builtins.list[Exception | None]:
-        """Save States of several runs, each on behalf of the owner of its run; return the error of each, or None."""
+        """Save States of several runs, each on behalf of the owner of its run; return an error or None for each run."""
         errors: builtins.list[Exception | None] = []
         for hold, states in runs:
             try:
                 with on_behalf_of(hold):
                     self.save_many(states)
                 errors.append(None)
-            except Exception as error:  # noqa: BLE001 - raised for the run
+            except Exception as error:  # noqa: BLE001 - raised for its run
                 errors.append(error)
         return errors
 
     @property
     def _is_server(self) -> bool:
-        """Whether a call may wait for a server, which answers several threads at the same time."""
+        """Whether a call may wait for a server, which can answer several threads at once."""
         return True
 
-    def flush(self) -> None:  # noqa: B027 - a default, as for all that follows
-        """Wait until all that was saved is as durable as the store promises. By default, `save` has waited for that."""
+    def flush(self) -> None:  # noqa: B027 - a default, like all methods below
+        """Wait until all saved States are as durable as the store promises. By default, `save` has waited already."""
 
     def _discard(self, run_id: str) -> None:
-        """Forget a run that has completed and is not to be preserved. Only the engine calls this.
+        """Delete a completed run that should not be preserved. Only the engine calls this.
 
-        The default deletes it. A store in which `delete` takes time to leave no trace may save that time here.
+        The default deletes it. A store whose `delete` spends time on erasing all traces may skip that here.
         """
         self.delete(run_id)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:  # noqa: B027
-        """Set what is to be kept of a run, from now on. The default does nothing.
+        """Set the retention policy of a run. The default does nothing.
 
-        Every call of execute or resume sets it right before its first save, and again after a save that failed, so a
-        store need not remember it for runs that it does not hold.
+        Every call of execute or resume sets it right before its first save, and again after a failed save, so a store
+        need not remember it for runs that it does not hold.
         """
 
     signing_key: SigningKey | None = None
-    """Returns the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
+    """Returns the key that signs rows, if the store signs them. Caches of nodes are signed with it as well."""
 
     keeps_parts: bool = False
-    """Whether finished parts of a step, and the nested runs within it, are kept. If not, a step that did not complete
-    runs again from its start."""
+    """Whether the store keeps finished parts of a step, and its nested runs. If not, an incomplete step runs again from
+    its start."""
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        """Keep finished parts of the step after the newest State of a run, which has been saved.
+        """Save finished parts of the step after the newest State of a run. That State is saved already.
 
         Raises:
-            NotSerializableError: the value of one cannot be kept exactly; the error names the part.
+            NotSerializableError: the value of a part cannot be kept exactly; the error names the part.
         """
         raise NotImplementedError
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
-        """Return the values of the parts that are kept of a step, by their labels, and what each was made of."""
+        """Return the kept values of the parts of a step, by label, and their inputs."""
         raise NotImplementedError
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        """Forget the parts of all steps up to this one, and the nested runs within them.
+        """Delete the parts of all steps up to this one, and the nested runs in them.
 
         Args:
             run_id: The run.
             step: The step.
-            newer_too: Forget the parts of later steps, too, as what they were made of has changed; not nested runs.
+            newer_too: Delete the parts of later steps as well, because their inputs have changed; keep nested runs.
         """
         raise NotImplementedError
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        """Return the checkpoints of a run that are kept, in order, without their data.
+        """Return the kept checkpoints of a run, in order, without their data.
 
-        The list is empty if there is no such run. What is not read is not checked: only `load` finds all damage.
+        The list is empty if there is no such run. Data is not read, so it is not checked: only `load` finds all damage.
         """
-        from stategraph.stores.summaries import Summary  # imported when used, here and below: no run asks for it
+        from stategraph.stores.summaries import Summary  # imported when used, here and below: no run needs it
 
         try:
             return [Summary.of(self.load(run_id))]
@@ -245,55 +245,55 @@ class CheckpointStore(ABC):
         after: str | None = None,
         **which: Unpack[Narrower],
     ) -> builtins.list[Summary]:
-        """Return the newest checkpoint of each run, without its data; the run that began last comes first.
+        """Return the newest checkpoint of each run, without its data, newest run first.
 
         Args:
-            status: Only runs of this status.
+            status: Only runs with this status.
             graph: Only runs of this graph.
-            limit: At most so many.
-            after: Go on after the summary that has this cursor.
+            limit: The most summaries to return.
+            after: Continue after the summary with this cursor.
             prefix: Only runs whose ids begin with this.
-            parent: Only runs that were forked from this run, or are nested in it; else, nested runs are left out.
-            labels: Only runs that have these labels, among others.
+            parent: Only forks and nested runs of this run. Without it, nested runs are left out.
+            labels: Only runs that have at least these labels.
             since: Only runs that began at this time or later: an aware datetime.
-            owned: Only runs that have an owner; with False, only others.
+            owned: True for runs that have an owner, False for runs that have none.
 
         As with `history`, only `load` finds all damage.
 
         Raises:
-            ValueError: an argument is not what it should be.
+            ValueError: an argument is invalid.
         """
         from stategraph.stores._checks import check_limit, filtered, from_cursor
 
         return self._runs(filtered({"status": status, "graph": graph, **which}), check_limit(limit), from_cursor(after))
 
     def iter_history(self, run_id: str) -> Iterator[Summary]:
-        """Yield what `history` returns; of a long one that is kept as a whole, a page at a time is held in memory.
+        """Yield the checkpoints that `history` returns. Of a long history, hold only a page at a time in memory.
 
         Raises:
-            CheckpointError: others have deleted the run, or some of its checkpoints, since the first one was yielded.
+            CheckpointError: the run, or some of its checkpoints, were deleted since the first one was yielded.
         """
         yield from self.history(run_id)
 
     def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
-        """Yield what `runs` returns, page by page, without a limit."""
+        """Yield the runs that `runs` returns, page by page, without a limit."""
         after = None
         while page := self.runs(after=after, **which):
             yield from page
             after = page[-1].cursor
 
     def count(self, **which: Unpack[Which]) -> int:
-        """Return how many runs `iter_runs` yields.
+        """Return the number of runs that `iter_runs` yields.
 
-        A SQL database counts them as their columns stand: damaged runs, too, which `iter_runs` leaves out. A million
-        runs are not read, let alone their checksums compared, for a number.
+        A SQL database counts rows without reading them or comparing checksums, so it includes damaged runs, which
+        `iter_runs` leaves out.
         """
         return sum(1 for _ in self.iter_runs(**which))
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         """Return the newest checkpoint of each run, as `runs`.
 
-        The default loads all runs, in the order of their ids, because it does not know the order in which they began.
+        The default loads all runs, in the order of their ids, because it does not know in which order they began.
         """
         from stategraph.stores.summaries import Summary
 
@@ -302,20 +302,20 @@ class CheckpointStore(ABC):
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        """Copy a run, with its history up to a step, under another id; return the newest State of the copy.
+        """Copy a run, with its history up to a step, to another id; return the newest State of the copy.
 
-        The copy is active, unless it stands at an exit point, and `State.parent` says where it comes from. It does not
-        depend on the source any more. The default copies only the newest State.
+        The copy is active, unless it ends at an exit point, and `State.parent` names the source. It does not depend on
+        the source. The default copies only the newest State.
 
         Args:
             run_id: The run.
             new_run_id: The id of the copy.
-            step: Where the copy ends; at the newest step if not given.
-            revision: Which revision of the step; the newest if not given. The default knows of no revisions.
+            step: The last step of the copy; the newest step by default.
+            revision: The revision of the step; the newest by default. The default implementation has no revisions.
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
-            RunExistsError: there is a run of the new id, or of the id of a nested run of the copy.
+            RunExistsError: there is a run with the new id, or with the id of a nested run of the copy.
         """
         from stategraph.stores._checks import check_numbers
 
@@ -335,28 +335,28 @@ class CheckpointStore(ABC):
     def rollback(
         self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
-        """Take a run back to a step and forget later ones; return the State of that step, of the next generation.
+        """Roll a run back to a step and drop later ones; return the State of that step, in the next generation.
 
-        With retention "full" nothing is forgotten: what came later stays in the history, before a checkpoint of kind
+        With retention "full" nothing is dropped: later steps stay in the history, before a checkpoint of kind
         "rollback".
 
         Args:
             run_id: The run.
-            step: The step; 0 is before the first one, if the input is kept.
-            revision: Which revision of the step; the newest if not given. The default knows of no revisions.
+            step: The step; 0 is the input, before the first step, if the store keeps it.
+            revision: The revision of the step; the newest by default. The default implementation has no revisions.
             take_over: Take the run from its owner.
-            by: Who takes it back, for the history.
+            by: The name to record in the history for this rollback.
 
         Raises:
             RunBusyError: the run has an owner.
-            RunLostError: others took the run while this was under way; nothing has been changed.
+            RunLostError: another call took the run over in the meantime; nothing has been changed.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
         from stategraph.stores._checks import check_number, check_numbers
 
         check_number(step)
         check_numbers(revision=revision)
-        if take_over:  # a step that is not there costs no owner its run
+        if take_over:  # no owner loses its run for a step that does not exist
             self._revision(run_id, step, revision)
         with held(self, check_run_id(run_id), take_over=take_over):
             return self._roll_back(run_id, step, revision, by)
@@ -369,18 +369,18 @@ class CheckpointStore(ABC):
         return state
 
     def _revision(self, run_id: str, step: int | None, revision: int | None) -> State:
-        """Load a State. Only a store that keeps revisions is asked for one."""
+        """Load a State. Pass a revision only if there is one: other stores do not accept it."""
         return self.load(run_id, step) if revision is None else self.load(run_id, step, revision)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> Owner | None:
-        """Cancel a run: at once, or, if it has an owner, with the owner's next save; return the owner.
+        """Cancel a run: at once or, if it has an owner, at the owner's next save; return the owner.
 
-        It takes no graph; `StateGraph.cancel` does the same for a run of its own.
+        It needs no graph; `StateGraph.cancel` does the same for runs of its graph.
 
         Raises:
             CheckpointNotFoundError: there is no such run.
-            RunCompleteError: it is complete.
-            RunLostError: others took the run while this was under way; nothing has been changed.
+            RunCompleteError: the run is complete.
+            RunLostError: another call took the run over in the meantime; nothing has been changed.
         """
         try:
             self._save_cancelled(run_id, by)
@@ -389,7 +389,7 @@ class CheckpointStore(ABC):
             owner: Owner = busy.owner
         else:
             return None
-        try:  # once more: its owner may have let go of it before it could read that
+        try:  # again: the owner may have released the run before it could see the cancellation
             self._save_cancelled(run_id, by)
         except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
             return owner
@@ -406,17 +406,17 @@ class CheckpointStore(ABC):
                 self.save(evolve(told(state, by=by), status=RunStatus.CANCELLED))
 
     def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
-        """Return how the data of step `b` of a run, or of another run, differ from those of step `a`.
+        """Compare the data of step `a` of a run with those of step `b`, of the same run or of another.
 
         Args:
             run_id: The run.
-            a: A step of it.
-            b: A step of it, or of the other run.
-            other: The other run, if `b` is a step of another.
+            a: A step of the run.
+            b: A step of the run, or of the other run.
+            other: The other run, if `b` is a step of it.
 
         Raises:
-            ValueError: one of them is not a non-negative int.
-            CheckpointNotFoundError: one of them is not kept.
+            ValueError: a step is not a non-negative int.
+            CheckpointNotFoundError: a step is not kept.
         """
         from stategraph.stores._checks import check_number
         from stategraph.stores.summaries import Difference
@@ -426,18 +426,18 @@ class CheckpointStore(ABC):
         return Difference.between(self.load(run_id, a), self.load(run_id if other is None else other, b))
 
     def prune(self) -> Pruned:
-        """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is.
+        """Remove checkpoints and runs that retention policies do not keep; return the removed ones.
 
-        Runs that have an owner stay.
+        The default removes nothing. Runs that have an owner stay.
         """
         from stategraph.stores.summaries import Pruned
 
         return Pruned()
 
     def verify(self) -> Verified:
-        """Read everything that is kept, and say what of it is damaged. Nothing is changed.
+        """Read everything in the store and report damage. Change nothing.
 
-        The default reads what `history` and `load` give.
+        The default calls `history` and `load`.
         """
         from stategraph.stores.summaries import Damage, Verified
 
@@ -463,14 +463,14 @@ class CheckpointStore(ABC):
         return Verified(dict(sorted(statuses.items())), 0, checkpoints, tuple(damaged), tuple(unreadable))
 
     def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
-        """Return another token if runs may have changed since this one was returned, None if nothing has.
+        """Return a new token if runs may have changed since the given one was returned; None if nothing has changed.
 
-        For views that are kept up to date: ask, and look again if there is another token. It costs little in the
-        built-in stores, however many runs there are; the default looks at all of them.
+        Meant for live views: poll, and reload when there is a new token. It costs little in the built-in stores,
+        however many runs there are; the default reads all of them.
 
         Args:
-            token: What was returned before; None at first, for which there always is another one.
-            run_id: Only ask about this run, and not about what is nested in it.
+            token: The token of the previous call; None at first, which always returns one.
+            run_id: Watch only this run, without its nested runs.
         """
         now = self._change_token(run_id)
         return None if now == token else now
@@ -484,9 +484,9 @@ class CheckpointStore(ABC):
     # ------------------------------------------------------------------ owners
 
     def owner(self, run_id: str) -> Owner | None:
-        """Return who owns a run: the call that is at work on it. None if there is none.
+        """Return the owner of a run, the call that is at work on it. None if there is none.
 
-        A store knows of calls in this process at least. What it knows beyond that, its class says.
+        Every store knows at least the calls in this process. The class of a store documents what else it knows.
         """
         hold = self._owners.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
@@ -498,28 +498,28 @@ class CheckpointStore(ABC):
         return owners
 
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
-        """Acquire a run; raise RunBusyError if it has another owner, unless that is to lose it."""
+        """Acquire a run; raise RunBusyError if it has another owner, unless `take_over`."""
         hold.store, hold.lock = self, RLock()
         self._owners.take(hold, take_over=take_over)
 
     def _has_lost(self, hold: Hold) -> bool:
-        """Return whether a run was taken from its owner."""
+        """Return whether another call took the run from this owner."""
         return hold.is_lost
 
     def _cancel(self, run_id: str, by: str | None) -> None:
-        """Note that a run is cancelled, for its owner or the next one."""
+        """Record that a run is cancelled, for its owner or the next one."""
         self._owners.cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
-        """Return whether a run was cancelled, and not taken up since."""
+        """Return whether the run was cancelled and not continued since."""
         return hold.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run that was at work, if that was said."""
+        """Return the name of the caller that cancelled a run at work, if it gave one."""
         return self._owners.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
-        """Forget that a run was cancelled, for its owner goes on with it."""
+        """Clear the cancellation of a run, because its owner continues it."""
         self._owners.take_up(hold)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -528,17 +528,17 @@ class CheckpointStore(ABC):
             guard_writes(cls, CheckpointStore)
 
     never_waits: ClassVar[bool] = False
-    """Whether no call waits for a disk, a network or anything else that is slow: an event loop may make it."""
+    """Whether calls never wait for a disk, a network or anything else slow, so that an event loop may make them."""
 
     compares_holds: ClassVar[bool] = False
-    """Whether the store itself refuses what others than the owner of a run write; if not, this class guards it."""
+    """Whether the store itself refuses writes by calls that do not own the run; if not, this class guards it."""
 
     def close(self) -> None:  # noqa: B027
-        """Close files and connections. A closed store is not used again."""
+        """Close files and connections. The store cannot be used afterwards."""
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the store is closed."""
         return False
 
     def __enter__(self) -> Self:
@@ -548,5 +548,5 @@ class CheckpointStore(ABC):
         self.close()
 
     def __str__(self) -> str:
-        """Return the store in words, as errors name it."""
+        """Return the name of the store for error messages."""
         return f"store {type(self).__qualname__}"

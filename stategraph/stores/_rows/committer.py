@@ -1,7 +1,7 @@
-"""Committer: threads that commit at the same time share one transaction, and its one sync (group commit).
+"""Committer: threads that commit at the same time share one transaction and its one sync (group commit).
 
-The first thread commits at once, in its own thread: a hand-over would take as long as the sync. The threads that come
-while it is at work wait, and one of them commits for all of them.
+The first thread commits at once, in its own thread: a hand-over would take as long as the sync. Threads that arrive
+during that commit wait, and one of them commits for all of them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._rows.records import Write
 from stategraph.stores._rows.table import used_below
 
-MOST_TOGETHER = 256  # batches in one transaction: a reader of a network file system still sees steady progress
+MOST_TOGETHER = 256  # batches in one transaction, so that a reader of a network file system sees steady progress
 
 Outcome: TypeAlias = bool | Exception
-"""Whether a batch was written, or why that is not known."""
+"""Whether a batch was written, or the error that leaves it unknown."""
 
 
 @attrs.define(eq=False)
 class _Waiting:
-    """A batch that is to be written, and what became of it."""
+    """A batch to write, and its outcome."""
 
     batch: Write
     outcome: Outcome | None = None
@@ -36,11 +36,11 @@ class Committer:
     """Commits batches of several threads together.
 
     Args:
-        apply: Writes several batches and returns the outcome of each. A CheckpointSaveError that it raises concerns all
-            of them: the store is locked, full or broken. After any other error they are written one by one, so that
-            only the culprit fails.
-        is_shared: Whether threads share a transaction. Those that write to a server each have one of their own, and
-            the server has one sync for all of them.
+        apply: Writes several batches and returns the outcome of each. If it raises a CheckpointSaveError, that concerns
+            all of them: the store is locked, full or broken. After any other error they are written one by one, so
+            that only the faulty batch fails.
+        is_shared: Whether threads share a transaction. Threads that write to a server each have their own, and the
+            server shares a sync between them.
     """
 
     def __init__(self, apply: Callable[[Sequence[Write]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
@@ -49,7 +49,7 @@ class Committer:
         self._waiting: list[_Waiting] = []
 
     def commit(self, batches: Sequence[Write]) -> list[Outcome]:
-        """Write batches; return the outcome of each. What was written is durable when this returns."""
+        """Write batches; return the outcome of each. Written batches are durable when this returns."""
         writes = list(map(_Waiting, batches))
         if not self._is_shared:
             self._write(writes)
@@ -85,19 +85,19 @@ class Committer:
             write.outcome = outcome
 
 
-_DATA_ERROR = "DataError"  # as Python's database API (PEP 249) calls what is wrong with the data alone, in all drivers
+_DATA_ERROR = "DataError"  # the name of errors in the data alone, in all drivers (PEP 249, Python's database API)
 _name_of = attrgetter("__name__")
 
 
 def _concerns_all(error: Exception) -> bool:
-    """Return whether the store failed, and not one of the batches, such as one with a value that is too large."""
+    """Return whether the store failed, rather than one batch, such as one with a value that is too large."""
     cause = error.__cause__
     is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
     return isinstance(error, CheckpointSaveError) and not is_of_one
 
 
 def _copy(error: Exception) -> Exception:
-    """Return a copy of the error of a shared commit for one of its callers: an exception belongs to one thread."""
+    """Return a copy of a shared error for one caller: threads must not share an exception."""
     reason = error.reason if isinstance(error, CheckpointError) else describe_exception(error)
     copy = CheckpointSaveError("", reason)  # its caller adds the run
     copy.__cause__ = error

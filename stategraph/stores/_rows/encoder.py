@@ -1,8 +1,8 @@
-"""CheckpointEncoder: makes records of States, and States of records. Sealer: shows that a record is as it was written.
+"""CheckpointEncoder: converts States to records and back. Sealer: proves that a record is unchanged.
 
-A seal is a checksum or, in a store that has a key, a signature.
+A seal is a checksum or, in a store with a key, a signature.
 
-A row names the encoding of its payload, so that a store may hold rows of several.
+A row names the encoding of its payload, so a store may hold rows of several encodings.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from stategraph.stores.base import SigningKey
 from stategraph.stores.serializers import find_format, registered_format
 
 Place: TypeAlias = tuple[int, int]
-"""Where a row stands: its sequence number, and its revision."""
+"""The place of a row: its sequence number and its revision."""
 
-_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal, by which the two are told apart
-_SMALL = 4096  # bytes: below, a copy takes less time than another call
+_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
+_SMALL = 4096  # bytes: below this a copy is faster than another call
 _pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
-_ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are weighed against a snapshot
-_LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
+_ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are compared with a snapshot
+_LIGHT = 16_384  # bytes of changes that are always allowed: below this a snapshot saves nothing
 
 
 @attrs.frozen
 class DeltaBase:
-    """The newest checkpoint of a run as it was saved or loaded here: the next one is written as what changed since.
+    """The newest saved or loaded checkpoint of a run, which the next row builds on with its changes.
 
     Attributes:
         state: The State.
         base: The sequence number of the snapshot that it builds on.
         seal: The seal of its row.
-        encoded: Its values that may still change, as bytes, by key.
+        encoded: The bytes of its values that may still change, by key.
         snapshot: The size of the snapshot, in bytes.
         since: The size of the rows since the snapshot, in bytes.
-        incarnation: That of its run.
+        incarnation: The incarnation of its run.
     """
 
     state: State
@@ -70,7 +70,7 @@ class DeltaBase:
 
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
-    """Return the function that decodes payloads of an encoding; run and step are for the error."""
+    """Return a function that decodes payloads of an encoding; run and step are for its error."""
     name = encoding.removesuffix(ZSTD)
     try:
         decode = registered_format(name).decode
@@ -82,19 +82,19 @@ def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any
 
 
 class CheckpointEncoder:
-    """Makes rows of States, and States of rows.
+    """Converts States to rows, and rows to States.
 
-    A row holds what changed since the row before it. A snapshot, which holds all data, is written whenever the rows
-    since the last one have become as large as it is. So storage, and the time to read any step, stay linear in what
-    changed.
+    A row holds the changes since the row before it. A snapshot, which holds all data, is written whenever the rows
+    since the last snapshot have grown as large as that snapshot. So storage, and the time to read any step, stay
+    linear in the size of the changes.
 
     Args:
         sealer: Makes and checks the seals of rows.
         serializer: Name of the serializer of new payloads.
-        compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
+        compress: Whether to compress new payloads of more than 4 KB where that saves a tenth or more.
 
     Raises:
-        UnknownNameError: No serializer has this name.
+        UnknownNameError: no serializer has this name.
         ConfigError: `compress` is no bool, or the package for it is not installed.
     """
 
@@ -110,7 +110,7 @@ class CheckpointEncoder:
     def snapshot(
         self, state: State, incarnation: bytes = b"", place: Place | None = None
     ) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return a row with all data of a State, and what the next row is to build on.
+        """Return a row with all data of a State, and the base of the next row.
 
         Without a place it is the first row of its run.
 
@@ -124,9 +124,9 @@ class CheckpointEncoder:
         return row, DeltaBase(state, row.base, row.seal, whole.encoded, len(row.payload), 0, incarnation)
 
     def following(self, previous: DeltaBase, state: State, place: Place) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return the row that comes next, at this place, and what the one after it is to build on.
+        """Return the next row, for this place, and the base of the row after it.
 
-        The row holds what changed, or is a snapshot where the changes have become too large.
+        The row holds the changes, or is a snapshot if the changes have become too large.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
@@ -146,7 +146,7 @@ class CheckpointEncoder:
         """Return copies of a snapshot and of the rows that build on it, for another run.
 
         Raises:
-            CheckpointCorruptError: they are damaged; the seals of copies would hide that.
+            CheckpointCorruptError: a row is damaged, which the new seals of copies would hide.
         """
         self.check(source.run_id, rows, source.incarnation)
         copies: list[CheckpointRecord] = []
@@ -157,17 +157,17 @@ class CheckpointEncoder:
         return copies
 
     def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
-        """Return what a row is to hold as an encoding and a payload.
+        """Return the encoding and the payload of a row.
 
         Raises:
-            NotSerializableError: A value cannot be kept exactly.
+            NotSerializableError: a value cannot be kept exactly.
         """
         payload = self._encode(parts)
         smaller = None if self._zstd is None else compressed(self._zstd, payload)
         return (self._serializer, payload) if smaller is None else (self._serializer + ZSTD, smaller)
 
     def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
-        """Return what the payloads of a snapshot and of rows that build on it hold; raise as `state`."""
+        """Return the decoded payloads of a snapshot and of the rows that build on it; raise as `state`."""
         self.check(run_id, rows, incarnation)
         with _restored(run_id, rows[-1]):
             return self._decoded(run_id, rows)
@@ -179,7 +179,7 @@ class CheckpointEncoder:
         return [self._readers[row.encoding](row.payload) for row in rows]
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
-        """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
+        """Return the data of the State of these rows, for a run whose id no State can have; raise as `state`."""
         self.check(run_id, rows, incarnation)
         with _restored(run_id, rows[-1]):
             return combine(self._decoded(run_id, rows))[0]
@@ -188,10 +188,10 @@ class CheckpointEncoder:
         """Return the State of a snapshot and of the rows that build on it.
 
         Raises:
-            CheckpointCorruptError: they are damaged.
-            FormatError: a newer version of stategraph wrote them, or they take a serializer or a type that is not
+            CheckpointCorruptError: a row is damaged.
+            FormatError: a newer version of stategraph wrote a row, or a row needs a serializer or a type that is not
                 registered here.
-            ConfigError: they are compressed, and what that takes is not installed.
+            ConfigError: the rows are compressed, and the package for that is not installed.
         """
         self.check(run_id, rows, incarnation)
         newest = rows[-1]
@@ -212,14 +212,14 @@ class CheckpointEncoder:
             )
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
-        """Return what the next row is to build on, after the State of these rows."""
+        """Return the base of the next row after the State of these rows."""
         newest = rows[-1]
         since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
         weights = (len(rows[0].payload), since, incarnation)
         return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
-        """Check that these are a snapshot and all rows up to the last of them, as they were written.
+        """Check that these are a snapshot and all rows that follow it up to the last, unchanged.
 
         Raises:
             CheckpointCorruptError: they are not.
@@ -254,12 +254,12 @@ class CheckpointEncoder:
             *(by, took_ns_of(state), attempts, None if hold is None else this_process(), FORMAT, encoding),
         )
         seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
-        return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # as its constructor does, at every save
+        return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # skips the constructor, for speed
 
 
 @contextmanager
 def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
-    """Raise what keeps a State from being made of the bytes of rows as an error of their run."""
+    """Translate errors of decoding a State to errors of its run."""
     try:
         yield
     except (FormatError, ConfigError):
@@ -276,15 +276,15 @@ def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
 class Sealer:
     """Makes and checks the seals of records.
 
-    A seal binds a row to its store, to its run, and to the incarnation of the run: what was written for a run that was
-    deleted since is not taken for a part of another one with the same id. The seal of a row covers that of the row
-    before it, and so the whole chain from the snapshot on; the seal of the record of a run covers that of its newest
-    row. So a row that is missing, in between or at the end, is found out as well.
+    A seal binds a row to its store, to its run, and to the incarnation of the run: a row of a deleted run is not
+    mistaken for a row of another run with the same id. The seal of a row covers the seal of the row before it, and so
+    the whole chain from the snapshot on; the seal of the record of a run covers the seal of its newest row. So missing
+    rows are detected as well, in the middle and at the end.
 
     Args:
-        sign_with: Gives the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which finds
+        sign_with: Returns the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which detects
             damage, not forgery.
-        verify_with: Give former keys: signatures with them are still accepted.
+        verify_with: Return former keys, whose signatures are still accepted.
     """
 
     def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
@@ -292,10 +292,10 @@ class Sealer:
             allowed = "it takes sign_with beside it, the key that is signed with now; this one only reads"
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
         self._key, self._former = sign_with, tuple(verify_with)
-        self._store_id = b""  # that of a State on its own, which is in no store
+        self._store_id = b""  # for a State outside of any store
 
     def identify(self, store_id: bytes) -> None:
-        """Take the id of the store, once it is open."""
+        """Set the id of the store, once it is open."""
         self._store_id = store_id
 
     @property
@@ -304,7 +304,7 @@ class Sealer:
         return self._key is not None
 
     def is_signed(self, seal: bytes) -> bool:
-        """Whether a seal is a signature, with whatever key."""
+        """Return whether a seal is a signature, with any key."""
         return len(seal) == _SIGNATURE
 
     # ------------------------------------------------------------------ rows
@@ -328,7 +328,7 @@ class Sealer:
     def check(
         self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"", before: bytes = b""
     ) -> None:
-        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are right.
+        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct.
 
         With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
         """
@@ -350,11 +350,11 @@ class Sealer:
     def sealed_run(self, run: RunRecord) -> RunRecord:
         """Return the record of a run with its seal."""
         seal = self._digest(self._packed_run(run), b"", self._key)
-        return _new_tuple(RunRecord, (*run[:-1], seal))  # as run._replace(seal=seal) does, at every save
+        return _new_tuple(RunRecord, (*run[:-1], seal))  # faster than run._replace(seal=seal): every save does this
 
     def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a record is right, and the record is of this run."""
-        if run_id not in (None, run.run_id):  # as where a collation takes ids of another case for the same
+        """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
+        if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
             raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
         packed = _or_none(self._packed_run, run)
         if packed is None or not self._is_right(run.seal, packed, b""):
@@ -389,7 +389,7 @@ class Sealer:
         return digest.digest()
 
     def _mismatch(self, seal: bytes, way_out: str) -> str:
-        """Say what is wrong with a record whose seal is not right, and what may be done about it."""
+        """Describe what is wrong with the seal of a record, and the way out."""
         is_signed = self.is_signed(seal)
         if is_signed and not self.signs:
             return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
@@ -406,7 +406,7 @@ def _removed(run_id: str) -> str:
 
 
 def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
-    """Return what a seal covers, packed; None for values that no seal is ever made of."""
+    """Return the packed parts that a seal covers; None for values that no seal can have."""
     try:
         return pack(*parts)
     except (TypeError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""Loading: the States and the history of a run, out of the chains of its checkpoints.
+"""Loading: read the States and the history of a run from the chains of its checkpoints.
 
-A chain is a snapshot and all checkpoints up to one of them that build on it. What is loaded of a run is all as it was
-at one time. A checkpoint that is missing was either removed by retention, or loading is refused.
+A chain is a snapshot and consecutive checkpoints that build on it. All parts of a loaded run are from the same moment.
+If a checkpoint is missing, retention removed it; otherwise loading fails.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 
-_NOWHERE = -1  # the sequence number of a checkpoint that is not there
-_READS = 100  # of a run that others write to: reading is over long before the next save is
-_DISTURBED = 3  # times that others may write before it is read undisturbed
+_NOWHERE = -1  # the sequence number of a missing checkpoint
+_READS = 100  # attempts at reading a run that others write to; one read is much shorter than the time between saves
+_DISTURBED = 3  # attempts before writers are kept out
 _PAGE = 1_000  # sequence numbers
 
 _Read = TypeVar("_Read")
 
 
 def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None], step: int | None = None) -> _Read:
-    """Return what is read of a run, all of it as it was at one time.
+    """Read a run consistently.
 
     Args:
         log: The runs of the store.
         run_id: The run.
         read_run: Called with the record of the run. It returns None, or raises CheckpointCorruptError, if others write
             to the run at the same time; then it is called again.
-        step: The step that is to be read, for the error.
+        step: The step to read, for the error.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
     for again in range(_READS):
         with log.table.undisturbed(run_id) if again > _DISTURBED else nullcontext():
-            run = log.find(run_id)  # first: a write before the rows are read makes its version an old one
+            run = log.find(run_id)  # first: a write before the rows are read makes this version stale
             if run is None:
                 log.forget_removed(run_id)
                 raise CheckpointNotFoundError(run_id, str(log.table.store), step)
@@ -59,19 +59,19 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
 
 
 def load(log: RunLog, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-    """Return the newest State of a run, or the one at a step; raise as `CheckpointStore.load`."""
+    """Return the newest State of a run, or the State of a step; raise as `CheckpointStore.load`."""
     return read(log, run_id, lambda run: loaded(log, run, step, revision), step)[1]
 
 
 def loaded(
     log: RunLog, run: RunRecord, step: int | None = None, revision: int | None = None
 ) -> tuple[CheckpointRecord, State] | None:
-    """Return the newest State of a run, or the one at a step, and its row; None if others write to it at the same
-    time."""
+    """Return the row and the State of the newest checkpoint of a run, or of a step; None if others write to it at the
+    same time."""
     wanted = run.step if step is None else step
     at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
     rows = [] if at == _NOWHERE else log.table.chain(run.run_id, at)
-    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):  # else it never was
+    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):  # otherwise it never existed
         _check_absent(log, run, wanted, at)
     if not rows or not _is_visible(log, run, at):
         if log.is_stale(run):
@@ -90,11 +90,11 @@ def loaded(
 
 
 def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int:
-    """Return the sequence number of the newest revision of a step, or of this one."""
+    """Return the sequence number of the given revision of a step, or of the newest one."""
     ahead = run.sequence - run.step
     if step > run.sequence:
         return _NOWHERE
-    if not ahead:  # as in most runs: there is one checkpoint of each step
+    if not ahead:  # most runs have one checkpoint of each step
         return _NOWHERE if revision else step
     rows = log.table.index(run.run_id, step, min(step + ahead, run.sequence))
     found = [row.sequence for row in rows if row.step == step and revision in (None, row.revision)]
@@ -102,22 +102,22 @@ def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int:
 
 
 def _check_absent(log: RunLog, run: RunRecord, step: int, at: int) -> None:
-    """Raise CheckpointCorruptError if a checkpoint that is not there was lost, rather than removed or never saved.
+    """Raise CheckpointCorruptError if a missing checkpoint was lost, rather than removed or never saved.
 
-    What builds on it shows that it was there, and what stands in its place may be what became of it.
+    Later rows that build on it show that it existed. A row in its place may be a damaged form of it.
     """
     if at == run.sequence:
         if not log.is_stale(run):
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
         return
-    last = step + run.sequence - run.step  # no row of the step is above
+    last = step + run.sequence - run.step  # the highest sequence number that a row of the step can have
     rows = log.table.index(run.run_id, step)
     after = next((row.sequence for row in rows if row.sequence > last), last)
     check_indexed(log, run, [row for row in rows if row.sequence <= after])
 
 
 def _check_followed(log: RunLog, run: RunRecord, row: CheckpointRecord) -> None:
-    """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
+    """Raise CheckpointCorruptError if a newer revision of the step of this row was lost."""
     first = row.sequence + 1
     rows = log.table.index(run.run_id, first, first) or log.table.index(run.run_id, first, run.sequence)[:1]
     if not rows:
@@ -137,7 +137,7 @@ def _is_visible(log: RunLog, run: RunRecord, at: int) -> bool:
 
 
 def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
-    """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
+    """Return the checkpoints of a run that retention keeps. The table may hold more, which these build on."""
     rows = log.table.index(run.run_id)
     if not (rows and rows[-1].seal == run.tip) and not log.is_stale(run):
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
@@ -145,17 +145,17 @@ def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
 
 
 def chains(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
-    """Yield the chains of a run that together contain these of its checkpoints."""
-    newest_on = {row.base: row.sequence for row in rows}  # the last one builds on all that have the same base
+    """Yield the chains of a run that together contain these checkpoints."""
+    newest_on = {row.base: row.sequence for row in rows}  # the last row builds on all others with the same base
     return (log.table.chain(run.run_id, sequence) for sequence in newest_on.values())
 
 
 def check_indexed(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
-    """Check that checkpoints of an index stand where they did when they were sealed, with all that they build on.
+    """Check that the rows of an index are where they were sealed, with all rows that they build on.
 
     Raises:
-        CheckpointCorruptError: they, or what they build on, are damaged.
-        FormatError: likewise, or a newer version wrote them.
+        CheckpointCorruptError: a row, or a row that it builds on, is damaged.
+        FormatError: a newer version wrote a row, or damage makes it look so.
     """
     found: set[tuple[int, int, bytes]] = set()
     for chain in chains(log, run, rows):
@@ -166,7 +166,7 @@ def check_indexed(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord])
 
 
 def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
-    """Raise CheckpointCorruptError if a checkpoint between two others was lost, as far as their numbers show it."""
+    """Raise CheckpointCorruptError if sequence numbers show that a checkpoint between two others was lost."""
     for row, after in pairwise(rows):
         if after.sequence != row.sequence + max(1, after.step - row.step):
             raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")
@@ -178,7 +178,7 @@ def _check_first(run: RunRecord, row: CheckpointRecord) -> None:
 
 
 def history(log: RunLog, run_id: str) -> list[Summary]:
-    """Return the checkpoints of a run without their data; none for a run that does not exist."""
+    """Return the checkpoints of a run without their data; none if the run does not exist."""
     try:
         return read(log, run_id, lambda run: summaries(log, run))
     except CheckpointNotFoundError:
@@ -191,16 +191,16 @@ def summaries(log: RunLog, run: RunRecord) -> list[Summary]:
     if run.policy.keeps_all and rows:
         _check_first(run, rows[0])
         _check_gapless(run, rows)
-    if log.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
+    if log.sealer.signs:  # a signature covers the payload: users who sign prefer certainty to speed
         check_indexed(log, run, rows)
     return [*run.summaries_of(rows)]
 
 
 def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
-    """Yield the checkpoints of a run as it stands now, without their data, as `CheckpointStore.iter_history`.
+    """Yield the current checkpoints of a run without their data, as `CheckpointStore.iter_history`.
 
-    If nothing of a run is ever replaced, they are read a page at a time. Otherwise there are few; and a signature
-    covers their data. These are read at once.
+    If the run keeps all checkpoints, they are read a page at a time. Otherwise there are few, and they are read at
+    once. Signed ones are read at once too, because the signature covers their data.
     """
     run = log.find(run_id)
     if run is None or not run.policy.keeps_all or log.sealer.signs:

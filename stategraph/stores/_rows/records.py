@@ -1,4 +1,4 @@
-"""Records: what a durable store keeps of a checkpoint, and of a run as a whole."""
+"""Records: how a durable store keeps a checkpoint, and a run as a whole."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1
-"""The last step, and the last sequence number, that a row can have: that shares a 64-bit key with the number of its
+"""The last step, and the last sequence number, that a row can have: it shares a 64-bit key with the number of the
 run."""
 
 FORMAT = 1
-"""The version of the format of rows. A newer one is refused, older ones are read."""
+"""The version of the row format. Newer formats are refused, older ones can be read."""
 
 
 class CheckpointRecord(NamedTuple):
-    """One checkpoint as it is kept: a row. A tuple, because one load makes hundreds of them.
+    """One stored checkpoint: a row. A tuple, because one load makes hundreds of them.
 
     Attributes:
-        sequence: Its number among the rows of its run, in the order in which they came. The first has that of its step,
-            and from row to row it goes up by as much as the step does, and by 1 at least. So it is never below the
-            step, and the rows of a step are no further above it than the newest row is above its own.
-        base: The sequence number of the snapshot that it builds on; its own, if it is one.
+        sequence: Its number among the rows of its run, in order of time. The first row has the number of its step.
+            From row to row the number grows as much as the step, and by at least 1. So it is never below the step, and
+            no row is further ahead of its step than the newest row is.
+        base: The sequence number of the snapshot that it builds on; its own, if it is a snapshot.
         step: The step.
         revision: Counts the rows of a step, from 0.
         kind: Why it was saved.
-        node: The node that was completed.
-        time_ns: When; nanoseconds since 1970, UTC.
-        status: How the run stood.
-        error: Why it had failed, if it had.
-        by: Who made it so, if the caller said it.
-        took_ns: How long its step took, in nanoseconds; None where that is not known.
-        attempts: In how many attempts the step was completed.
-        owner: The process that wrote it, as "host:pid", if that is known.
-        format: The version of the format of what follows.
-        encoding: How the payload is to be read, such as "msgpack" or "msgpack+zstd".
-        payload: The data: all of them in a snapshot, else what changed since the row before.
-        seal: A checksum or a signature over all of this (see `stategraph.stores._rows.encoder.Sealer`).
-        pause: What the run waited for, if it did, as a str (see `stategraph.stores._codec.pauses`).
+        node: The completed node.
+        time_ns: When it was saved; nanoseconds since 1970, UTC.
+        status: The status of the run.
+        error: The error of a failed run.
+        by: The name that the caller gave for this change, if any.
+        took_ns: How long its step took, in nanoseconds; None if unknown.
+        attempts: The number of attempts at the step.
+        owner: The process that wrote it, as "host:pid", if known.
+        format: The version of the format of the following fields.
+        encoding: The encoding of the payload, such as "msgpack" or "msgpack+zstd".
+        payload: The data: all of them in a snapshot, otherwise the changes since the row before.
+        seal: A checksum or a signature of all this (see `stategraph.stores._rows.encoder.Sealer`).
+        pause: The pause of the run, if any, as a str (see `stategraph.stores._codec.pauses`).
     """
 
     sequence: int
@@ -81,7 +81,7 @@ class CheckpointRecord(NamedTuple):
 
     @property
     def facts(self) -> Facts | None:
-        """How its State came to be, where the rest of it does not say so."""
+        """The provenance of its State, unless the other fields imply it."""
         is_told = self.kind is kind_of(self.status, self.node)
         if is_told and self.by is None and self.attempts == 1:
             return None
@@ -94,19 +94,20 @@ class RunRecord(NamedTuple):
     Attributes:
         run_id: The run.
         number: Counts the runs of a store, in the order in which they began.
-        version: Goes up with every write to the run. It begins with a random number, so that a run that was deleted and
-            begun again is not taken for what it was.
+        version: Grows with every write to the run. It begins with a random number, so that a deleted run is not
+            mistaken for a later run with its id.
         sequence, step, revision, kind, node, time_ns, status, error, by: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
-        policy: What is kept of it.
+        policy: Its retention policy.
         created_ns: When it began; nanoseconds since 1970, UTC.
-        labels: What it was labelled with: pairs, sorted.
+        labels: Its labels: pairs, sorted.
         pause: As in the newest row.
-        incarnation: Random bytes, drawn when the run begins: no other run of this id has them, here or in another
-            store; nested runs have those of their outer run.
-        tip: The seal of the newest row: it shows that this row, and each that it builds on, is there and unchanged.
-        seal: A checksum or a signature over all of this but the number, which only says in which order runs began.
+        incarnation: Random bytes from the start of the run: no other run with this id has them, here or in another
+            store; nested runs share the bytes of their outer run.
+        tip: The seal of the newest row: it proves that this row and all rows that it builds on are present and
+            unchanged.
+        seal: A checksum or a signature of all this but the number, which only gives the order in which runs began.
     """
 
     run_id: str
@@ -151,7 +152,7 @@ class RunRecord(NamedTuple):
         cursor: str | None,
         origin: tuple[float | None, int, str | None],
     ) -> Summary:
-        """Return a checkpoint without its data; `origin` is how long it took, in how many attempts, and by whom."""
+        """Return a checkpoint without its data; `origin` is its duration, its attempts, and its owner."""
         took, attempts, owner = origin
         return Summary(
             self.run_id,
@@ -176,7 +177,7 @@ class RunRecord(NamedTuple):
 
     def _pause_of(self, kept: str) -> Pause | None:
         try:
-            with unknown_shown():  # to look at runs, their values need not be known
+            with unknown_shown():  # a list of runs does not need the types of their values
                 return pause_from_json(kept)
         except DecodeError as error:
             raise CheckpointCorruptError(self.run_id, f"what it waits for cannot be restored: {error}") from error
@@ -185,15 +186,15 @@ class RunRecord(NamedTuple):
 of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
     "sequence", "step", "revision", "kind", "node", "time_ns", "status", "error", "by"
 )
-"""Returns what the record of a run has of its newest row, in the order of its fields."""
+"""Returns the fields that the record of a run copies from its newest row, in the order of the record."""
 
 
 @attrs.frozen
 class _Owned:
-    """A change of one run, which is made as a whole or not at all.
+    """An atomic change of one run.
 
     Attributes:
-        hold: The hold of the owner for whom it is made: once it is lost, nothing is written.
+        hold: The hold of the owner that makes it: once it is lost, nothing is written.
     """
 
     hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False, kw_only=True)
@@ -209,14 +210,14 @@ class WriteBatch(_Owned):
     """A change of the record of a run and of its rows.
 
     Attributes:
-        run: The run as it is to be.
-        old: The run as it must be now, compared by its version; None if it must not be there.
-        put: Rows to add, or to put in the place of those with the same sequence number.
-        cut_below: Rows with lower sequence numbers go.
-        cut_above: Rows with higher ones go.
-        cut_nested: All that is nested in the run goes.
+        run: The new record of the run.
+        old: The record that the run must have now, compared by version; None if the run must not exist.
+        put: Rows to add, or to replace rows with the same sequence number.
+        cut_below: Remove rows with lower sequence numbers.
+        cut_above: Remove rows with higher sequence numbers.
+        cut_nested: Remove all nested runs and parts.
         outer: The incarnation that the outer run must have now; None if there need not be one.
-        cut_parts: All parts of its steps go, and of those of its nested runs.
+        cut_parts: Remove all parts of its steps, and those of its nested runs.
     """
 
     run: RunRecord
@@ -236,11 +237,11 @@ class WriteBatch(_Owned):
 
 @attrs.frozen
 class Removal(_Owned):
-    """The removal of a run and of all that is nested in it.
+    """The removal of a run and of all its nested runs.
 
     Attributes:
         run_id: The id of the run.
-        version: The version that it must have. None removes any, and what is nested in it even if it is not there.
+        version: The version that it must have. None removes any version, and nested runs even if the run is missing.
     """
 
     run_id: str
@@ -252,11 +253,11 @@ Write: TypeAlias = WriteBatch | Removal
 
 @attrs.frozen
 class Unreadable:
-    """What a table holds in the place of a run, where that cannot be read.
+    """Takes the place of a run that a table cannot read.
 
     Attributes:
         run_id: The run, as far as it is known.
-        number: Its number; None where it is not known.
+        number: Its number; None if it is unknown.
         error: Why it cannot be read.
     """
 
@@ -266,7 +267,7 @@ class Unreadable:
 
 
 ABOUT = list(CheckpointRecord.__annotations__).index("payload")
-"""How many fields of a row come before its payload."""
+"""The number of fields of a row before its payload."""
 
 About: TypeAlias = tuple[Any, ...]
-"""The fields of a row before its payload, in their order."""
+"""The fields of a row before its payload, in order."""

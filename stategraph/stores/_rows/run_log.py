@@ -1,4 +1,4 @@
-"""RunLog: the runs of one durable store, as all know them that save, load, copy or prune: records, memory, commits."""
+"""RunLog: the records, the cache and the commits of one durable store, for all code that reads or writes its runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from stategraph.stores._rows.records import (
 from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy
 
-_MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
-_MOST_REMEMBERED = 100_000  # of what takes few bytes
+_MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
+_MOST_REMEMBERED = 100_000  # entries of a few bytes each
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
 _INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 
-_PAGE = 100  # runs that are looked at at least, where few of them may match a filter
+_PAGE = 100  # the fewest runs to read at once if few of them may match a filter
 _ALL = RunFilter()
 
 _Read = TypeVar("_Read")
@@ -41,14 +41,14 @@ _Value = TypeVar("_Value")
 
 
 class RunLog:
-    """The runs of a store: what its table holds of them, and what is remembered of them here.
+    """The runs of a store: the records in its table, and what this process remembers of them.
 
-    A nested run has the incarnation of the run that it is nested in. So what a deleted run has left is never taken for
-    a part of one that has begun again with its id.
+    A nested run has the incarnation of its outer run. So the remains of a deleted run are never mistaken for a part of
+    a new run with its id.
 
     Attributes:
         table: Holds the records.
-        encoder: Makes records of States, and States of records.
+        encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
         committer: Writes batches of several threads in one transaction.
     """
@@ -56,20 +56,20 @@ class RunLog:
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.committer = self._new_committer()
-        # Runs as they were saved or loaded here last. Others may have written since: a save finds out.
+        # The last saved or loaded state of each run. Others may have written since: a save finds out.
         self._newest: OrderedDict[str, tuple[RunRecord, DeltaBase, DeltaBase | None]] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
-        # Those of runs that are not nested, and whether they have begun: nested runs may be saved before.
+        # The incarnations of outer runs, and whether these have begun: nested runs may be saved first.
         self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
         self._reported: set[str] = set()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """Keep other threads out while the process is forked."""
+        """Return a lock that keeps other threads out during a fork."""
         return self.table.at_rest()
 
     def renew(self) -> None:
-        """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
+        """Replace the locks in a forked child, which has none of the committing threads of its parent."""
         self.committer = self._new_committer()
         self.table.renew()
 
@@ -79,7 +79,7 @@ class RunLog:
     def _apply(self, batches: Sequence[Write]) -> Sequence[Outcome]:
         return self.table.apply(batches)
 
-    # ------------------------------------------------------------------ what is remembered
+    # ------------------------------------------------------------------ memory
 
     def remembered(self, run_id: str) -> tuple[RunRecord, DeltaBase, DeltaBase | None] | None:
         """Return the record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
@@ -92,16 +92,16 @@ class RunLog:
         if not is_nested_id(run_id):
             _put_last(self._incarnations, run_id, (run.incarnation, True))
         if self._policies and self._policies.get(run_id) == run.policy:
-            self._policies.pop(run_id, None)  # from now on the store itself knows it
+            self._policies.pop(run_id, None)  # the store itself keeps it from now on
 
     def forget(self, run_id: str) -> None:
-        """Forget the newest checkpoint of a run: others have written to it."""
+        """Forget the newest checkpoint of a run, because others have written to it."""
         self._newest.pop(run_id, None)
 
     def forget_removed(self, run_id: str) -> None:
-        """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
+        """Forget a run that no longer exists, but not the retention policy for its next save."""
         self.forget(run_id)
-        if run_id not in self._incarnations:  # nor is anything known that is nested in it
+        if run_id not in self._incarnations:  # then none of its nested runs is remembered either
             return
         first, last = nested_range(run_id)
         for nested_id in [known for known in [*self._newest] if first < known < last]:
@@ -110,17 +110,17 @@ class RunLog:
             self._incarnations.pop(run_id, None)
 
     def forget_all(self, run_id: str) -> None:
-        """Forget all of a run that does not exist any more."""
+        """Forget everything about a run that no longer exists."""
         self.forget_removed(run_id)
         self._incarnations.pop(run_id, None)
         self._policies.pop(run_id, None)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
-        """Remember what is to be kept of a run, until it is saved."""
+        """Remember the retention policy of a run until it is saved."""
         _put_last(self._policies, run_id, policy)
 
     def policy_of(self, run_id: str, run: RunRecord | None) -> RetentionPolicy:
-        """Return what is to be kept of a run that has this record."""
+        """Return the retention policy of a run with this record."""
         return self._policies.get(run_id) or (run.policy if run else RetentionPolicy())
 
     # ------------------------------------------------------------------ records
@@ -129,7 +129,7 @@ class RunLog:
         """Return the record of a run, None if there is none.
 
         Raises:
-            CheckpointCorruptError: it is not as it was written.
+            CheckpointCorruptError: the record is damaged.
         """
         run = self.table.run(run_id)
         if run is None:
@@ -154,7 +154,7 @@ class RunLog:
         """Return whether a checkpoint is the newest of a run; False if others have written since.
 
         Raises:
-            CheckpointCorruptError: it stands in the place of the newest one, and no other process has written.
+            CheckpointCorruptError: it is in the place of the newest one, but no other process has written.
         """
         if row.seal == run.tip:
             return True
@@ -165,10 +165,10 @@ class RunLog:
     # ------------------------------------------------------------------ incarnations
 
     def incarnation_for(self, run_id: str) -> bytes:
-        """Return the incarnation with which a run begins.
+        """Return the incarnation for a run that begins.
 
         Raises:
-            StepConflictError: it is nested in another run than the one that was saved or loaded here.
+            StepConflictError: its outer run is not the run that was saved or loaded here.
         """
         outer_id = given_id(run_id)
         known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
@@ -184,8 +184,8 @@ class RunLog:
         return self._incarnations.setdefault(outer_id, (new_incarnation(), False))[0]
 
     def check_known(self, run_id: str, incarnation: bytes) -> None:
-        """Raise StepConflictError if a run is another than the one that was saved or loaded here, or is nested in
-        another."""
+        """Raise StepConflictError if a run, or the outer run of a nested one, is not the run that was saved or loaded
+        here."""
         outer_id = given_id(run_id)
         known, has_begun = self._incarnations.get(outer_id, (incarnation, True))
         if known != incarnation and (has_begun or is_nested_id(run_id)):
@@ -194,14 +194,14 @@ class RunLog:
     def outer_of(self, run: RunRecord) -> bytes | None:
         """Return the incarnation that the outer run must have when a nested run is written.
 
-        None of other runs, and where it is this handle that has yet to begin the outer run.
+        Return None for other runs, and if this process has yet to begin the outer run.
         """
         if not is_nested_id(run.run_id) or self._incarnations.get(given_id(run.run_id)) == (run.incarnation, False):
             return None
         return run.incarnation
 
     def remove_left_over(self, run_id: str) -> None:
-        """Remove a nested run that a deleted run has left, so that another one can take its place."""
+        """Remove a nested run that remains of a deleted run, so that another one can take its place."""
         run = self.table.run(run_id) if is_nested_id(run_id) else None
         if run is not None and not self._is_of_its_run(run):
             self.table.apply([Removal(run_id, run.version)])
@@ -216,17 +216,17 @@ class RunLog:
         before: int | None = None,
         owner_of: Callable[[str], object] = str,
     ) -> tuple[list[_Read], list[str]]:
-        """Return what is read of runs, the newest first, and the ids of damaged runs, which are left out and logged.
+        """Read runs, newest first. Return the results, and the ids of damaged runs, which are left out and logged.
 
         Args:
             read: Called with the record of each run; raises a CheckpointError if it is damaged.
             which: Only these runs.
-            limit: At most so many runs; all if it is negative.
+            limit: The most runs to return; all if negative.
             before: Only runs with a number below this one.
-            owner_of: Returns who owns a run.
+            owner_of: Returns the owner of a run.
         """
         found: list[_Read] = []
-        damaged: dict[str, None] = {}  # where its number cannot be read, it is on every page
+        damaged: dict[str, None] = {}  # a run whose number cannot be read is on every page
         if which.owned and which.owned_ids is not None and not which.owned_ids:
             return found, []
         while True:
@@ -248,9 +248,9 @@ class RunLog:
             before = min(numbers)
 
     def _is_wanted(self, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> bool:
-        """Return whether a run is one of these. Raises CheckpointCorruptError if it is damaged."""
+        """Return whether a run matches a filter. Raise CheckpointCorruptError if it is damaged."""
         is_nested = is_nested_id(run.run_id)
-        if is_nested and not which.takes_id(run.run_id):  # it is parts of a step
+        if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
             return False
         self.sealer.check_run(run)
         is_taken = which is _ALL or which.takes(run.summary(), owner_of)
@@ -261,7 +261,7 @@ class RunLog:
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
             way_out = f"store.delete({run_id!r})"
-            is_said = way_out in error.reason or "sign_with" in error.reason  # with the right key, it may be as it was
+            is_said = way_out in error.reason or "sign_with" in error.reason  # with the right key it may be intact
             logging.getLogger("stategraph").warning(
                 "run %r in the %s is left out (logged once): %s%s",
                 run_id,
@@ -275,13 +275,13 @@ class RunLog:
     def next_run(
         self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase, first: CheckpointRecord | None = None
     ) -> RunRecord:
-        """Return the record of a run from its newest checkpoint on.
+        """Return the record of a run with a new newest checkpoint.
 
         Args:
-            old: The record so far; None if the run begins.
-            row: The record of the checkpoint.
-            base: What the next one builds on, with the State.
-            first: The first checkpoint of a run that begins, if it is another.
+            old: The current record; None if the run begins.
+            row: The row of the checkpoint.
+            base: The base of the next row, with the State.
+            first: The first checkpoint of a run that begins, if it is another one.
         """
         state = base.state
         version = old.version + 1 if old else int.from_bytes(os.urandom(6))
@@ -292,14 +292,14 @@ class RunLog:
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
             *(self.policy_of(state.run_id, old), created_ns, labels, row.pause, incarnation, row.seal, b""),
         )
-        return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # as its constructor does, at every save
+        return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 
     def write(self, write: Write) -> bool:
         """Make a write, together with those of other threads; return False if others have written to the run.
 
         Raises:
-            RunLostError: it is written on behalf of a former owner of the run.
-            StepConflictError: the store has lost what it had of the run.
+            RunLostError: the owner that makes it has lost the run.
+            StepConflictError: the store has lost saved checkpoints of the run.
         """
         (outcome,) = self.commit([write])
         if outcome is False and self.is_settled(write.hold):
@@ -320,7 +320,7 @@ class RunLog:
         return self.committer.commit(writes) if writes else []
 
     def check_kept(self, refused: Write) -> None:
-        """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
+        """Raise StepConflictError if the store has lost saved checkpoints of a run that was not deleted."""
         run = refused.old if isinstance(refused, WriteBatch) else None
         now = None if run is None else self.table.run(run.run_id)
         if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
@@ -332,7 +332,7 @@ class RunLog:
             raise StepConflictError(run.run_id, reason)
 
     def is_settled(self, hold: Hold | None) -> bool:
-        """Own a run for good that is only owned for a write by hand; return whether there was anything to do.
+        """Acquire the lease of a run that a direct write holds only in this process; return whether it was missing.
 
         Raises:
             RunBusyError: another call owns it.
@@ -340,25 +340,25 @@ class RunLog:
         return hold is not None and self.table.owners is not None and self.table.owners.settle(hold)
 
     def has_lost(self, hold: Hold) -> bool:
-        """Return whether a run was taken from its owner."""
+        """Return whether another call took the run from this owner."""
         hold.is_lost = hold.is_lost or self.table.fence(hold.run_id)[0] != hold.fence
         return hold.is_lost
 
     def remove(self, run_id: str) -> None:
-        """Remove a run and all that is nested in it, and forget what is remembered of it."""
+        """Remove a run with its nested runs from the store and from memory."""
         self.write(Removal(run_id))
         self.forget_all(run_id)
 
 
 def new_incarnation() -> bytes:
-    """Return an incarnation that no run has."""
+    """Return a new, random incarnation."""
     return os.urandom(_INCARNATION)
 
 
 def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int | None = None) -> None:
-    """Remember something as the newest, and forget the oldest where that is too many.
+    """Add or move an entry to the end, and drop the oldest if there are too many.
 
-    Each line is one step for other threads. Of a dict, the oldest is looked for behind all that were removed.
+    Each line is atomic for other threads. In a plain dict, a search for the oldest entry passes all removed ones.
     """
     kept[run_id] = value  # never absent in between: another thread would draw an incarnation of its own
     with suppress(KeyError):

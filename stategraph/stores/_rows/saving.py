@@ -1,4 +1,4 @@
-"""Saving States: how they become a write batch, and what follows if others have written to the run."""
+"""Saving States: build a write batch, and resolve conflicts with other writers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBa
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 
-_TRIES = 5  # of a save, while others write to the same run
+_TRIES = 5  # attempts at a save while others write to the same run
 
 _Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase, DeltaBase | None]
-"""A State to be written: the record of its run so far, its own record, what the next builds on, and what it does."""
+"""A State to write: the current record of its run, its row, the base of the next row, and the base of this row."""
 
 _Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
-"""What is to be written, what the next checkpoint builds on, and what the newest one does."""
+"""The batch to write, the base of the next row, and the base of the newest row."""
 
 Saves: TypeAlias = tuple[Hold | None, Sequence[State]]
-"""States of one run to be saved, in order, and the hold of its owner."""
+"""States of one run to save, in order, and the hold of its owner."""
 
 
 def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
-    """Save a State; with `may_change_data` also one with other data than the newest step has.
+    """Save a State; with `may_change_data`, its data may differ from the newest step.
 
     Raises:
         NotSerializableError, StepConflictError, CheckpointSaveError: as `CheckpointStore.save`.
@@ -49,7 +49,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             error.run_id = run_id
             raise
         except StepConflictError:
-            log.is_settled(acting.hold)  # that another call owns the run is the better answer
+            log.is_settled(acting.hold)  # if another call owns the run, that error explains more
             if known is None or not log.is_stale(known[0]):
                 raise
             log.forget(run_id)
@@ -57,16 +57,16 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
         if prepared is not None and log.write(prepared[0]):
             log.remember(prepared[0].run, *prepared[1:])
             return
-        log.forget(run_id)  # others have written: compare with the run as it is now
+        log.forget(run_id)  # others have written: compare with the current run
         log.remove_left_over(run_id)
     raise StepConflictError(run_id, f"step {state.step} was not saved: others keep writing to the run")
 
 
 def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
-    """Save States of several runs, in one transaction if possible; return the error of each, None if it is saved.
+    """Save States of several runs, in one transaction if possible; return an error or None for each run.
 
-    Of a run that keeps the newest only, the newest is saved. If States cannot be saved at once, they are saved one by
-    one: what can be kept is kept, and the first State that cannot raises its error.
+    If a run keeps only the newest State, only the newest is saved. If States cannot be saved together, they are saved
+    one by one, up to the first State that raises an error.
     """
     prepared = [_prepared_for(log, *saves) for saves in runs]
     outcomes = iter(log.commit([one[0] for one in prepared if one is not None]))
@@ -76,16 +76,16 @@ def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
 
 
 def _prepared_for(log: RunLog, hold: Hold | None, states: Sequence[State]) -> _Prepared | None:
-    """Return what is to be written of States; None if they have to be saved one by one."""
+    """Return the batch for States of a run; None if they must be saved one by one."""
     with on_behalf_of(hold):
         try:
             return _prepared(log, states)
-        except Exception:  # noqa: BLE001 - the State that is to blame raises it, once it is saved alone
+        except Exception:  # noqa: BLE001 - the State at fault raises it again when it is saved alone
             return None
 
 
 def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool | Exception) -> Exception | None:
-    """Return the error of States that were to be saved together, after saving those alone that were refused."""
+    """Complete a shared save of States, which saves them one by one if it was refused; return the error, if any."""
     hold, states = saves
     if prepared is not None and outcome is True:
         log.remember(prepared[0].run, *prepared[1:])
@@ -106,15 +106,15 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
 
 
 def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = False) -> _Prepared | None:
-    """Return what is to be written of States of one run; None if others write to it at the same time.
+    """Return the batch for States of one run; None if others write to it at the same time.
 
     Raises:
         NotSerializableError: a State cannot be kept exactly.
-        StepConflictError: a State contradicts a saved one, or the States cannot be written at once.
+        StepConflictError: a State conflicts with a saved one, or the States cannot be written together.
     """
     run_id = states[0].run_id
     known = log.remembered(run_id)
-    if len(states) > 1:  # of a run that is not remembered, the record has the policy
+    if len(states) > 1:  # if the run is not remembered, its record has the policy
         states = _kept(states, log.policy_of(run_id, known[0] if known else log.find(run_id)))
     following = _following(log, known, states[0], may_change_data)
     if following is None:
@@ -122,7 +122,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
     old, row, base, before = following
     rows, keeps_all = [row], log.policy_of(run_id, old).keeps_all
     for state in states[1:]:
-        if state.step <= base.state.step:  # of a later one, data need not be compared
+        if state.step <= base.state.step:  # data matter only if the step is not a later one
             same_data = keeps_all and have_same_data(base.state, state, base.encoded)
             check_step(run_id, base.state.step, state.step, same_data)
             if are_of_one_save(base.state, state):
@@ -137,12 +137,12 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
 
 
 def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
-    """Return the States of a run that are kept, of several that are saved at once."""
+    """Return the States to keep out of several of one run that are saved together."""
     if policy.max_checkpoints == 1:
         return states[-1:]
     if policy.keeps_all:
         return states
-    # The completion of a run takes the place of its last step.
+    # The completion of a run replaces its last step.
     is_replaced = (one.step == after.step and data_of(one) is data_of(after) for one, after in pairwise(states))
     return [*(one for one, replaced in zip(states, is_replaced, strict=False) if not replaced), states[-1]]
 
@@ -150,7 +150,7 @@ def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
 def _following(
     log: RunLog, known: tuple[RunRecord, DeltaBase, DeltaBase | None] | None, state: State, may_change_data: bool
 ) -> _Following | None:
-    """Return how a State is to be written; None if others write to the run at the same time."""
+    """Return how to write a State; None if others write to the run at the same time."""
     if known is None:
         return _following_unknown(log, state, may_change_data)
     run, base, before = known
@@ -168,7 +168,7 @@ def _following(
 
 
 def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Following | None:
-    """Return how a State is to be written whose run is not remembered; None as `_following`."""
+    """Return how to write a State of a run that is not remembered; None as `_following`."""
     run_id = state.run_id
     run = log.find(run_id)
     if run is None:
@@ -187,19 +187,19 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
 
 
 def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) -> Place:
-    """Return the place of the row that comes after the newest one of a run, of which nothing is replaced."""
+    """Return the place of the row after the newest one of a run, without replacing any."""
     ahead = newest.sequence - newest.step
     sequence = newest.sequence + max(1, state.step - newest.step)
     if state.step == newest.step:
         return sequence, newest.revision + 1
-    if state.step > newest.step and not (ahead and state.generation):  # only after a rollback, steps are made again
+    if state.step > newest.step and not (ahead and state.generation):  # steps repeat only after a rollback
         return sequence, 0
     made = log.table.index(state.run_id, state.step, state.step + ahead)
     return sequence, max((row.revision for row in made if row.step == state.step), default=-1) + 1
 
 
 def _cut_below(log: RunLog, run: RunRecord, snapshot: CheckpointRecord) -> int:
-    """Return the sequence number below which nothing is needed any more, now that a snapshot is written."""
+    """Return the sequence number of the first row that is still needed after this snapshot."""
     if run.policy.max_checkpoints == 1:
         return snapshot.sequence
     rows = [*(row for row in log.table.index(run.run_id) if row.sequence < snapshot.sequence), snapshot]

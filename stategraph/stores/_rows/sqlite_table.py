@@ -1,4 +1,4 @@
-"""The records of a "sqlite" store: the tables of a database file, its connection, and what its errors mean."""
+"""The records of a "sqlite" store: its tables, its connection, and its errors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from stategraph.stores._rows.sql_table import SqlTable
 from stategraph.stores._rows.table import Identify, closed_error, read_only_error, used_below
 
 OLDEST = (3, 35)
-"""The SQLite that these tables take: older ones have no RETURNING."""
+"""The oldest SQLite that these tables support: earlier ones have no RETURNING."""
 
 _Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], list[Any]]
 _Found = TypeVar("_Found")
 _Kind: TypeAlias = type[CheckpointError]
-_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # errors of a query
 
 
 def _rows(database: sqlite3.Connection, statement: str, values: Any) -> list[Any]:
@@ -48,16 +48,16 @@ class SqliteTable(SqlTable):
     """Records in a SQLite database. All threads share one connection; a forked child opens its own.
 
     Args:
-        store: The store, as errors name it.
+        store: The store, for error messages.
         path: The file.
-        identify: Called with the id of the store whenever it is opened.
-        read_only: Whether nothing may be written.
-        owners: The name of the file with the locks of the owners, beside the database.
+        identify: Called with the id of the store whenever the file is opened.
+        read_only: Whether writes are refused.
+        owners: The name of the file with the locks of the owners, next to the database.
         fill: Copies the runs of an older store into a new database.
 
     Attributes:
-        connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
-        files: What the connection has open.
+        connection: The connection. Use it only in `query`, in a transaction, and in `erase`.
+        files: The files that the connection has open.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SqliteTable(SqlTable):
             connection.close()
             raise
         self.connection, self._pid, self.files = connection, os.getpid(), files
-        self._opened = os.urandom(4).hex()  # no number of one connection says anything to another
+        self._opened = os.urandom(4).hex()  # the counters of different connections cannot be compared
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         sql.check(connection, self._path)
@@ -136,7 +136,7 @@ class SqliteTable(SqlTable):
         return self.query("", statement, values, fetch_damaged_text)
 
     def _transact(self, run_id: str, work: Callable[[sqlite3.Connection], list[_Found]], kind: _Kind) -> list[_Found]:
-        """Return what some work finds, which is done as a whole or not at all; raise `kind` if it fails."""
+        """Run some work in a transaction and return its result; raise `kind` if it fails."""
         if self._read_only:
             raise read_only_error(self.store, run_id, kind)
         try:
@@ -153,7 +153,7 @@ class SqliteTable(SqlTable):
         return found
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return what a statement finds that writes."""
+        """Run a statement that writes, and return its rows."""
         return self._transact(run_id, lambda connection: _rows(connection, statement, values), CheckpointError)
 
     def erase(self) -> None:
@@ -165,7 +165,7 @@ class SqliteTable(SqlTable):
             raise self.explained(error, "") from error
 
     def explained(self, error: Exception, run_id: str, kind: _Kind = CheckpointError) -> CheckpointError:
-        """Return an error of SQLite as one of stategraph."""
+        """Translate an error of SQLite to an error of stategraph."""
         if is_damage(error):
             recovered = "get out what can be read with '.recover' of the sqlite3 shell"
             way_out = f"put back a copy of it, without the -wal that is there now, or {recovered}"
@@ -175,15 +175,15 @@ class SqliteTable(SqlTable):
     # ------------------------------------------------------------------ threads and processes
 
     def _check_process(self) -> None:
-        """Open another connection in a forked child: one must not be used on both sides of a fork."""
+        """Open another connection in a forked child: a connection must not be used on both sides of a fork."""
         if self.closed:
             raise closed_error(self.store)
         if self._pid != os.getpid():
-            self._disconnect()  # or SQLite believes that this process has the locks of its parent
+            self._disconnect()  # otherwise SQLite believes that this process has the locks of its parent
             self._open()
 
     def _lock(self, run_id: str = "", kind: _Kind = CheckpointError) -> AbstractContextManager[object]:
-        """Return the lock of the connection: threads use it in turn. Raises `kind` if this thread has it already."""
+        """Return the lock of the connection, which threads use in turn. Raise `kind` if this thread already has it."""
         if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             raise used_below(self.store, run_id, kind)
         return self._turn
@@ -237,7 +237,7 @@ class SqliteTable(SqlTable):
         return [] if found == ["ok"] else found
 
     def change_token(self) -> str:
-        ((version,),) = self.query("", "PRAGMA data_version", ())  # of what others have written
+        ((version,),) = self.query("", "PRAGMA data_version", ())  # changes with writes of other connections
         opened, made = (self._reader.opened, 0) if self._reader else (self._opened, self.connection.total_changes)
         return f"{opened}-{version}-{made}"
 

@@ -1,4 +1,4 @@
-"""RowStore: what stores that keep records in a table have in common."""
+"""RowStore: the base of stores that keep records in a table."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary, Verified
 
-_LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
+_LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
 
 class RowStore(CheckpointStore):
-    """Base of stores that keep records in a table. These are its public methods; a RunLog does the work.
+    """Base of stores that keep records in a table. It has the public methods; a RunLog does the work.
 
     Args:
-        open_table: Called with this store and with a function that takes the id of the store; opens the table.
-        sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
-            variable of this name holds: at least 16 bytes. Unsigned or otherwise signed rows are refused. What that
-            promises, and what it cannot, stands in docs/signing.md.
-        verify_with: Keys that rows were signed with before, each as for `sign_with`. They are still read; new rows are
-            signed with the new one.
-        serializer: Name of the serializer of new rows: "msgpack", "json", or one that was registered. All that are
-            known are read.
-        compress: Whether new rows are compressed where that pays; it takes the extra ``[zstd]``.
+        open_table: Opens the table. Takes this store, and a function that takes the id of the store.
+        sign_with: Sign rows (HMAC-SHA-256) with the key, of at least 16 bytes, that this function returns or that the
+            environment variable of this name holds. Rows that are unsigned, or signed with another key, are refused.
+            docs/signing.md describes what a signature guarantees.
+        verify_with: Former keys, each as for `sign_with`. Rows signed with them can still be read; new rows are signed
+            with the key of `sign_with`.
+        serializer: Name of the serializer of new rows: "msgpack", "json", or a registered one. Rows of all known
+            serializers can be read.
+        compress: Whether to compress new rows where that pays; requires the extra ``[zstd]``.
 
     Raises:
-        ConfigError: an option is not allowed, or the environment variable is not set.
+        ConfigError: an option is invalid, or the environment variable is not set.
         UnknownNameError: no serializer has this name.
 
     Attributes:
-        kind: The name of stores of this class.
-        path: Where the records are.
+        kind: The name of this kind of store.
+        path: The location of the records.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class RowStore(CheckpointStore):
         encoder = CheckpointEncoder(sealer, serializer, compress)
         self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
         if not sealer.signs:
-            with suppress(CheckpointError):  # what is damaged is an error when it is read
+            with suppress(CheckpointError):  # damaged runs raise when they are read
                 self._warn_of_signed(sealer)
 
     def _warn_of_signed(self, sealer: Sealer) -> None:
@@ -106,7 +106,7 @@ class RowStore(CheckpointStore):
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
         hold.store = self
         owners = self._log.table.owners
-        if owners is not None:  # it is not closed
+        if owners is not None:  # the store is open
             owners.own(hold, self._log.table, take_over=take_over)
 
     def _has_lost(self, hold: Hold) -> bool:
@@ -164,7 +164,7 @@ class RowStore(CheckpointStore):
 
     @property
     def _is_server(self) -> bool:
-        """Whether a call waits for a server, which answers several threads at the same time."""
+        """Whether a call waits for a server, which can answer several threads at once."""
         return self._log.table.is_server
 
     def _save_runs(self, runs: Sequence[Saves]) -> builtins.list[Exception | None]:
@@ -202,7 +202,7 @@ class RowStore(CheckpointStore):
         return super().count(**which) if found is None else found
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
-        """Return a filter that knows which runs have an owner, where one look at all is faster than one at each run."""
+        """Add the ids of owned runs to a filter, where one query for all runs is faster than one for each."""
         owners = self._log.table.owners
         looks = which.owned or (which.owned is False and (is_counted or self._is_server))
         if owners is None or not looks:
@@ -218,11 +218,11 @@ class RowStore(CheckpointStore):
         run = self._log.table.run(check_run_id(run_id))
         return "" if run is None else f"{run.incarnation.hex()}-{run.version}"
 
-    # ------------------------------------------------------------------ lines of JSON
+    # ------------------------------------------------------------------ JSON lines
 
     def export_run(self, run_id: str) -> Iterator[str]:
-        """Yield a run as lines of JSON, from which `import_runs` makes it again: with what is kept of its history, and
-        all that is nested in it. Values of types that are not registered here are written as they are kept.
+        """Yield a run as lines of JSON for `import_runs`, with its kept history and all nested runs. Values of types
+        that are not registered here are written in their stored form.
 
         Raises:
             CheckpointNotFoundError, CheckpointCorruptError, FormatError: as `load`.
@@ -230,11 +230,11 @@ class RowStore(CheckpointStore):
         return exported(self._log, check_run_id(run_id))
 
     def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
-        """Begin the runs in lines of `export_run`, each as a whole or not at all; return their ids.
+        """Create runs from lines of `export_run`, each completely or not at all; return their ids.
 
         Raises:
-            FormatError: these are no such lines.
-            RunExistsError, RunBusyError: there is a run of one of the ids. Those before it have begun.
+            FormatError: the lines are not from `export_run`.
+            RunExistsError, RunBusyError: a run with one of the ids exists. The runs before it have been created.
         """
         return imported(self, self._log, lines)
 
@@ -253,7 +253,7 @@ class RowStore(CheckpointStore):
         with held(self, check_run_id(run_id)):
             nested.drop(self._log, run_id, step, newer_parts=newer_too)
 
-    # ------------------------------------------------------------------ time travel, and forgetting
+    # ------------------------------------------------------------------ time travel and deletion
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         state = rollback(self._log, run_id, step, revision, by)

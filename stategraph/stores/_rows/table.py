@@ -1,4 +1,4 @@
-"""Table: the records of a durable store, as a database keeps them. A store of another database implements this."""
+"""Table: the interface to the database of a durable store. Stores of other databases implement it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
 
 Identify: TypeAlias = Callable[[bytes], None]
-"""Is called with the id of a store whenever its files are opened."""
+"""Called with the id of a store whenever its files are opened."""
 
 
 class Table(ABC):
-    """The records of the runs of one store: reading, writing and removing them, opening and closing.
+    """The records of the runs of one store: read, write and remove them, open and close the database.
 
-    A table returns what is there. Whether that is what was written, the checksums tell.
+    A table returns its contents. The checksums show whether these are as they were written.
 
     Attributes:
-        store: The store whose records these are; errors name it, and runs that were dropped know it.
-        closed: Whether it was closed.
-        is_server: Whether it is on a server, which answers several threads at the same time.
+        store: The store of these records, for error messages and for direct writes.
+        closed: Whether it is closed.
+        is_server: Whether it is on a server, which can answer several threads at once.
     """
 
     store: object
@@ -38,18 +38,18 @@ class Table(ABC):
 
     @abstractmethod
     def apply(self, writes: Sequence[Write]) -> Sequence[bool | Exception]:
-        """Make several writes in one transaction; return which of them are made. They are durable then.
+        """Make several writes in one transaction; return which of them were made. These are durable then.
 
-        A table that has no transaction over several runs makes each as a whole, and of several may return an error in
-        the place of one of which it is not known.
+        A table without transactions over several runs makes each write atomically. For several, it may return an error
+        for a write of unknown outcome.
 
-        A write is made if its hold is not lost (the fence is still the one that is in it), and if its run has the
-        version, and the outer run the incarnation, that it expects. A table whose answers may be lost asks again, and
-        tells what was written before by its version and its seal.
+        A write is made if its hold is not lost (the fence is still the same), if its run has the expected version,
+        and if the outer run has the expected incarnation. A table that may lose an answer asks again, and recognizes
+        an earlier write by its version and its seal.
 
         Raises:
-            CheckpointSaveError: none is made, and none would be without the others either.
-            CheckpointError: none is made; without one of them the others may be.
+            CheckpointSaveError: none is made, and none of them would be made alone either.
+            CheckpointError: none is made; some of them may be made without the others.
         """
 
     @abstractmethod
@@ -58,17 +58,17 @@ class Table(ABC):
 
     @abstractmethod
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        """Return the records of runs, the highest number first; nested ones only if those of a parent are asked for.
+        """Return the records of runs, highest number first. Nested runs are included only if a parent is given.
 
         Args:
-            which: Runs that are none of these may be left out; those of another status, graph or parent are.
-            limit: At most so many; all if it is negative.
+            which: Must leave out runs of another status, graph or parent; may leave out other runs that do not match.
+            limit: The most records to return; all if negative.
             before: Only runs with a number below this one, if given.
         """
 
     def count(self, which: RunFilter) -> int | None:
-        """Return how many runs there are of a filter, as far as their records say, damaged or not; None where each has
-        to be read."""
+        """Return how many runs match a filter according to their records, damaged or not; None where each must be
+        read."""
         return None
 
     @abstractmethod
@@ -77,74 +77,74 @@ class Table(ABC):
 
     @abstractmethod
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        """Return the checkpoint with this sequence number after those that it builds on.
+        """Return the checkpoint with this sequence number, after the checkpoints that it builds on.
 
-        They are in order, and as they were at one time. The list is empty if there is no such checkpoint.
+        They are in order and consistent. The list is empty if there is no such checkpoint.
         """
 
     @abstractmethod
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        """Return all checkpoints of a run with sequence numbers from the first to the last of these, in order.
+        """Return all checkpoints of a run with sequence numbers from `first` to `last`, inclusive, in order.
 
         Their payloads may be left out.
         """
 
     def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
-        """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
-        write faster than this thread reads, as far as the table can."""
+        """Read the record, the newest checkpoint and the index of a run consistently, as far as the table can; or block
+        writers that are faster than this reader."""
         return nullcontext()
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the files as a whole, as far as the database can tell."""
+        """Return the defects of the files as a whole, as far as the database can find them."""
         return []
 
     @abstractmethod
     def change_token(self) -> str:
-        """Return a text that differs from all that were returned before whenever a run has changed since."""
+        """Return a text that is new whenever a run has changed since an earlier call."""
 
     @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:
-        """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
+        """Remove the contents of an id that no run can have, as `runs` reports it; return whether there were any."""
 
     def erase(self) -> None:  # noqa: B027 - most have nothing to do
-        """Overwrite what was removed where this process can, such as in a log. A server does so itself."""
+        """Overwrite removed data where this process can, such as in a log. A server does so itself."""
 
     # ------------------------------------------------------------------ owners
 
     owners: Owners | None = None
-    """Who owns which run, where processes that share the table know that of each other; None once it is closed."""
+    """The owners of runs, where processes that share the table see each other's; None once it is closed."""
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
-        """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
+        """Return a number that changes with every takeover of a run, and whether the run is cancelled."""
 
     def all_fences(self) -> Iterable[tuple[str, int]] | None:
-        """Yield each run, the newest first, and its fence; None where each takes as long to find as its record."""
+        """Yield each run and its fence, newest run first; None where a fence takes as long to find as a record."""
         return None
 
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
-        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes.
+        """Record durably that a run is cancelled or not. Its owner learns it with the next batch that it writes.
 
         Args:
             run_id: The run.
-            is_cancelled: Whether it is.
-            by: Who cancels it, if that is said. It is the first one who has.
+            is_cancelled: Whether it is cancelled.
+            by: The name of the caller, if given. The first one is kept.
         """
 
     @abstractmethod
     def cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run, if that was said."""
+        """Return the name of the caller that cancelled a run, if it gave one."""
 
     # ------------------------------------------------------------------ threads and processes
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """Keep other threads out while the process is forked (see `stategraph.stores._files.fork_safety`)."""
+        """Return a lock that keeps other threads out during a fork (see `stategraph.stores._files.fork_safety`)."""
         return nullcontext()
 
     @abstractmethod
     def renew(self) -> None:
-        """Take locks of its own, in a forked child."""
+        """Replace the locks in a forked child."""
 
     @abstractmethod
     def close(self) -> None:
@@ -152,19 +152,19 @@ class Table(ABC):
 
 
 def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
-    """Return the error for a write to a store that is only read."""
+    """Return the error for a write to a read-only store."""
     reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
     return kind(run_id, f"the {store} {reason}")
 
 
 def closed_error(store: object, run_id: str = "") -> CheckpointError:
-    """Return the error for a store that is used after it was closed."""
+    """Return the error for the use of a closed store."""
     way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
 
 
 def used_below(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
-    """Return the error for a store that is called while this thread is inside of it."""
+    """Return the error for a call to a store from a thread that is already inside it."""
     reason = (
         f"this thread is inside of the {store} already: a finaliser, a signal handler or a method of a value has "
         "called it, where it would wait for itself; call it from another thread, or later"
