@@ -1,1 +1,1 @@
-"""The loops that carry out what the engine asks for: `drive` blocks, `adrive` awaits. They decide nothing."""
+"""The loops that execute the commands of the engine: `drive` blocks, `adrive` awaits. They decide nothing."""

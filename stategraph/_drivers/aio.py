@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from stategraph._drivers.gathering import OnLoop
 
 _Answer = TypeVar("_Answer")
-_POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
-_GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # in the count of their task, when one of theirs failed
-_TURN = 0.001  # seconds for which a run that never waits has the loop for itself
+_POLL = 0.05  # seconds between two checks of a cancel event: a thread that sets it does not wake the event loop
+_GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # a failed task group does not uncancel its task
+_TURN = 0.001  # seconds after which a run that never waits yields to the loop
 _LATER, _CARRIED_ON = object(), object()
-_STORE = (Own, Load, Save, Amend, Flush, Parts)  # what a store is asked for, but for Delete
+_STORE = (Own, Load, Save, Amend, Flush, Parts)  # all store commands except Delete
 _CARRIED = frozenset((RunNode, *_STORE))
 _Function: TypeAlias = Callable[[Any], Any]
 
@@ -73,27 +73,27 @@ async def adrive(
     limits: Limits | None = None,
     part_of: OnLoop | None = None,
 ) -> _Answer:
-    """Run a task on this event loop, with what blocks in worker threads; return its answer. Nobody sees what it shows.
+    """Run a task on this event loop, with blocking calls in worker threads; return its answer. Skip shown States.
 
     Args:
         task: The task.
         signal: May stop the run.
         store: The store of the run.
-        limits: What limits the run that this is a part of.
-        part_of: The tasks that were gathered, of which this is one.
+        limits: The limits of the run, if this task is a part of it.
+        part_of: The gathered tasks, if this is one of them.
     """
     try:
         performer = AsyncPerformer(task, signal, store, limits, part_of)
         return cast(_Answer, await performer.carry_out(task.send, None))
     except ExecutionError as error:
-        raise error.with_traceback(None) from error.__cause__  # as `drive`
+        raise error.with_traceback(None) from error.__cause__  # as in `drive`
 
 
 class AsyncPerformer:
-    """Carries out commands without blocking the event loop.
+    """Execute commands without blocking the event loop.
 
-    A thread cannot be stopped. So a cancellation that arrives while one works waits until the work is done and takes
-    effect before the next node: a sync node that has run counts, and no thread is left behind.
+    A thread cannot be stopped. So a cancellation that arrives while a thread works takes effect when the work is done,
+    before the next node: a sync node that has run counts, and no thread is left behind.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class AsyncPerformer:
         self.at_once[Save] = self._save_at_once
 
     async def carry_out(self, go_on: Callable[[Any], Command], value: Any) -> Any:
-        """Carry out what the task asks for until it ends; return its answer, or raise what it ends with.
+        """Execute the commands of the task until it ends; return its answer or raise its exception.
 
         Args:
-            go_on: How the task goes on: ``task.send`` or ``task.throw``.
-            value: What is sent or thrown.
+            go_on: Resumes the task: ``task.send`` or ``task.throw``.
+            value: The value to send or the exception to throw.
 
         Raises:
             Shown: the task shows a State. It has not ended.
@@ -148,7 +148,7 @@ class AsyncPerformer:
                 except Shown:
                     raise
                 except BaseException as error:
-                    if getgeneratorstate(self._run) == GEN_CLOSED:  # it was the task itself that ended
+                    if getgeneratorstate(self._run) == GEN_CLOSED:  # the task itself has ended
                         await self._check_cancelled_at_the_end(error)
                         if isinstance(error, StopIteration):
                             return error.value
@@ -158,15 +158,15 @@ class AsyncPerformer:
             self._leave()
 
     def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by so many seconds."""
+        """Extend the limits of nodes by this many seconds."""
         self._limits.prolong(seconds)
 
     def show(self) -> None:
-        """Have `carry_out` raise Shown for each State that the task shows."""
+        """Make `carry_out` raise Shown for each State that the task shows."""
         self.at_once[Show] = self._show_at_once
 
     def pass_over(self) -> None:
-        """Show no State any more."""
+        """Skip all further States that the task shows."""
         self.at_once[Show] = _AT_ONCE[Show]
 
     def _enter(self) -> None:
@@ -176,14 +176,14 @@ class AsyncPerformer:
         self._cancellations = self._task.cancelling() if self._task else 0
 
     def _leave(self) -> None:
-        """Let go of the threads: an exception may keep this until the garbage collector comes."""
+        """Release the threads: an exception may keep this object alive until garbage collection."""
         self._threads.keep()
         del self._threads, self._call_of_store
 
-    # ------------------------------------------------------------------ at once, or _LATER
+    # ------------------------------------------------------------------ immediately, or _LATER
 
     def _ask_at_once(self, function: _Function, argument: Any) -> Any:
-        """Ask a store that never waits."""
+        """Call a store that never waits."""
         try:
             return function(argument)
         except Exception:
@@ -192,7 +192,7 @@ class AsyncPerformer:
             raise escaped(error) from None
 
     def _save_at_once(self, function: Any, argument: State) -> Any:
-        """Save a State, if that is only to queue it, or if the store never waits."""
+        """Save a State, if the save only queues it or if the store never waits."""
         queue: Any = function.__self__.queue
         is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
         return self._ask_at_once(function, argument) if is_quick else _LATER
@@ -204,14 +204,14 @@ class AsyncPerformer:
         return function(argument)
 
     def _show_at_once(self, _: None, state: State) -> Any:
-        """Show a State, also to a caller who was cancelled if it is the last one: it may be nowhere else."""
+        """Show a State, even to a cancelled caller if it is the last State: no other copy may exist."""
         if self._is_cancelled() and state.status is RunStatus.ACTIVE:
             return _LATER
         self._deleted = None  # the answer is not lost
         raise Shown(state)
 
     def _is_turn_over(self) -> bool:
-        """Return whether it is time to let others run on the loop: neither nodes nor stores need wait for anything."""
+        """Return whether to let other tasks of the loop run: neither nodes nor stores have to wait for anything."""
         return time.monotonic() - self._others_wait_since > _TURN
 
     def _limit(self, error: MakeError, seconds: float) -> None:
@@ -234,7 +234,7 @@ class AsyncPerformer:
         return await self._outcome(self._threads.call_node(function, argument))
 
     async def _outcome(self, work: Work) -> Any:
-        """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
+        """Wait for a thread's work, cancelled or not; return its result or raise its exception."""
         try:
             answer, raised = await work
         except asyncio.CancelledError as error:
@@ -261,9 +261,9 @@ class AsyncPerformer:
         return await self._outcome(work)
 
     async def _carry_on(self, command: Command) -> object:
-        """Have a thread run a node, and go on with the run until something has to be done on the event loop.
+        """Run a node in a thread, and continue the run there until a command needs the event loop.
 
-        So not each sync node costs a hand-over. Only one thread has the run at any time.
+        This saves a hand-over for each sync node. Only one thread executes the run at any time.
         """
         loop = asyncio.get_running_loop()
         is_left = False
@@ -271,9 +271,9 @@ class AsyncPerformer:
         def go_on(command: Command) -> Any:
             kind, function, argument = command
             while True:
-                function = cast(_Function, function)  # all that is carried out here is a call
+                function = cast(_Function, function)  # every command executed here is a call
                 value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
-                if is_left or isgenerator(value):  # which is at home in no thread of these
+                if is_left or isgenerator(value):  # a generator belongs to no worker thread
                     return value
                 try:
                     kind, function, argument = self._run.send(value)
@@ -294,14 +294,14 @@ class AsyncPerformer:
         return _CARRIED_ON
 
     def _carried(self) -> Command:
-        """Return the first command that the thread has not carried out, or raise what the task ended with."""
+        """Return the first command that the thread has not executed, or raise the exception that ended the task."""
         (command, end), self._carried_to = self._carried_to, (None, None)
         if end is not None:
             raise end
         return cast(Command, command)
 
     def _is_to_stop(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether a thread is to run no further node: the run is to stop, or the loop is gone."""
+        """Return whether a thread must not run another node: the run should stop, or the loop is closed."""
         signal = self._limits.signal
         return self._is_cancelled() or (signal is not None and signal.is_due()) or not loop.is_running()
 
@@ -317,7 +317,7 @@ class AsyncPerformer:
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if self._is_cancelled():
             if isinstance(awaitable, Coroutine):
-                awaitable.close()  # or Python warns that nobody awaited it
+                awaitable.close()  # otherwise Python warns that it was never awaited
             await self._raise_cancellation()
         answer = await self._limits.limited(awaitable)
         if self._is_cancelled():
@@ -329,7 +329,7 @@ class AsyncPerformer:
         return await reports(None)
 
     async def _finish(self, function: _Function, argument: Any) -> Any:
-        """Call what a node needs for its end, uninterrupted: a cancellation waits for it."""
+        """Call a function that a node needs for its end, uninterrupted: a cancellation waits for it."""
         if not is_async_callable(function):
             return await self._call_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
@@ -337,7 +337,7 @@ class AsyncPerformer:
         return work.result()
 
     async def _sleep(self, _: None, seconds: float) -> None:
-        """Wait, but not beyond what stops the run."""
+        """Sleep, but no longer than the limits of the run allow."""
         await self._check()
         limit = self._limits.of_all()
         until = asyncio.get_running_loop().time() + (seconds if limit is None else min(seconds, limit.left()))
@@ -350,7 +350,7 @@ class AsyncPerformer:
         await self._raise_cancellation()
 
     async def _delete(self, function: _Function, argument: Any) -> None:
-        """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
+        """Delete a run that has completed, unless it was cancelled: then its result would be lost."""
         if self._is_cancelled():
             await self._raise_cancellation()
         if self._asks_at_once:
@@ -367,7 +367,7 @@ class AsyncPerformer:
         self._limits.check()
 
     def _is_cancelled(self) -> bool:
-        """Return whether the task of the run was cancelled since it began: not every CancelledError means that."""
+        """Return whether the task of the run was cancelled since it began: a CancelledError alone does not prove it."""
         if self._cancelled is None and (self._task is None or self._task.cancelling() <= self._cancellations):
             return False
         return self._part_of is None or self._part_of.is_stopping()
@@ -375,13 +375,13 @@ class AsyncPerformer:
     async def _raise_cancellation(self) -> NoReturn:
         """Raise the newest cancellation."""
         if self._cancelled is None:
-            await asyncio.sleep(0)  # where it is not delivered yet, it comes now, with what is said in it
+            await asyncio.sleep(0)  # a pending cancellation arrives here, with its message
         raise self._cancelled or asyncio.CancelledError
 
     async def _thrown(self, error: BaseException) -> BaseException:
-        """Return what to throw into the task for what a command raised.
+        """Return the exception to throw into the task for a failed command.
 
-        A CancelledError is a failure of what was called, unless the run was cancelled.
+        A CancelledError is a failure of the called function, unless the run was cancelled.
         """
         if isinstance(error, asyncio.CancelledError):
             return error if self._is_cancelled() else failure_of(error)
@@ -390,10 +390,10 @@ class AsyncPerformer:
         return error
 
     async def _forget_stray_cancellations(self) -> None:
-        """Ignore cancellations that were counted but have interrupted nothing: those of task groups of a node."""
+        """Ignore cancellations that were counted but interrupted nothing: they came from task groups of a node."""
         if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
             try:
-                await asyncio.sleep(0)  # one that is not delivered yet comes now
+                await asyncio.sleep(0)  # a pending cancellation arrives here
             except asyncio.CancelledError as error:
                 self._cancelled = error
             self._cancellations = self._task.cancelling()
@@ -401,8 +401,8 @@ class AsyncPerformer:
     async def _check_cancelled_at_the_end(self, end: BaseException) -> None:
         """Raise a cancellation that came after the last node had begun, however the task ended.
 
-        Only if the answer is a State whose run was deleted, it is not raised: the answer would be lost. A nested run is
-        deleted as well, but it is not the answer.
+        There is one exception: if the answer is a State whose run was deleted, raising would lose it. A nested run is
+        deleted as well, but its State is not the answer.
         """
         if not self._is_cancelled() or not isinstance(end, Exception):
             return
@@ -441,7 +441,7 @@ _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable
 def _replaces_cancellation(error: BaseException) -> bool:
     """Return whether an error was raised in place of a CancelledError.
 
-    One from a task group is none: the group cancels its own task.
+    An error from a task group does not count: the group cancels its own task.
     """
     seen: set[int] = set()
     link: BaseException | None = error

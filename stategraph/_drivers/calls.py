@@ -1,4 +1,4 @@
-"""Calls whose outcome is handed on from one thread to another."""
+"""Calls whose outcome is passed from one thread to another."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
-"""What a call returns, or what it raises."""
+"""The result of a call, and the exception it raised."""
 
 
 class Shown(BaseException):
-    """Leads out of the loop of a driver to show a State: asking in the loop itself would cost every command."""
+    """Leaves the loop of a driver to show a State: a check in the loop itself would slow every command."""
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
-    """Return what a call returns or raises.
+    """Return the result or exception of a call.
 
     Some exceptions would stop the loop, or get lost, if they were raised in a thread of a pool.
     """
@@ -27,10 +27,10 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
 
 
 def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
-    """Call a function in a thread of its own, which passes the outcome to `done`.
+    """Call a function in its own thread, which passes the outcome to `done`.
 
-    Nobody waits for that thread, not even at the end of the process: a function cannot be stopped, and one that takes
-    too long is left to itself.
+    That thread is never joined, not even at the end of the process: a function cannot be stopped, and one that takes
+    too long is abandoned.
     """
     run = contextvars.copy_context().run
     threading.Thread(

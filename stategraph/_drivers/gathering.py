@@ -1,4 +1,4 @@
-"""Several tasks at the same time, each with a driver of its own: in threads, or on an event loop."""
+"""Run several tasks concurrently, each with its own driver: in threads, or on an event loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OVER: Final = object()  # reported by a thread at the end of each task
 
 
 class _Gathering:
-    """Tasks that are done at the same time, and what has come of them.
+    """Tasks that run concurrently, and their outcomes.
 
     Args:
         tasks: The tasks.
-        most: How many of them are done at the same time.
-        limits: What limits the run that they are part of.
+        most: How many of them run at the same time.
+        limits: The limits of the run that they are part of.
     """
 
     def __init__(self, tasks: _Tasks, most: int, limits: Limits) -> None:
@@ -39,7 +39,7 @@ class _Gathering:
         self._error: BaseException | None = None
 
     def halt(self) -> None:
-        """Begin no other task, and stop those that are at work."""
+        """Begin no other task, and stop the running ones."""
         self._tasks, self._is_halted = iter(()), True
         self._halted.set()
 
@@ -50,14 +50,14 @@ class _Gathering:
 
 
 class InThreads(_Gathering):
-    """Tasks that are done in threads.
+    """Tasks that run in threads.
 
     Args:
         tasks: As above.
         most: As above.
         limits: As above.
-        new_driver: Makes a driver for each thread, a `Performer`, from what stops and limits its tasks, and from what
-            takes their reports.
+        new_driver: Makes a driver for each thread, a `Performer`, from the stop signal and limits of its tasks, and
+            from the function that takes their reports.
     """
 
     def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
@@ -69,7 +69,7 @@ class InThreads(_Gathering):
         self._at_work, self._room = 0, 2 * most
 
     def reports(self, _: object = None) -> list[Any]:
-        """Wait for reports; return those that have come."""
+        """Wait for reports and return them."""
         self._begin()
         found: list[Any] = []
         while self._at_work and not found:
@@ -81,7 +81,7 @@ class InThreads(_Gathering):
         return found
 
     def stop(self, _: object = None) -> list[Any]:
-        """Stop all tasks and wait for their end; return what they have reported."""
+        """Stop all tasks and wait for their end; return their reports."""
         self._end()
         for thread in self._threads:
             if thread.ident is not None:  # an interrupt may have kept it from starting
@@ -96,7 +96,7 @@ class InThreads(_Gathering):
     __del__ = _end  # of an abandoned run: its threads would wait for ever
 
     def _begin(self) -> None:
-        """Hand tasks to the threads, as many as there is room for."""
+        """Hand tasks to the threads, up to the maximum."""
         for task in islice(self._tasks, self._room):
             self._begun.put(task)
             self._at_work += 1
@@ -118,7 +118,7 @@ class InThreads(_Gathering):
                 raise
 
     def _taken(self, *first: Any) -> list[Any]:
-        """Return the reports that have come; each task that is over makes room for another one."""
+        """Return the available reports; each finished task makes room for another one."""
         found = [*first]
         try:
             while True:
@@ -137,7 +137,7 @@ def _work(
     new_driver: Callable[[], Any],
     context: contextvars.Context,
 ) -> None:
-    """Do one task after the other, in a thread, for as long as somebody waits for them."""
+    """Run one task after the other in a thread, while the gathering exists."""
     driver = new_driver()
     while (task := begun.get()) is not None:
         try:
@@ -158,7 +158,7 @@ def _is_halted(gathering: _Gathering | None) -> bool:
 
 
 class OnLoop(_Gathering):
-    """Tasks that are done on the running event loop.
+    """Tasks that run on the running event loop.
 
     Args:
         tasks: As above.
@@ -184,7 +184,7 @@ class OnLoop(_Gathering):
         self._changed = asyncio.Event()
 
     async def reports(self, _: object = None) -> list[Any]:
-        """Wait for reports; return those that have come."""
+        """Wait for reports and return them."""
         self._unsaved -= self._handed_out
         self._begin()
         while self._at_work and not self._found and self._error is None:
@@ -195,7 +195,7 @@ class OnLoop(_Gathering):
         return self._taken()
 
     async def stop(self, _: object = None) -> list[Any]:
-        """Stop all tasks and wait for their end; return what they have reported."""
+        """Stop all tasks and wait for their end; return their reports."""
         self.halt()
         at_work, cancelled = [*self._at_work], None
         for task in at_work:
@@ -212,7 +212,7 @@ class OnLoop(_Gathering):
         return found
 
     def _begin(self) -> None:
-        """Begin as many tasks as there is room for."""
+        """Begin tasks, up to the maximum."""
         room = min(self._most - len(self._at_work), 2 * self._most - self._unsaved)
         for task in islice(self._tasks, max(0, room)):
             self._unsaved += 1
@@ -239,5 +239,5 @@ class OnLoop(_Gathering):
         self._changed.set()
 
     def is_stopping(self) -> bool:
-        """Return whether a cancellation of a task is meant for it: else something in it has raised that."""
+        """Return whether a cancellation of a task is meant for it; otherwise something in the task raised it."""
         return self._is_halted or self._is_run_stopping()

@@ -42,14 +42,14 @@ class Stream(Generator[State, None, State]):
             state: State = shown.args[0]
             return state
         except ExecutionError as error:
-            raise error.with_traceback(None) from error.__cause__  # as `drive`
+            raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopIteration(answer)
 
     def send(self, value: None, /) -> State:
         return self.__next__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> NoReturn:
-        """Stop the run as an error in the caller's loop does, and raise that error."""
+        """Stop the run like an error in the caller's loop, and raise that error."""
         thrown = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
         ended = self._stop()
         raise thrown if ended is None else raised_after(thrown, ended)
@@ -65,7 +65,7 @@ class Stream(Generator[State, None, State]):
             raise ended
 
     def _stop(self) -> BaseException | None:
-        """Stop the run; return what it ended with, unless that only says that it was stopped."""
+        """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
         if getgeneratorstate(self._task) == GEN_CREATED:
             self._task.close()
         if getgeneratorstate(self._task) == GEN_CLOSED:
@@ -100,32 +100,32 @@ class Stream(Generator[State, None, State]):
 
 
 def _pass_over(_: object, __: State) -> None:
-    """Go on at once: the run is stopping, and its caller looks at nothing more."""
+    """Continue at once: the run is stopping, and its caller reads no more States."""
 
 
 ABANDONED = (
     "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
     "Iterate within 'with graph.stream(...) as states', or call its close method"
 )
-"""The warning for a stream that is abandoned."""
+"""The warning for an abandoned stream."""
 
 
 def left() -> Stopped:
-    """Return what to throw into a task when nobody asks for its next State any more."""
+    """Return the exception to throw into a task whose caller requests no more States."""
     return Stopped("nobody iterates over it any more")
 
 
 def is_plain_stop(error: BaseException | None) -> bool:
-    """Return whether a task that was left has ended as it should: a further failure would be a note."""
+    """Return whether a stopped task has ended as expected: any other failure would be a note."""
     return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
 
 
 def raised_after(thrown: BaseException, error: BaseException) -> BaseException:
-    """Return what goes up once a task has ended that was stopped because of an error.
+    """Return the exception to raise once a task has ended that was stopped because of an error.
 
     Args:
-        thrown: The error, or what `left` gave if there is none.
-        error: What the task ended with. Where it is more than that the run was stopped, the error gets a note of it.
+        thrown: The error, or the result of `left` if there is none.
+        error: The exception that ended the task. If it reports more than the stop, the thrown error gets a note of it.
     """
     if is_plain_stop(error) or isinstance(error, StopIteration):
         return thrown

@@ -1,4 +1,4 @@
-"""What may stop a run between two nodes, or cut off one."""
+"""Limits that stop a run between two nodes, or cut off one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stategraph.errors import ConfigError
 MakeError = Callable[[float], BaseException]
 
 
-_LOOK = 0.05  # seconds between two looks at the other event, of which nobody tells a thread that waits
+_LOOK = 0.05  # seconds between two checks of the other event, which does not wake a waiting thread
 
 
 class EitherEvent(threading.Event):
-    """An event that is set once it is set itself, or another one is.
+    """An event that is set when it is set itself or when another one is set.
 
     Args:
         other: The other one, if there is one.
@@ -46,12 +46,12 @@ class EitherEvent(threading.Event):
 
 @attrs.frozen
 class StopSignal:
-    """What may stop a run between two nodes.
+    """Stops a run between two nodes.
 
     Attributes:
         cancel: Stops the run once it is set.
         timeout: Seconds the call may take.
-        deadline: When they are over, as time.monotonic tells it.
+        deadline: When the timeout ends, in time.monotonic.
     """
 
     cancel: threading.Event | None
@@ -60,10 +60,10 @@ class StopSignal:
 
     @classmethod
     def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal:
-        """Return the signal that is given by an event, by seconds from now, or by both.
+        """Return the signal for an event, for a timeout in seconds from now, or for both.
 
         Raises:
-            ConfigError: one of them is not what it should be.
+            ConfigError: one of them is invalid.
         """
         if cancel is not None and not callable(getattr(cancel, "is_set", None)):
             raise ConfigError("cancel", cancel, "a threading.Event")
@@ -72,11 +72,11 @@ class StopSignal:
         return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
 
     def is_due(self) -> bool:
-        """Return whether the run is to stop."""
+        """Return whether the run should stop."""
         return (self.cancel is not None and self.cancel.is_set()) or time.monotonic() >= self.deadline
 
     def check(self) -> None:
-        """Raise Stopped if the run is to stop."""
+        """Raise Stopped if the run should stop."""
         if self.cancel is not None and self.cancel.is_set():
             raise Stopped("it was cancelled")
         if time.monotonic() >= self.deadline:
@@ -91,7 +91,7 @@ class StopSignal:
 
 @attrs.frozen
 class TimeLimit:
-    """When the time of something is up, as time.monotonic tells it, and what is raised then."""
+    """A deadline in time.monotonic, and the exception to raise after it."""
 
     deadline: float
     seconds: float
@@ -108,12 +108,12 @@ class TimeLimit:
 
 @attrs.frozen
 class Limits:
-    """All that limits a run now: the signal of the call, and the limits of the nodes that it is in.
+    """All current limits of a run: the signal of the call, and the limits of the active nodes.
 
     Attributes:
         signal: May stop the run.
         stack: The limits of nodes, the innermost last.
-        telling: Held while an observer is told of something, where several threads may do so.
+        telling: Held while an observer receives an event, if several threads may send events.
     """
 
     signal: StopSignal | None
@@ -121,15 +121,15 @@ class Limits:
     telling: threading.RLock | None = None
 
     def push(self, error: MakeError, seconds: float) -> None:
-        """Set a limit to what follows."""
+        """Limit the following commands."""
         self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
 
     def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by so many seconds, in which the caller was looking at what they had emitted."""
+        """Extend the limits of nodes by the seconds that the caller spent on their emitted States."""
         self.stack[:] = [attrs.evolve(limit, deadline=limit.deadline + seconds) for limit in self.stack]
 
     def check(self) -> None:
-        """Raise if the run is to stop, or the time of a node is up."""
+        """Raise if the run should stop, or if the time of a node is up."""
         if self.signal is not None:
             self.signal.check()
         node = self.of_node()
@@ -137,33 +137,33 @@ class Limits:
             raise node.passed()
 
     def of_node(self) -> TimeLimit | None:
-        """Return the limit of a node that is reached first."""
+        """Return the first limit to expire among those of nodes."""
         return _first(self.stack)
 
     def of_all(self) -> TimeLimit | None:
-        """Return the limit that is reached first, of nodes and of the call."""
+        """Return the first limit to expire among those of nodes and of the call."""
         if self.signal is None or self.signal.timeout is None:
             return _first(self.stack)
         return _first([*self.stack, TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out)])
 
     def of_parts(self, halted: threading.Event) -> StopSignal:
-        """Return what may stop parts of the run: what stops the run, and an event."""
+        """Return the signal for parts of the run: it stops them when the run stops or the event is set."""
         signal = self.signal
         return StopSignal(halted, None, math.inf) if signal is None else attrs.evolve(signal, cancel=halted)
 
     @property
     def cancel(self) -> threading.Event | None:
-        """Stops the run once it is set."""
+        """The event that stops the run."""
         return None if self.signal is None else self.signal.cancel
 
     def limited(self, awaitable: Awaitable[Any]) -> Awaitable[Any]:
-        """Return what to await for what an async node returned, no longer than the time that is left."""
+        """Return an awaitable that awaits the result of an async node within the remaining time."""
         limit = self.of_all()
         return awaitable if limit is None else _wait_for(awaitable, limit)
 
 
 def _first(limits: list[TimeLimit]) -> TimeLimit | None:
-    """Return the limit that is reached first."""
+    """Return the limit that expires first."""
     return min(limits, key=attrgetter("deadline")) if limits else None
 
 

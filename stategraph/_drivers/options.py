@@ -1,4 +1,4 @@
-"""What may be said of a call that runs or resumes a graph, besides what it works on, and what becomes of it."""
+"""Options of calls that run or resume a graph, and how they are applied."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class Call(TypedDict, total=False):
-    """What may be said of every call.
+    """Options of every call.
 
     Attributes:
-        wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
-        take_over: Take the run away from a call that is at work on it, such as one that hangs: nothing more of that is
-            saved.
+        wait: Seconds to wait for the run while another call is at work on it; None or 0 raises at once.
+        take_over: Take the run from another call that is at work on it, for example one that hangs: that call can no
+            longer save.
         cancel: Stops the run before the next node once it is set.
-        timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
-        by: Who makes the call, for the history: who gives the input, the answer or the updates.
-        progress: Show on stderr, or in the notebook, how the run goes on.
+        timeout: Seconds after which the run stops before the next node; an async node is cut off.
+        by: The name of the caller, for the history: the author of the input, the answer or the updates.
+        progress: Show the progress of the run on stderr or in the notebook.
     """
 
     wait: float | None
@@ -42,32 +42,32 @@ class Call(TypedDict, total=False):
 
 
 class RunCall(Call, total=False):
-    """What may be said of a call that may begin a run.
+    """Options of a call that may begin a run.
 
     Attributes:
-        labels: What the run is labelled with, for `CheckpointStore.runs`.
+        labels: The labels of the run, for `CheckpointStore.runs`.
     """
 
     labels: Mapping[str, str] | None
 
 
 class ExecuteCall(RunCall, total=False):
-    """What may be said of a call that executes a State.
+    """Options of a call that executes a State.
 
     Attributes:
-        restart: Begin at the entry point though the run of the State is not complete.
+        restart: Begin at the entry point even if the run of the State is not complete.
     """
 
     restart: bool
 
 
 class ChangedCall(Call, total=False):
-    """What may be said of a call that goes on with a run, whose graph may have changed since.
+    """Options of a call that continues a run whose graph may have changed.
 
     Attributes:
-        allow_changed: Go on even if nodes or edges of the graph have changed since.
-        migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both after
-            the name of the node that runs the graph and a slash.
+        allow_changed: Continue even if nodes or edges of the graph have changed since.
+        migrate: New names of nodes that were renamed since, by their old ones. For a node of a nested graph, prefix
+            both names with the name of the node that runs the graph and a slash.
     """
 
     allow_changed: bool
@@ -75,20 +75,20 @@ class ChangedCall(Call, total=False):
 
 
 class ResumeCall(ChangedCall, total=False):
-    """What may be said of a call that resumes a run.
+    """Options of a call that resumes a run.
 
     Attributes:
-        pause: The pause that is answered, or its id. If the run does not wait at that one, nothing is changed.
+        pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
     """
 
     pause: Pause | str | None
 
 
 class TurnCall(RunCall, ChangedCall, total=False):
-    """What may be said of a turn of a conversation.
+    """Options of a turn of a conversation.
 
     Attributes:
-        unfinished: Whether a turn before that was cut off is finished first, or discarded.
+        unfinished: Whether to finish or to discard an interrupted previous turn.
     """
 
     unfinished: Literal["finish", "discard"]
@@ -98,8 +98,8 @@ def asked_of(how: Call, kind: type = Call) -> tuple[Any, ...]:
     """Return the options of a call as the last arguments of RunContext, from `patience` on.
 
     Raises:
-        TypeError: the call does not take such an option, or one that says how the graph has changed is of a wrong type.
-        ConfigError: an option is not what it should be.
+        TypeError: the call does not take such an option, or `allow_changed` or `migrate` has a wrong type.
+        ConfigError: an option is invalid.
     """
     if not how:  # most calls
         return ()
@@ -164,7 +164,7 @@ def turned(
 
 
 def _restart_of(how: ExecuteCall) -> bool:
-    """Return whether a run that is not complete is to begin again. Raises ConfigError if that is neither yes nor no."""
+    """Return whether an incomplete run should begin again. Raises ConfigError if the option is not a bool."""
     restart = how.get("restart", False)
     if type(restart) is not bool:
         raise ConfigError("restart", restart, "True or False")
@@ -172,10 +172,10 @@ def _restart_of(how: ExecuteCall) -> bool:
 
 
 def signal_of(how: Call) -> StopSignal | None:
-    """Return what may stop a call, if anything may.
+    """Return the signal that may stop a call, or None.
 
     Raises:
-        ConfigError: it is not what it should be.
+        ConfigError: an option is invalid.
     """
     cancel, timeout = how.get("cancel"), how.get("timeout")
     if cancel is None and timeout is None:

@@ -1,4 +1,4 @@
-"""Awaiting what async nodes return, from a thread that blocks."""
+"""Await the results of async nodes from a blocking thread."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class OwnLoop:
-    """Awaits one thing after the other on an event loop of its own, in one task.
+    """Awaits one awaitable after the other on its own event loop, in one task.
 
-    A task for each would take twice as long. Between two of them the loop stands still, and none is running in this
-    thread. A Ctrl-C while something is awaited cancels that, and is raised once it has ended; a second one is raised at
-    once. A task that was cancelled, or in which something was raised, is not used again.
+    A task for each would take twice as long. Between two awaitables the loop stands still, and no loop is running in
+    this thread. A Ctrl-C cancels the current awaitable, and is raised once that has ended; a second one is raised at
+    once. A task that was cancelled, or in which an exception was raised, is not used again.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class OwnLoop:
         self._next: asyncio.Future[None] | None = None
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Return what an awaitable gives, or raise what it raises."""
+        """Return the result of an awaitable, or raise its exception."""
         self._awaitable, self._answer = awaitable, None
         try:
             if self._task is None or self._next is None:
@@ -55,10 +55,10 @@ class OwnLoop:
         task = asyncio.current_task()
         while task is not None and task is self._task:
             awaitable, self._awaitable = self._awaitable, None
-            answer = await awaitable  # type: ignore[misc]  # there is one whenever it goes on
+            answer = await awaitable  # type: ignore[misc]  # one is set whenever the task resumes
             del awaitable
             if task.cancelling():
-                return answer  # or asyncio raises a cancellation in its place that is on its way
+                return answer  # otherwise asyncio would raise a pending cancellation in its place
             self._answer = (answer,)
             del answer
             self._next = self._loop.create_future()
@@ -67,11 +67,11 @@ class OwnLoop:
         return None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        if task is self._task:  # and none that was cut off, or is cancelled as the loop is closed
+        if task is self._task:  # not a task that was cut off, or is cancelled as the loop closes
             self._loop.stop()
 
     def _end_task(self) -> None:
-        """End the task that an interrupt has cut off: what it awaits is cancelled, and may clean up."""
+        """End the task that an interrupt has cut off: its awaitable is cancelled, and may clean up."""
         task, self._task = self._task, None
         if task is None or self._answer is not None:
             return
@@ -82,4 +82,4 @@ class OwnLoop:
         with suppress(asyncio.CancelledError, Exception):
             self._loop.run_until_complete(task)
         if isinstance(self._awaitable, Coroutine):
-            self._awaitable.close()  # the task had not come to it: or Python warns that nobody awaited it
+            self._awaitable.close()  # the task never reached it; otherwise Python warns that it was never awaited

@@ -42,14 +42,14 @@ class AsyncStream(AsyncGenerator[State, None]):
             state: State = shown.args[0]
             return state
         except ExecutionError as error:
-            raise error.with_traceback(None) from error.__cause__  # as `drive`
+            raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopAsyncIteration
 
     async def asend(self, value: None, /) -> State:
         return await self.__anext__()
 
     async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
-        """Stop the run as an error in the caller's loop does, and raise that error."""
+        """Stop the run like an error in the caller's loop, and raise that error."""
         if isinstance(typ, BaseException):
             thrown: BaseException = typ
         else:
@@ -80,7 +80,7 @@ class AsyncStream(AsyncGenerator[State, None]):
             task.close()
 
     async def _stop(self) -> BaseException | None:
-        """Stop the run; return what it ended with, unless that only says that it was stopped."""
+        """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
         self._check_alone()
         if getgeneratorstate(self._task) == GEN_CREATED:
             self._task.close()

@@ -49,24 +49,24 @@ _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'asyn
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
-    """Run a task in this thread, and return its answer. Nobody sees what it shows."""
+    """Run a task in this thread, and return its answer. Shown States are skipped."""
     performer = Performer(signal)
     try:
         return performer.drive(task)
     except ExecutionError as error:
-        raise error.with_traceback(None) from error.__cause__  # the calls in here tell whoever reads it nothing
+        raise error.with_traceback(None) from error.__cause__  # the frames in here do not help the reader
     finally:
         performer.close()
 
 
 def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Command], value: Any) -> _Answer:
-    """Carry out what a task asks for until it ends; return its answer, or raise what it ends with.
+    """Execute the commands of a task until it ends; return its answer or raise its exception.
 
     Args:
         task: The task.
-        perform: Carries out its commands.
-        go_on: How the task goes on: ``task.send`` or ``task.throw``.
-        value: What is sent or thrown.
+        perform: Executes its commands.
+        go_on: Resumes the task: ``task.send`` or ``task.throw``.
+        value: The value to send or the exception to throw.
 
     Raises:
         Shown: the task shows a State. It has not ended.
@@ -81,7 +81,7 @@ def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Comm
         except Shown:
             raise
         except BaseException as error:
-            if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+            if getgeneratorstate(task) == GEN_CLOSED:  # the task itself has ended
                 if isinstance(error, StopIteration):
                     return cast(_Answer, error.value)
                 raise
@@ -93,11 +93,11 @@ def _show(_: None, state: State) -> None:
 
 
 class Performer:
-    """Carries out commands: most are calls. Async nodes get one event loop, made for the first of them.
+    """Executes commands, most of which are calls. Async nodes share one event loop, made for the first of them.
 
     Args:
         signal: May stop the run.
-        outer: What limits the run that this carries out parts of, in another thread.
+        outer: The limits of the run, if this executes parts of it in another thread.
         report: Takes the reports of these parts.
     """
 
@@ -135,7 +135,7 @@ class Performer:
             self._loop.close()
 
     def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by so many seconds."""
+        """Extend the limits of nodes by this many seconds."""
         self._limits.prolong(seconds)
 
     # ------------------------------------------------------------------ limits
@@ -149,7 +149,7 @@ class Performer:
         self._choose_calls()
 
     def _choose_calls(self) -> None:
-        """Choose how nodes are called: no run pays for limits that it does not have."""
+        """Choose how nodes are called, so that a run without limits does not pay for them."""
         limits = self._limits
         checked = call if limits.signal is None and not limits.stack else self._run_checked
         self.perform |= {StartNode: checked, RunNode: self._run_limited if limits.stack else checked}
@@ -159,7 +159,7 @@ class Performer:
         return function(argument)
 
     def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a function in a thread of its own, which cannot be stopped: if it takes too long, it is left."""
+        """Call a function in its own thread. A thread cannot be stopped, so it is abandoned if it takes too long."""
         self._limits.check()
         limit = self._limits.of_node()
         done: SimpleQueue[Outcome] = SimpleQueue()
@@ -173,7 +173,7 @@ class Performer:
         return answer
 
     def _sleep(self, _: None, seconds: float) -> None:
-        """Wait, but not beyond what stops the run."""
+        """Sleep, but no longer than the limits of the run allow."""
         self._limits.check()
         limit = self._limits.of_all()
         wait = min(seconds, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX if limit is None else limit.left())
@@ -195,7 +195,7 @@ class Performer:
 
     def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if _is_loop_running() and isinstance(awaitable, Coroutine):
-            awaitable.close()  # or Python warns that nobody awaited it
+            awaitable.close()  # otherwise Python warns that it was never awaited
         _check_awaiting(node_name)
         return self._run(self._limits.limited(awaitable))
 
@@ -224,7 +224,7 @@ def _locked(lock: threading.RLock, function: Callable[[Any], Any], argument: Any
 
 
 def check_no_loop(node: str, *, shows: bool) -> None:
-    """Raise AsyncNodeError if an event loop is running in this thread: it would wait for an async node of that name.
+    """Raise AsyncNodeError if an event loop is running in this thread: the async node would block it.
 
     Args:
         node: The name of the node.
@@ -235,7 +235,7 @@ def check_no_loop(node: str, *, shows: bool) -> None:
 
 
 def _check_awaiting(node: str) -> None:
-    """Raise CannotAwait, which is no failure of the node, if an event loop is running in this thread."""
+    """Raise CannotAwait, which is not a failure of the node, if an event loop is running in this thread."""
     try:
         check_no_loop(node, shows=False)
     except AsyncNodeError as error:
@@ -244,5 +244,5 @@ def _check_awaiting(node: str) -> None:
 
 def _is_loop_running() -> bool:
     """Return whether an event loop is running in this thread."""
-    asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
+    asyncio = sys.modules.get("asyncio")  # no loop runs if it was never imported
     return asyncio is not None and asyncio.events._get_running_loop() is not None

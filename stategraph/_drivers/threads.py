@@ -1,4 +1,4 @@
-"""Threads for what would block an event loop: some for nodes, some for stores, so that neither wait for the others."""
+"""Threads for blocking calls: some for nodes, some for stores, so that neither wait for the others."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from stategraph._drivers.calls import Outcome, call_apart, outcome_of
 from stategraph._engine.io import RunIO
 
 NODES = 1000
-"""Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""
+"""The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
 
 STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
-"""Calls of stores at the same time, at most: these are short, and some stores open a connection for each thread."""
+"""The maximum number of store calls at the same time: they are short, and some stores open a connection per thread."""
 
 IDLE = 10.0  # seconds for which threads stay after the last run
 
 _Function: TypeAlias = Callable[[Any], Any]
 _Asked: TypeAlias = tuple[Callable[..., Any], _Function, Any]
-"""How a call is made in the context of its caller, the function, and its argument."""
+"""A function that makes the call in the context of its caller, the function to call, and its argument."""
 
 
 class Work(asyncio.Future[Outcome]):
-    """What comes of a call in a thread.
+    """The future outcome of a call in a thread.
 
     Attributes:
-        rest: What to wait for once the task that waited is cancelled: the thread cannot be stopped.
+        rest: The future to wait for if the waiting task is cancelled: the thread cannot be stopped.
     """
 
     rest: asyncio.Future[Outcome] | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """Cut off the wait, not the call."""
+        """Cancel the wait, not the call."""
         if not self.done():
             self.rest = self.get_loop().create_future()
         return super().cancel(msg)
 
     def finish(self, outcome: Outcome) -> None:
-        """Hand over the outcome of the call."""
+        """Set the outcome of the call."""
         waited_for = self.rest or self
         if not waited_for.done():
             waited_for.set_result(outcome)
@@ -60,23 +60,23 @@ class LoopThreads:
         self._is_kept = False
 
     def keep(self) -> None:
-        """Keep the threads for a while. The timer alone owns them then: a loop that is closed drops its timers."""
+        """Keep the threads for a while. Only the timer then references them: a closed loop drops its timers."""
         if not self._is_kept:
             self._is_kept = True
-            with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
+            with suppress(RuntimeError):  # no loop is running: an abandoned run is being collected
                 asyncio.get_running_loop().call_later(IDLE, self._let_go)
 
     def _let_go(self) -> None:
         self._is_kept = False
 
     def call_node(self, function: _Function, argument: Any) -> Work:
-        """Call a function of a node."""
+        """Call a function of a node in a thread."""
         return _begun(self._nodes, function, argument)
 
     def calls_of(self, store: object) -> Callable[[_Function, Any], Work]:
-        """Return what begins calls of a store. Those of one that can save for several runs in one go are made together.
+        """Return a function that starts calls of a store. A store that can save several runs in one batch gets batches.
 
-        A server answers several at the same time, and has a thread for each.
+        A server handles several calls at the same time, with a thread for each.
         """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
             return partial(_begun, self._store)
@@ -87,19 +87,19 @@ class LoopThreads:
 
 
 def _begun(threads: ThreadPoolExecutor, function: _Function, argument: Any) -> Work:
-    """Begin a call in a thread, in the context of the caller."""
+    """Start a call in a thread, in the context of the caller."""
     loop = asyncio.get_running_loop()
     work = Work(loop=loop)
     once = [(contextvars.copy_context().run, function, argument)]
     try:
         threads.submit(_make, loop, work, once)
-    except RuntimeError:  # the system has no more threads: this one makes the call, unless one that is there has
+    except RuntimeError:  # the system has no more threads: this one makes the call, unless an existing one has
         _make(loop, work, once)
     return work
 
 
 def begun_apart(function: _Function, argument: Any) -> Work:
-    """Begin a call in a thread of its own, which may be left."""
+    """Start a call in its own thread, which may be abandoned."""
     loop = asyncio.get_running_loop()
     work = Work(loop=loop)
     call_apart(function, argument, lambda outcome: _hand_over(loop, work.finish, outcome))
@@ -117,13 +117,13 @@ def _called(once: list[_Asked]) -> Outcome:
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits
+    with suppress(RuntimeError):  # the loop is closed: no task waits
         loop.call_soon_threadsafe(function, *arguments)
 
 
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopThreads]] = weakref.WeakKeyDictionary()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
+    os.register_at_fork(after_in_child=_of_loops.clear)  # a forked child has none of the threads
 
 
 def threads_of_loop() -> LoopThreads:
@@ -138,7 +138,7 @@ def threads_of_loop() -> LoopThreads:
 
 
 class _CallsTogether:
-    """Calls of a store that runs of a loop make at the same time: one thread makes them, and saves in one go."""
+    """Batches the concurrent store calls of the runs of a loop: one thread makes them, with one save."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self._threads = threads
@@ -146,7 +146,7 @@ class _CallsTogether:
         self._is_busy = False
 
     def begin(self, function: _Function, argument: Any) -> Work:
-        """Begin a call, together with those that wait when the thread is free."""
+        """Start a call, in one batch with the calls that wait when the thread becomes free."""
         work = Work(loop=asyncio.get_running_loop())
         self._waiting.append((work, (contextvars.copy_context().run, function, argument)))
         if not self._is_busy:
@@ -169,10 +169,10 @@ class _CallsTogether:
 
 
 def _outcomes(calls: Sequence[_Asked]) -> list[Outcome]:
-    """Make the calls of several runs, saves in one go; return the outcome of each."""
+    """Make the calls of several runs, with one save for all; return the outcome of each."""
     flushed: list[Any] = [io.queue for call in calls if (io := _io_of(RunIO.flush, call)) and io.queue is not None]
     if len(flushed) > 1:
-        flushed[0].save_with(flushed)  # each flush raises what went wrong
+        flushed[0].save_with(flushed)  # each flush raises its own failure
     sessions = {place: _io_of(RunIO.save, call) for place, call in enumerate(calls)}
     saves = {place: io for place, io in sessions.items() if io is not None and io.queue is None}
     saved = _saved(calls, saves) if len(saves) > 1 else {}
@@ -189,7 +189,7 @@ def _io_of(method: Callable[..., Any], call: _Asked) -> RunIO | None:
 
 
 def _saved(calls: Sequence[_Asked], saves: Mapping[int, RunIO]) -> dict[int, Outcome]:
-    """Save the States of several runs in one go; return the outcome of each call of `RunIO.save`, by its place."""
+    """Save the States of several runs in one batch; return the outcome of each call of `RunIO.save`, by its place."""
     prepared = {place: calls[place][0](outcome_of, io.to_save, calls[place][2]) for place, io in saves.items()}
     ready = {place: states for place, (states, failure) in prepared.items() if failure is None}
     store: Any = next(iter(saves.values())).store

@@ -1,1 +1,1 @@
-"""Decisions: how a run begins, goes on, pauses and ends. No I/O."""
+"""Decide how a run begins, continues, pauses and ends, without I/O."""

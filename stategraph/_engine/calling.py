@@ -1,4 +1,4 @@
-"""Calls that first look how a run stands: run, turn, take_turn, submit, recover and cancel."""
+"""Calls that check the status of a run first: run, turn, take_turn, submit, recover and cancel."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from stategraph.state import State, evolve, told, with_data
 
 @attrs.frozen
 class Recovered:
-    """What came of a run that `StateGraph.recover` has gone on with, or that `StateGraph.run_many` was given.
+    """The result of a run that `StateGraph.recover` or `StateGraph.run_many` executed.
 
     Attributes:
         run_id: The run.
-        state: The State with which it completed or paused; if there is an error, the last one that the error knows of.
-        error: What the run ended with, if it failed.
+        state: The State with which it completed or paused. After an error, the last State the error holds, if any.
+        error: The error that ended the run, if it failed.
     """
 
     run_id: str
@@ -47,11 +47,11 @@ class Recovered:
     error: Exception | None = None
 
 
-# --------------------------------------------------------------------------- run, and turns as they are ordered
+# --------------------------------------------------------------------------- run, and ordered turns
 
 
 def run_once(run: RunContext, state: State) -> Task[State]:
-    """Run a State, unless its run is there: go on with that, or return how it stands."""
+    """Run a State; if its run exists, continue the run or return its State."""
     return owning(run, Hold(id_of(state)), _run_once(run, state), takes_up=False)
 
 
@@ -67,14 +67,14 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
 
 
 def _begun(run: RunContext, run_id: str) -> Task[State | None]:
-    """Return the newest State of a run that is to be gone on with; None if it is to begin.
+    """Return the newest State of a run to continue; None if the run has not begun.
 
     Raises:
-        GraphMismatchError: it is a run of another graph.
+        GraphMismatchError: the run belongs to another graph.
     """
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.graph is None:
-        yield from take_up(run)  # a former run of this id may have been cancelled
+        yield from take_up(run)  # an earlier run with this id may have been cancelled
         return None
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
@@ -83,17 +83,17 @@ def _begun(run: RunContext, run_id: str) -> Task[State | None]:
 
 
 def turn_of(state: State) -> int:
-    """Return the number of the turn that a run has taken up last. The call that began it took up the first one."""
+    """Return the number of the newest turn of a run. The call that began the run began turn 1."""
     return (state.progress.turn if state.progress else 0) or 1
 
 
 def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
-    """Take a run on, once for each number of a turn; return how it stands then. A complete run is never deleted.
+    """Execute a turn of a run once per turn number; return the State of the run. A complete run is never deleted.
 
     Args:
         run: The call.
-        turn: What is ordered of the run: a `stategraph.turns.Order`.
-        max_recoveries: How many owners one step of the run may take down.
+        turn: The turn, a `stategraph.turns.Order`.
+        max_recoveries: The number of owners that one step of the run may crash.
     """
     check_saves(run.plan)
     run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
@@ -115,7 +115,7 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
             raise AnswerError(saved.run_id, None, problem)
         yield from take_up(run)
         return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
-    if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # it came to its end before
+    if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
         return saved
     if run.services.is_cancelled:
         return (yield from _cancel_as_told(run, saved))
@@ -126,13 +126,13 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
 
 
 def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in: Any) -> Task[State]:
-    """Execute a run with new input, once the turn before is finished; begin the run if there is none.
+    """Execute a run with new input after its previous turn has finished; begin the run if there is none.
 
     Args:
         run: The run.
         run_id: Its id.
         given: The input.
-        discards_in: The CheckpointStore in which a turn before that was cut off is rolled back; None to finish it.
+        discards_in: The CheckpointStore in which an interrupted previous turn is rolled back; None to finish that turn.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
@@ -152,7 +152,7 @@ def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: A
     if discards_in is not None and not waits and state.status is not RunStatus.COMPLETED:
         state = yield (Amend, run.services.write, partial(_without_last_turn, discards_in, run_id, run.by))
     elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        services = run.services.nested(run.plan.graph, run.plan.persist)  # of a call of its own, by the same owner
+        services = run.services.nested(run.plan.graph, run.plan.persist)  # for a separate call by the same owner
         state = yield from resume_owned(attrs.evolve(run, services=services, shows=False, by=None), run_id)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
@@ -167,7 +167,7 @@ def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
         if row.status is RunStatus.COMPLETED and row.step <= newest:
             back: State = store.rollback(run_id, row.step, row.revision, by=by)
             return back
-        if row.kind is Kind.ROLLBACK:  # what came after its step was rolled back before
+        if row.kind is Kind.ROLLBACK:  # the steps after this one were rolled back before
             newest = min(newest, row.step)
     if rows[0].step or rows[0].kind is not Kind.INPUT:
         reason = 'the end of the turn before is not kept, as it was saved without retention="full"; finish this turn'
@@ -179,7 +179,7 @@ def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
 
 
 def submit(run: RunContext, state: State) -> Task[State]:
-    """Save a State as one that is to run; return it as it is saved."""
+    """Save a State for a later run; return it as saved."""
     check_saves(run.plan)
     return owning(run, Hold(id_of(state), is_brief=True), _submit(run, state))
 
@@ -187,14 +187,14 @@ def submit(run: RunContext, state: State) -> Task[State]:
 def _submit(run: RunContext, state: State) -> Task[State]:
     is_new = state.step == 0 and state.graph is None
     state = yield from admit(run, state)
-    if is_new and state is not run.found:  # else that is done
+    if is_new and state is not run.found:  # otherwise it is saved already
         return (yield from save(run, state))
     yield from flush(run, state)
     return state
 
 
 def cancel(run: RunContext, run_id: str) -> Task[None]:
-    """Cancel a run: at once if it has no owner, else have its owner told."""
+    """Cancel a run: at once if it has no owner, otherwise through its owner."""
     check_saves(run.plan)
     check_given_id(run_id)
     try:
@@ -203,7 +203,7 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
         yield (Amend, partial(run.services.store._cancel, run_id), run.by)
     else:
         return
-    try:  # once more: its owner may have let go of it before it could be told
+    try:  # again: the owner may have released the run before it received the request
         yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
     except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
         return
@@ -219,7 +219,7 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
 
 
 def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
-    """Save a run as cancelled, which its last owner was told and did not do."""
+    """Save a run as cancelled because its last owner ended before it obeyed the request."""
     by = yield (Load, run.services.store._cancelled_by, saved.run_id)
     return (yield from save(run, evolve(told(saved, by=by), status=RunStatus.CANCELLED)))
 
@@ -228,7 +228,7 @@ def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
 
 
 def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
-    """Go on with a run, if it is one that was left unfinished and that has no owner."""
+    """Continue a run if it is unfinished and has no owner."""
     check_saves(run.plan)
     try:
         state = yield from owning(run, hold, _recover(run, hold.run_id, max_recoveries), takes_up=False)
@@ -250,20 +250,20 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
 
 
 def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
-    """Go on with a run whose owner was lost, and count that."""
+    """Continue a run whose owner was lost, and count the recovery."""
     fitting = renamed(run, saved, run.migrate)
     check_compatible(run.plan, fitting, run.allow_changed)
     recoveries = saved.progress.recoveries if saved.progress else 0
-    # Before the first of these, an owner was lost that is not counted: the one that made the State, if a node did.
+    # One more owner was lost than was counted: the owner that made the State, if a node did.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)
     counted = yield from _count(run, saved, recoveries + 1)
     try:
         return (yield from resume_owned(run, saved.run_id))
-    except CheckpointError:  # the store would not take that either
+    except CheckpointError:  # the store would reject the count as well
         raise
-    except Exception:  # the owner lives, and is not counted unless the run has been saved again
+    except Exception:  # this owner survived: it counts only if the run was saved again
         newest = yield from newest_of(run, saved.run_id)
         if newest is not None and newest.step == counted.step and newest.progress and newest.progress.recoveries:
             yield from _count(run, newest, 0)
@@ -276,7 +276,7 @@ def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
-    """Fail a run that takes down the owners that go on with it."""
+    """Fail a run that crashes each owner that continues it."""
     run.state = saved
     reason = (
         f"has taken down {lost} owners of the run, one after the other (max_recoveries): the run is failed, and "
@@ -292,7 +292,7 @@ def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
 
 
 def _next_nodes(plan: CompiledGraph, saved: State) -> list[str]:
-    """Return the nodes that may come next. No predicate is asked: it may be what takes the process down."""
+    """Return the nodes that may come next. No predicate is called: a predicate may be the cause of the crash."""
     if saved.progress and saved.progress.next_node:
         return [saved.progress.next_node]
     if not saved.checkpoint_node:

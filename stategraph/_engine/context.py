@@ -1,4 +1,4 @@
-"""RunContext: what is known of one call of execute or resume; and what a node may know of it."""
+"""RunContext, the state of one call of execute or resume; and the NodeContext that a node receives."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stategraph.state import State
 if TYPE_CHECKING:
     from stategraph._values.progress import Part
 
-PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
-_RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
+PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
+_RECENT = 100  # unsaved States to try if the newest one cannot be saved
 
 LOOK_AGAIN = 0.05
-"""Seconds after which a run that saves nothing looks again whether it was cancelled."""
+"""Seconds between two checks for cancellation in a run that saves nothing."""
 
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
@@ -40,26 +40,26 @@ class RunContext:
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
-        found: The State that it goes on from, if that differs from the one that was loaded in nothing but its status.
+        found: The State to continue from, if it differs from the loaded State only in its status.
         shows: Whether the caller iterates over the run.
         patience: Seconds to wait for another owner of the run.
-        takes_over: Whether the run is taken away from another owner.
-        waits_since: When it began to wait for another owner, if it had to.
-        signal: Stops the call, if anything does: a `stategraph._drivers.limits.StopSignal`. Here, nodes ask it.
-        by: Who makes the call, if that is said.
-        labels: What the run is labelled with, if it begins.
-        allow_changed: Whether runs go on although the graph, or a nested one, has changed since they were saved.
+        takes_over: Whether to take the run from another owner.
+        waits_since: The time at which the call began to wait for another owner, if it had to.
+        signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
+        by: The name of the caller, if given.
+        labels: The labels of the run, if this call begins it.
+        allow_changed: Whether runs continue although the graph, or a nested one, has changed since they were saved.
         migrate: New names of nodes by their old ones.
-        began_ns: When it began to go on, as clock.monotonic_ns tells it, while an observer wants events.
+        began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
-        recent: The last States that are not saved, where not every step is.
-        nested_path: What leads to its graph from the outermost one: names of nodes, each followed by a slash.
-        outermost: The name of the outermost graph; empty if it is its own.
-        outer_step: The StepExecution of another run that it belongs to, if it does.
+        recent: The last unsaved States, if the graph does not save every step.
+        nested_path: The path from the outermost graph to this one: names of nodes, each followed by a slash.
+        outermost: The name of the outermost graph; empty if this graph is the outermost.
+        outer_step: The StepExecution of the outer run, if the run is nested.
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
-        unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
-        has_joined_parts: Whether a State that is not saved yet has joined parts that are.
+        unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
+        has_joined_parts: Whether an unsaved State has joined saved parts.
     """
 
     plan: CompiledGraph
@@ -89,12 +89,12 @@ class RunContext:
     has_joined_parts: bool = attrs.field(default=False, init=False)
 
     def under_way(self) -> tuple[str, datetime] | tuple[()]:
-        """Return the node that is under way, and since when; nothing before the first."""
+        """Return the current node and the time at which it began; an empty tuple before the first node."""
         return (self.path[-1], self.state.timestamp) if self.path else ()
 
 
 def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:
-    """Return data that did not come from a step, as the schema of the graph wants them. Raises SchemaError."""
+    """Validate data from outside the run against the schema of the graph and return it. Raises SchemaError."""
     schema = run.plan.schema
     return data if schema is None else schema.checked(node, data, beside)
 
@@ -103,17 +103,17 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
 
 
 def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
-    """Return the NodeContext of a step that a node makes from a State or, with `part`, of that part of it."""
+    """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
     asks = StopQuestion(run.services, run.signal)
     return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=asks)
 
 
 class StopQuestion:
-    """Answers a node that asks, however often, whether its run is to stop.
+    """Answer a node that checks whether its run should stop.
 
-    What other processes have asked for, the store is asked once in a while. In a process that makes a part of the step,
-    nothing is known.
+    A node may check often, so the store is queried for requests of other processes only once in a while. A process that
+    executes a part of the step has no access to this information.
     """
 
     __slots__ = ("_look_at", "_services", "_signal")
@@ -136,5 +136,5 @@ class StopQuestion:
 
 
 def kept_name(name: str, state: State) -> str:
-    """Return the name under which a step keeps what is its own: that of the node when the step began."""
+    """Return the name under which a step keeps its parts and nested run: the name of the node when the step began."""
     return name if state.progress is None else state.progress.kept_name(name)

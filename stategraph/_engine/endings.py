@@ -1,4 +1,4 @@
-"""How a run ends before its time: which error is raised, and what is saved before it is."""
+"""Ending a run early: which error is raised, and which States are saved first."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from stategraph.errors import (
 from stategraph.state import State, data_of, evolve, told
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
-"""What a save ends with when trying it again would end the same."""
+"""Errors with which a retried save would fail again."""
 
-_MOST_KEYS = 8  # of a State that an error lists
+_MOST_KEYS = 8  # listed in an error
 
 
-# --------------------------------------------------------------------------- what is raised
+# --------------------------------------------------------------------------- errors
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
-    """Save what is to be saved; raise the public exception for one that only drivers and steps know."""
+    """Save the pending States; raise the public exception that replaces an internal one."""
     public = error
     if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
         public = yield from _cancelled(run, error)
@@ -48,20 +48,20 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     if public is not error:
         move_notes(error, public)
     yield from rescue(run, public)
-    if run.state.status is RunStatus.CANCELLED and run.saved is run.state:  # the next call need not be told
+    if run.state.status is RunStatus.CANCELLED and run.saved is run.state:  # the next call does not have to be notified
         yield from _noting(public, "While its cancellation was being forgotten", take_up(run))
     if public is not error:
         raise public from public.__cause__
 
 
 def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]:
-    """Return the error for a run that others have cancelled. A node that fails may have done that because it was."""
+    """Return the error for a run that another caller cancelled. A node may fail because of the cancellation."""
     by: str | None = None
     try:
         by = yield (Load, run.services.store._cancelled_by, run.state.run_id)
     except GeneratorExit:
         raise
-    except BaseException as second:  # that it was cancelled is saved without it
+    except BaseException as second:  # the cancellation is saved without that error
         error.add_note(f"While it was asked who has cancelled the run: {describe_exception(second)}")
     save_with_next(run, run.state)
     run.state = evolve(told(run.state, by=by), status=RunStatus.CANCELLED)
@@ -72,16 +72,16 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
 
 
 def move_notes(error: BaseException, other: BaseException) -> None:
-    """Add the notes of an error, failures that came on top of it, to the one that is raised in its place."""
+    """Copy the notes of an error, which report later failures, to the error raised in its place."""
     for note in getattr(error, "__notes__", ()):
         other.add_note(note)
 
 
-# --------------------------------------------------------------------------- what is saved
+# --------------------------------------------------------------------------- saving
 
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
-    """Save what is not saved yet before an error is raised; a second failure becomes a note on the first."""
+    """Save pending States before an error is raised; a second failure becomes a note on the first."""
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from _noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
     yield from _noting(error, "While its last saves were waited for", flush(run, state))
@@ -89,7 +89,7 @@ def rescue(run: RunContext, error: BaseException) -> Task[None]:
 
 
 def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
-    """Do a task; what it raises becomes a note on an error."""
+    """Run a task and turn its exception into a note on an error."""
     try:
         yield from task
     except GeneratorExit:
@@ -107,7 +107,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
             if run.state is not state:
                 save_with_next(run, run.state)
             yield from save(run, state)
-        except StepConflictError:  # a node changed an object in its State before it failed: what is saved stays
+        except StepConflictError:  # a node changed an object in its State before it failed: the saved value stays
             ended = yield from _end_newest(run, state, at_least=state.step)
             if ended is None:
                 raise
@@ -121,8 +121,8 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
 
 
 def _save_what_can_be(run: RunContext, last: State) -> Task[None]:
-    """Save the newest of the last States that can be saved, with how the run ended."""
-    # Without the pause and what was emitted: it may be these that cannot be.
+    """Save the newest of the last States that can be saved, with the end of the run."""
+    # Without the pause and emitted chunks, which may be the values that cannot be saved.
     tried = [*run.recent, evolve(last, pause=None, progress=last.progress and last.progress.changed(partial=None))]
     run.recent.clear()
     while tried:
@@ -135,7 +135,7 @@ def _save_what_can_be(run: RunContext, last: State) -> Task[None]:
 
 
 def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State | None]:
-    """Save the newest saved State once more, with how the run ended; return it, None if it is not that of the run."""
+    """Save the newest saved State again with the end of the run; return it, or None if it is from another run."""
     kept = yield from newest_of(run, last.run_id)
     if kept is None or not at_least <= kept.step <= last.step:
         return None
@@ -152,7 +152,7 @@ def _ended(state: State, last: State) -> State:
 def handle(
     run: RunContext, stage: CompiledNode, step: Any, error: Exception, began_ns: int
 ) -> Task[tuple[str, dict[str, Any]]]:
-    """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
+    """Return the node that handles the failure of another node, and its input data; raise if there is none."""
     attempt = 1
     if step is not None:
         attempt, began_ns = step.attempt, step.began_ns or began_ns
@@ -165,7 +165,7 @@ def handle(
 
 
 def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
-    """Return the error for a node that failed, the last time in this attempt."""
+    """Return the error for a node that failed, with this attempt as its last."""
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
     hint = _keys_at(run.state, error) if type(error) is KeyError else ""
     failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}{hint}", error)
@@ -177,7 +177,7 @@ def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) ->
 
 
 def _keys_at(state: State, error: KeyError) -> str:
-    """Return which keys a State has, in words, for an error of a node that found none of some name in it; else ""."""
+    """Describe the keys of a State for the error of a node that looked up a missing key; else return ""."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -195,21 +195,21 @@ def _keys_at(state: State, error: KeyError) -> str:
 def failure_at(
     run: RunContext, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
 ) -> ExecutionError:
-    """Return the error for a node that failed, or that the engine could not go on at, with the State to be saved."""
+    """Return the error for a failed node, or for a node that the engine cannot pass, with the State to save."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, evolve(told(run.state), status=RunStatus.FAILED, error=info), path, reason)
 
 
 def handled_data(run: RunContext, failure: ExecutionError, before: State, name: str) -> dict[str, Any]:
-    """Return the data that a handler finds of a node that has failed: those before it, and the error."""
+    """Return the input data of the handler of a failed node: the data before that node, and the error."""
     error = cast(ErrorInfo, failure.state.error)
     data = {"error": {"type": error.type, "message": error.message, "node": error.node}}
     return lay_over(data_of(before), fitting(run, data, before, name))
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
-    """Return the error for one node too many."""
+    """Return the error for a run that exceeds its limit of nodes."""
     reason = (
         f"is not entered: this call has run {run.plan.max_iterations} nodes (max_iterations) without reaching "
         "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
@@ -218,7 +218,7 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
 
 
 def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[ExecutionError]:
-    """Return the error for a node that cannot be left."""
+    """Return the error for a node without a matching edge."""
     yield from announce_entry(run, stage, no_way, "", begins=False)
     cause = no_way.error
     if cause is not None:

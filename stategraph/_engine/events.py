@@ -1,4 +1,4 @@
-"""Reporting what happens in a run to its observer, and showing States to a caller who iterates over it."""
+"""Report events of a run to its observer, and show States to a caller that iterates over the run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stategraph.state import State, took_ns_of
 
 
 def tell(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
-    """Report an event that happens at a step."""
+    """Report an event at a step."""
     if type in run.wanted:
         yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, **about}))
 
 
 def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
-    """Report an event of the run, with its last State; what has ended now, with how long it took."""
+    """Report an event of the run with its last State; an event that ends something also has its duration."""
     if type in run.wanted:
         about: dict[str, Any] = {"node": state.checkpoint_node, "status": state.status.value}
         if began_ns is not None:
@@ -32,12 +32,12 @@ def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = 
 
 
 def seconds_since(began_ns: int) -> float:
-    """Return how many seconds have passed since a time of clock.monotonic_ns."""
+    """Return the seconds since a time of clock.monotonic_ns."""
     return (clock.monotonic_ns() - began_ns) / 1e9
 
 
 def show(run: RunContext, state: State) -> Task[None]:
-    """Show a State to the caller who iterates over the run. A nested run shows nothing: it is one step."""
+    """Show a State to the caller that iterates over the run. A nested run shows nothing: it is one step."""
     if run.shows:
         yield (Show, None, state)
 
@@ -45,14 +45,14 @@ def show(run: RunContext, state: State) -> Task[None]:
 def announce_entry(
     run: RunContext, stage: CompiledNode, way: Edge | NoWay | None, name: str, *, begins: bool
 ) -> Task[None]:
-    """Report the edges that were tried after a node, the one that was taken, and that the next node begins.
+    """Report the edges that were tried after a node, the edge that was taken, and the start of the next node.
 
     Args:
         run: The run.
         stage: The node.
-        way: The edge that was taken; None if the next node handles a failure, or goes on after a pause.
+        way: The edge that was taken; None if the next node handles a failure, or continues after a pause.
         name: The next node.
-        begins: Whether it begins: there may be no way on, or the run may have run too many nodes.
+        begins: Whether the next node starts: there may be no matching edge, or the run may have reached its node limit.
     """
     state = run.state
     at = state.run_id, state.step
@@ -75,7 +75,7 @@ def announce_entry(
 
 
 def announce_completion(run: RunContext, handler: str) -> Task[None]:
-    """Report that a node is completed, or has failed and another one handles that."""
+    """Report that a node completed, or that it failed and another node handles the failure."""
     state, took = run.state, took_ns_of(run.state)
     run.completed.add(state.checkpoint_node)
     attempts, outcome = state.facts.attempts if state.facts else 1, "failed" if handler else "completed"
@@ -84,14 +84,14 @@ def announce_completion(run: RunContext, handler: str) -> Task[None]:
 
 
 def announce_failure(run: RunContext, name: str, error: BaseException, attempt: int, began_ns: int) -> Task[None]:
-    """Report that an attempt of a node has failed."""
+    """Report that an attempt of a node failed."""
     if EventType.NODE_ERROR in run.wanted:
         about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
         yield from tell(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
 
 
 def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:
-    """Report that the run ends early, and at which node: the one that failed or, if none has, the one entered last."""
+    """Report that the run ends early, and at which node: the failed node, otherwise the last one entered."""
     if EventType.GRAPH_ERROR in run.wanted:
         node, about = run.path[-1] if run.path else state.checkpoint_node, about_error(error)
         if isinstance(error, ExecutionError) and state.error is not None:
@@ -102,6 +102,6 @@ def announce_error(run: RunContext, state: State, error: BaseException) -> Task[
 
 
 def about_error(error: BaseException) -> dict[str, Any]:
-    """Return what is told of an exception."""
+    """Return the event data that describe an exception."""
     about = {"error": describe_exception(error), "error_type": type(error).__name__}
     return {**about, "traceback": shortened_traceback(error)}

@@ -1,6 +1,6 @@
-"""RunIO, the store session of a run: its store, owner, keys and queue. The engine puts these calls into commands.
+"""RunIO, the store session of a run: its store, owner, keys and queue. The engine puts its methods into commands.
 
-Failures of the store become errors of stategraph, which hold the State at stake.
+Errors of the store become errors of stategraph that hold the affected State.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class RunIO:
         store: Keeps the States; a `stategraph.stores.CheckpointStore`.
         observer: Receives events.
         source: The name of the graph.
-        policy: What the store keeps of the run. The store learns it before the first save, not earlier: a run that is
-            never saved must leave nothing in a store.
+        policy: How the store keeps the run. The store receives it just before the first save: a run that is never saved
+            must leave nothing in a store.
         persist: The only keys that are saved; None for all.
-        queue: Takes the saves, if the run does not wait for them; a `stategraph.stores._save_queue.SaveQueue`.
+        queue: Takes the saves if the run does not wait for them; a `stategraph.stores._save_queue.SaveQueue`.
 
     Attributes:
         hold: The hold of the owner of the run, once it has one.
@@ -61,12 +61,12 @@ class RunIO:
         self.hold: Hold | None = None
         self._source, self._policy, self._persist = source, policy, persist
         self._place: dict[str, Any] = {}
-        self._before: dict[int, State] = {}  # saved with the next State, by identity
+        self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
         self._knows_policy = False
-        self._is_direct = False  # whether a save is a call of the store, and nothing else
+        self._is_direct = False  # whether saving is one plain call of the store
 
     def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> RunIO:
-        """Return the session of a nested run, whose graph saves keys of its own; `place` is told with its events."""
+        """Return the session of a nested run, whose graph has its own saved keys; its events include `place`."""
         nested = RunIO(self.store, self.observer, source, self._policy, persist, self.queue)
         nested.hold = self.hold
         if place:
@@ -81,29 +81,29 @@ class RunIO:
         return self.hold is not None and self.hold.is_cancelled
 
     def own(self, about: tuple[Hold, bool]) -> None:
-        """Become the owner of a run; if the second is true, take it from its owner."""
+        """Become the owner of a run; if the second item is true, take it from its owner."""
         hold, take_over = about
         self._asked(hold.run_id, "be asked who owns it", lambda: own(self.store, hold, take_over=take_over))
         self.hold = hold
 
     def hears_of_cancel(self, _: object = None) -> bool:
-        """Return whether the run was cancelled, by any process."""
+        """Return whether any process cancelled the run."""
         return self.hold is not None and (self.hold.is_cancelled or self.store._is_cancelled(self.hold))
 
     def stop_if_cancelled(self, _: object = None) -> None:
-        """Raise Stopped if the run was cancelled, by any process."""
+        """Raise Stopped if any process cancelled the run."""
         if self.hears_of_cancel():
             raise Stopped("it was cancelled")
 
     def write(self, write: Callable[[], _Answer]) -> _Answer:
-        """Return what a write to the store returns that is made on behalf of the owner of the run."""
+        """Write to the store as the owner of the run; return the result."""
         with on_behalf_of(self.hold):
             return write()
 
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:
-        """Save a State; raises a CheckpointError if that fails."""
+        """Save a State; raise a CheckpointError if the store fails."""
         before, acting.hold = acting.hold, self.hold
         try:
             if self._is_direct:
@@ -125,9 +125,9 @@ class RunIO:
             self._is_direct = self._persist is None
 
     def save_with_next(self, state: State) -> None:
-        """Save a State together with the next one, if the store keeps all that was saved of the run.
+        """Save a State together with the next one, if the store keeps the full history of the run.
 
-        So the history includes the input and the last step, and that costs no further sync.
+        The history then includes the input and the last step without another sync.
         """
         if self._policy is not None and self._policy.keeps_all:
             self._before.pop(id(state), None)
@@ -135,7 +135,7 @@ class RunIO:
             self._is_direct = False
 
     def to_save(self, state: State) -> list[State]:
-        """Return what is to be saved now that a State is: with the keys that are saved, after the States before it."""
+        """Return the States to save for a new State: those before it, then itself, with only the persisted keys."""
         self._set_policy(state.run_id)
         self._before.pop(id(state), None)
         states, self._before = [*self._before.values(), state], {}
@@ -154,33 +154,33 @@ class RunIO:
         return persisted(state, self._persist)
 
     def saved(self, about: tuple[State, BaseException | None]) -> None:
-        """End a save that was made elsewhere: of a State, with what it raised; raise as `save`."""
+        """Finish the save of a State that was made elsewhere, given its exception; raise like `save`."""
         state, error = about
         if error is not None:
             raise self._unsaved(state, error)
 
     def amend(self, state: State) -> None:
-        """Save a State in place of the newest one; raises a CheckpointError if that fails."""
+        """Replace the newest saved State; raise a CheckpointError if the store fails."""
         with self._saving(state):
             self._drain()
             self._set_policy(state.run_id)
             self.store.amend(self._persisted(state))
 
     def flush(self, state: State) -> None:
-        """Wait until everything that was saved is durable; raises a CheckpointError if it will not be."""
+        """Wait until all saves are durable; raise a CheckpointError if one fails."""
         with self._saving(state):
             self._drain()
             self.store.flush()
 
     def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
-        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
+        """Save finished parts of the step after a State; raise a CheckpointError if the store fails."""
         state, parts = about
         with self._saving(state):
             (self.queue or self.store).save_parts(state.run_id, parts)
 
     @contextmanager
     def _saving(self, state: State) -> Iterator[None]:
-        """Write on behalf of the owner; a failure becomes a CheckpointError that holds the State."""
+        """Write as the owner of the run; turn a failure into a CheckpointError that holds the State."""
         before, acting.hold = acting.hold, self.hold
         try:
             yield
@@ -195,7 +195,7 @@ class RunIO:
 
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
-        self._knows_policy = self._is_direct = False  # a store need not remember the policy of a run it could not begin
+        self._knows_policy = self._is_direct = False  # a store may forget the policy of a run it could not begin
         if isinstance(error, StepConflictError) and self.hold is not None and self.store._has_lost(self.hold):
             failure: CheckpointError = lost(state.run_id)
             failure.__cause__ = None if isinstance(error, RunLostError) else error
@@ -209,8 +209,8 @@ class RunIO:
         return failure
 
     def delete(self, state: State) -> None:
-        """Delete the run of a completed State; raises a CheckpointError if that, or an earlier save, fails."""
-        self.flush(state)  # or an earlier save that has failed would seem to be a failure to delete
+        """Delete the run of a completed State; raise a CheckpointError if the deletion or an earlier save fails."""
+        self.flush(state)  # otherwise a failed save would look like a failed deletion
         try:
             self._asked(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))
         except CheckpointError as error:
@@ -220,19 +220,19 @@ class RunIO:
     # ------------------------------------------------------------------ loading
 
     def load(self, run_id: str) -> State:
-        """Return the newest State of the run; raise a CheckpointError if there is none, or the store fails."""
+        """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
         state: object = self._asked(run_id, "load it", lambda: self.store.load(run_id))
         if type(state) is not State or state.run_id != run_id:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
         return state
 
     def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
-        """Return the parts of a step of a run that were saved."""
+        """Return the saved parts of a step of a run."""
         kept: KeptParts = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return kept
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
-        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
+        """Delete the parts of a run that a State of this step has joined; if the last item is true, also newer ones."""
         run_id, step, newer_too = about
         if self.queue is not None:
             with on_behalf_of(self.hold):
@@ -241,7 +241,7 @@ class RunIO:
             self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
     def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
-        """Return what the store answers; raise a CheckpointError if it fails."""
+        """Query the store; raise a CheckpointError if it fails."""
         before, acting.hold = acting.hold, self.hold
         try:
             self._drain()
@@ -260,7 +260,7 @@ class RunIO:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where the run stands in the tree of all events."""
+        """The position of the run in the tree of events."""
         self._place = self._place or {"call_id": os.urandom(8).hex()}
         return self._place
 

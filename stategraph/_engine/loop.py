@@ -1,8 +1,8 @@
 """The hot loop: step after step, every decision of a run and none of its I/O.
 
-`execute` and `resume` are generators. They yield commands (run this node, save this State); a driver carries each one
-out and sends back its result, or throws what was raised; what the generator returns is the final State. The pattern is
-known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
+`execute` and `resume` are generators. They yield commands (run this node, save this State). A driver executes each
+command and sends its result back, or throws its exception; the generator returns the final State. The pattern is known
+as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from stategraph.state import State, completed_by, data_of, evolve, told
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
-_MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes longer than to look at all of them
+_MANY_KEYS = 500  # of a State: with fewer, comparing all keys is faster than tracking the changed ones
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
-    """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
+    """Run from the node after a completed one (None: from the start), and handle whatever ends the run early."""
     try:
         steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
         if run.wanted:
             run.began_ns = clock.monotonic_ns()
             yield from emit(run, EventType.GRAPH_START, run.state)
             if hasattr(run.services.observer, "enter_node"):
-                from stategraph._engine.placing import placed  # imported when used: few observers do that
+                from stategraph._engine.placing import placed  # imported when used: few observers need it
 
                 steps = placed(run, steps)
         pausing = yield from steps
         if pausing is None:
             yield from _complete(run)
         else:
-            from stategraph._engine.pauses import pause_at  # imported when used: that a node pauses shows in its result
+            from stategraph._engine.pauses import pause_at  # imported when used
 
             yield from pause_at(run, *pausing)
     except GeneratorExit:  # the stream of the run was abandoned: that counts as a crash
@@ -60,9 +60,9 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
 
 
 def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple[CompiledNode, Pause] | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
-    """Make step after step until an exit point: take an edge, run the node it leads to, save what is due.
+    """Execute steps until an exit point: follow an edge, run its target, save when a save is due.
 
-    `name` is the first node, if that is decided already. A node that pauses the run is returned, with its Pause.
+    `name` is the first node, if it is already decided. If a node pauses the run, return it with its Pause.
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
@@ -99,17 +99,17 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             else:
                 step = stage.execution(run, stage, state)
                 result = yield from step.result()
-                data = data_of(step.state)  # a retry may have begun from copies of it
-            if type(result) is dict:  # the most frequent case by far
+                data = data_of(step.state)  # a retry may have begun with copies
+            if type(result) is dict:  # by far the most frequent case
                 if len(data) > _MANY_KEYS:
-                    result = result.copy()  # the node may still have it, and change it
+                    result = result.copy()  # the node may keep the dict and change it
                     keys = tuple(map(plain_key, result))
                 data = lay_over(data, result)
             else:
                 if type(result) is not State and isawaitable(result):
                     result = yield (Await, result, name)
                 if type(result) is State and result.pause is not None and result.run_id == state.run_id:
-                    return stage, result.pause  # what cannot be saved is no failure of the node
+                    return stage, result.pause  # an unserializable pause is no failure of the node
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (following, data) = None, (yield from handle(run, stage, step, error, began))
@@ -122,7 +122,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             yield from announce_completion(run, following)
-        if stage.is_exit and not following:  # saved with the completion of the run, in one go
+        if stage.is_exit and not following:  # saved together with the completion of the run
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
@@ -148,13 +148,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
-    """Return the function of a node that wants a context, with the context of the step that is being made."""
+    """Return the function of a node that takes a context, bound to the context of the current step."""
     context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
     return lambda state: function(state, context)
 
 
 def _complete(run: RunContext) -> Task[None]:
-    """Complete the run: keep the final State or forget the run, as configured."""
+    """Complete the run: keep the final State or delete the run, as configured."""
     step, run.state = run.state, evolve(told(run.state), status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:

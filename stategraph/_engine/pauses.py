@@ -1,4 +1,4 @@
-"""Pauses: how a run comes to wait, and how it goes on once it is answered or its deadline has passed."""
+"""Pauses: how a run waits, and how it continues after an answer or a deadline."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from stategraph.state import State, completed_by, evolve, time_ns_of, told
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-    """Return a paused State as one that goes on at the node that paused, and the updates with an accepted answer.
+    """Return a paused State prepared to continue at its paused node, and the updates with the validated answer.
 
-    If the deadline has passed and there is no answer for that case, the node has failed: the run goes on at the node
-    that handles this, or fails here.
+    If the deadline has passed and the question has no default answer, the node has failed: the run continues at the
+    node that handles the failure, or fails here.
     """
     pause = cast(Pause, saved.pause)
     key = pause.response_param
@@ -52,7 +52,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
 
 
 def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
-    """Return the updates; an answer in them to the pause that the State was taken from, as a fork is, is checked."""
+    """Validate an answer to the pause from which a fork was made; return the updates."""
     pause = awaited(saved)
     if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
         return updates
@@ -71,10 +71,10 @@ def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
 def _with_checked_answer(
     run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the updates with an accepted answer. Raises AnswerError if the answer is refused."""
+    """Return the updates with the validated answer. Raises AnswerError if the answer is invalid."""
     key = cast(str, pause.response_param)
     try:
-        # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
+        # Without a schema the answer is kept as given: the node that asked converts it.
         checked = fitting(run, {key: question.accepted(updates[key])}, saved)
     except ValueError as error:
         raise AnswerError(saved.run_id, pause, str(error)) from error
@@ -82,9 +82,9 @@ def _with_checked_answer(
 
 
 def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
-    """Return the State of a run whose deadline has passed, for the node that handles failures of the one that paused.
+    """Return the State of a run whose deadline has passed, for the node that handles failures of the paused node.
 
-    If no node does, the run is saved as failed, and the error raised.
+    If no node handles them, save the run as failed and raise the error.
     """
     run.state = run.saved = saved
     name, cause = pause.node, TimeoutError(f"nobody answered until {pause.deadline}")
@@ -104,7 +104,7 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
 
 
 def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
-    """Save the run as one that waits."""
+    """Save the run as paused."""
     if not run.plan.saves:
         why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
@@ -115,7 +115,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
         raise failure_at(run, stage.name, f"cannot pause: {why}")
     save_with_next(run, run.state)
     pause = pause_of([_identified(run, attrs.evolve(one, node=stage.name)) for one in pause.each])
-    at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # of a nested graph, it may have been asked before
+    at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
     run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
@@ -125,9 +125,9 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
 
 
 def _identified(run: RunContext, pause: Pause) -> Pause:
-    """Return a pause with its id: that of a nested run has one, and is the same pause.
+    """Return a pause with its id. A pause of a nested run keeps its id: it is the same pause.
 
-    If its value is one that no store of stategraph keeps, the id depends on the time alone.
+    If no store of stategraph can keep its value, the id depends on the time alone.
     """
     if pause.id:
         return pause
@@ -137,19 +137,19 @@ def _identified(run: RunContext, pause: Pause) -> Pause:
     return attrs.evolve(pause, id=run.plan.digest({**asked, "value": pause.value}) or run.plan.digest(asked))
 
 
-# --------------------------------------------------------------------------- which pause is answered
+# --------------------------------------------------------------------------- matching answers to pauses
 
 
 def check_answers(
     saved: State, updates: Mapping[str, Any], pause_id: str | None, waits_since: datetime | None = None
 ) -> None:
-    """Raise AnswerError if one of the updates answers a pause at which the run does not wait.
+    """Raise AnswerError if an update answers a pause at which the run does not wait.
 
     Args:
         saved: The newest State of the run.
-        updates: What a resume is given.
-        pause_id: The id of the pause that these are to answer, if that is said.
-        waits_since: Since when the call had to wait for the run: it cannot answer what was asked later.
+        updates: The updates given to resume.
+        pause_id: The id of the pause to answer, if given.
+        waits_since: When the call began to wait for the run. It cannot answer a question asked after that.
     """
     pause = saved.pause if saved.status is RunStatus.PAUSED else None
     pauses = () if pause is None else pause.each
@@ -166,12 +166,12 @@ def check_answers(
 
 
 def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | None) -> State:
-    """Return a State that waits for several things as one that waits for what is answered alone.
+    """Reduce a State that waits at several pauses to the one that is answered.
 
-    Without an answer, that is what has waited until its deadline.
+    Without an answer, choose an overdue pause, otherwise the first one.
 
     Raises:
-        AnswerError: it is not said which of several is answered.
+        AnswerError: several pauses wait, and the caller does not name one.
     """
     pauses = cast(Pause, saved.pause).each
     asked = [pause for pause in pauses if pause.response_param in updates]
@@ -190,14 +190,13 @@ _WAY_OUT = "To change it, take it back (store.rollback), or give it to a copy of
 
 
 def _answered(saved: State) -> AbstractSet[str]:
-    """Return the keys whose pauses have been answered, unless the answer was taken back since.
+    """Return the keys whose pauses were answered, without answers that were withdrawn since.
 
-    Answers of the step that is being made are in `answer`, those of earlier steps in `answered`, and those that were
-    taken back in both. Nobody has answered a fork that stands where it was made. An answer that is not saved, because
-    of its key, has to be given again.
+    Answers of the current step are in `answer`, those of earlier steps in `answered`, withdrawn answers in both. A fork
+    that has not moved has no answers. An answer under a key that is not saved must be given again.
     """
     progress = saved.progress
-    if progress is None or saved.status is RunStatus.COMPLETED:  # nothing at all is taken then
+    if progress is None or saved.status is RunStatus.COMPLETED:  # a complete run accepts no answers
         return frozenset()
     is_new_fork = saved.parent is not None and saved.parent.step == saved.step
     earlier = frozenset[str]() if is_new_fork else progress.answered - progress.answer.keys()

@@ -1,4 +1,4 @@
-"""Doing what nodes do inside of what an observer puts around it, in whatever thread or task that is."""
+"""Run the code of nodes inside the observer's context managers, in the thread or task that executes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Inside: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
-    """Do a task whose nodes an observer wants to put something around."""
+    """Run a task whose nodes the observer wraps in a context manager."""
     inside = partial(_inside, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
     go_on, value = task.send, None
     while True:
@@ -53,7 +53,7 @@ def _call(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any
 
 
 class _Awaited(Coroutine[Any, Any, Any]):
-    """Awaits what an async node has returned. That is closed with this, if nobody has awaited it."""
+    """Await the result of an async node. Closing this closes the node's coroutine if it was never awaited."""
 
     def __init__(self, inside: _Inside, awaitable: Awaitable[Any]) -> None:
         self._awaitable = awaitable
@@ -80,7 +80,7 @@ class _Awaited(Coroutine[Any, Any, Any]):
 
 @contextmanager
 def _inside(observer: Any, call_id: str, run_id: str) -> Iterator[None]:
-    """Do something inside of what the observer puts around a node. What that raises is logged once."""
+    """Enter the observer's context manager around a node. An exception it raises is logged once."""
     leave: Callable[[], object] = bool
     try:
         leave = observer.enter_node(call_id, run_id)

@@ -1,4 +1,4 @@
-"""Computing keys again that were not saved, when a run is resumed: only the nodes that wrote them run again."""
+"""Recompute unsaved keys when a run is resumed: only the nodes that wrote them run again."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _NOT_TOLD = PART_EVENTS | {EventType.PART_RETRY, EventType.NODE_CHUNK}
 
 
 def whole(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Whole]:
-    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with its unsaved keys, and the updates that still apply.
 
-    While they are computed, the run stays as it is saved: it can be resumed in the same way again. Updates change what
-    is there now. But where a key cannot be computed again, and something else was made of it, its update is the value
-    that it had.
+    During the computation the saved run does not change, so it can be resumed in the same way again. An update replaces
+    the current value of its key. But if a key cannot be recomputed and another value was derived from it, its update is
+    taken as the value it had.
 
     Args:
         run: The run.
         saved: The State.
         updates: Keys that are given.
-        inputs: What the run began with, where that is known.
+        inputs: The input of the run, if known.
 
     Raises:
-        RecomputeError: a key can neither be computed again nor is it given.
+        RecomputeError: a key can neither be recomputed nor is it given.
     """
     run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
     try:
@@ -70,7 +70,7 @@ def _restored(run: RunContext, saved: State, updates: Mapping[str, Any], inputs:
     known = persist, origins, saved
     defaults = {key: value for key, value in plan.defaults.items() if not any(key in keys for keys in known)}
     data = lay_over(defaults, data_of(saved))
-    # In the order of the steps, and of one step, keys that are given last.
+    # In the order of the steps; within one step, keys that are given come last.
     sources: dict[tuple[int, bool, str], list[str]] = {}
     for key in sorted(needed):
         source = (missing[key].step, key in supplied, missing[key].node)
@@ -92,7 +92,7 @@ def _is_input(origin: Origin) -> bool:
 
 
 def _needed(missing: Mapping[str, Origin], obstacles: Mapping[str, str], updates: Mapping[str, Any]) -> frozenset[str]:
-    """Return the missing keys that are not given, and those that these were made of."""
+    """Return the missing keys that are not given, and the missing keys they were derived from."""
     needed = missing.keys() - updates.keys()
     for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
         if key in needed and key not in obstacles:
@@ -102,7 +102,7 @@ def _needed(missing: Mapping[str, Origin], obstacles: Mapping[str, str], updates
 
 
 def _obstacle(plan: CompiledGraph, origin: Origin) -> str:
-    """Return what keeps a key from being computed again; empty if nothing does."""
+    """Return the reason why a key cannot be recomputed; empty if it can."""
     if origin.node == GIVEN:
         return "no node wrote it: it came with the input of the run, an update, or a failure"
     node = f"node {shorten(origin.node)}, which wrote it,"
@@ -116,7 +116,7 @@ def _obstacle(plan: CompiledGraph, origin: Origin) -> str:
 
 
 def _again(run: RunContext, state: State, node: str, step: int, keys: list[str]) -> Task[dict[str, Any]]:
-    """Return the values that a node writes for keys when it makes its step again. Nothing of it is shown or saved."""
+    """Execute a step of a node again and return its values for some keys. Nothing is shown or saved."""
     again = copy(run)
     again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
     again.shows, again.wanted, again.unsaved_parts = False, run.wanted - _NOT_TOLD, []
@@ -131,7 +131,7 @@ def _again(run: RunContext, state: State, node: str, step: int, keys: list[str])
 
 
 def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
-    """Return the values of keys in what a node returned. Raises ValueError if it did not write them again."""
+    """Return the values of keys from the result of a node. Raises ValueError if the node did not write them again."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError(f"it pauses the run ({result.pause.reason})")
     data = data_from(result, before)

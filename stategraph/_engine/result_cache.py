@@ -1,4 +1,4 @@
-"""The cache of a node: what it changed is kept, and used again for the same inputs."""
+"""The cache of a node: its changes are kept and reused for the same inputs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class NodeCache:
     Attributes:
         graph: The name of its graph.
         name: The name of the node.
-        version: The version of what it does.
-        policy: How they are kept.
-        results: Where they are kept: a `stategraph.stores._files.results.ResultCache`, which never raises.
+        version: The version of the node's behaviour.
+        policy: The CachePolicy.
+        results: The cache itself, a `stategraph.stores._files.results.ResultCache`, which never raises.
     """
 
     graph: str
@@ -38,10 +38,10 @@ class NodeCache:
     _has_warned: bool = attrs.field(default=False, init=False)
 
     def execute(self, step: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
-        """Return a kept result, or what the node returns after its attempts."""
+        """Return a cached result, or the result of the node after its attempts."""
         if step.is_answered:
             return (yield from attempts())
-        if step.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
+        if step.state.keys().isdisjoint(self.policy.inputs):  # for example because their names are misspelled
             reason = f"none of its inputs is in the State: {', '.join(self.policy.inputs)}"
             self._warn(reason)
             yield from step.tell(EventType.CACHE_MISS, key=None, reason=reason)
@@ -70,7 +70,7 @@ class NodeCache:
             self._warn(failure)
 
     def _warn(self, reason: str) -> None:
-        """Log, once, that the cache is of no use; the run goes on without it."""
+        """Log once that the cache cannot be used; the run continues without it."""
         if not self._has_warned:
             self._has_warned = True
             import logging  # imported when used: 5 ms
@@ -83,7 +83,7 @@ class NodeCache:
 def with_caches(
     graph: str, stages: Mapping[str, CompiledNode], open_results: Callable[[CachePolicy], Any]
 ) -> dict[str, CompiledNode]:
-    """Return the nodes of a graph; those with a CachePolicy get their cache."""
+    """Return the nodes of a graph; nodes with a CachePolicy get their cache."""
     opened: dict[tuple[str, int], Any] = {}
 
     def made(stage: CompiledNode) -> CompiledNode:
@@ -104,7 +104,7 @@ def _pauses(result: object) -> bool:
 
 
 def _changed(state: State, changes: Changes) -> State:
-    """Return the State with what a node changed."""
+    """Return the State with the changes of a node."""
     changed, removed = changes
     for key in removed:
         state = state.remove(key) if key in state else state

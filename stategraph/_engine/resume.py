@@ -1,4 +1,4 @@
-"""Resuming a run from where it was saved."""
+"""Resuming a run from its saved State."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 def resume(
     run: RunContext, run_id: str, updates: Mapping[str, Any] | None = None, pause: Pause | str | None = None
 ) -> Task[State]:
-    """Run on from the newest saved State of a run, with its data updated.
+    """Resume a run from its newest saved State with updated data.
 
     Args:
         run: The call.
         run_id: The run.
-        updates: Laid over its data.
-        pause: The pause that is answered, or its id, if that is said.
+        updates: Values that replace data of the run.
+        pause: The pause to answer, or its id, if given.
 
     Raises:
         TypeError: an argument is of a wrong type.
@@ -56,7 +56,7 @@ def resume(
 
 
 def _taking_over(run: RunContext, run_id: str, updates: Mapping[str, Any], task: Task[State]) -> Task[State]:
-    """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
+    """Run a task that takes over a run, after checking that the run can continue here: otherwise its owner keeps it."""
     saved = yield (Load, run.services.load, run_id)
     check_compatible(run.plan, renamed(run, saved, run.migrate), run.allow_changed)
     fitting_saved(run, saved, updates)
@@ -73,7 +73,7 @@ def resume_owned(
 ) -> Task[State]:
     """Do what `resume` does, as the owner of the run.
 
-    With `turn`, the number of the turn that is taken up, that is saved with what is changed.
+    `turn` is the number of the turn that begins; it is saved with the other changes.
     """
     began = clock.monotonic_ns()
     loaded = yield (Load, run.services.load, run_id)
@@ -91,9 +91,9 @@ def resume_owned(
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
-    """Return a saved State with its nodes renamed, and away from a node that the graph says was removed.
+    """Return a saved State with its nodes renamed, moved away from a node that the graph lists as removed.
 
-    The new names for nested graphs are kept in the run.
+    Remember the new names for nested graphs in the run.
     """
     run.renamed_nested = {}
     if not migrate:
@@ -105,7 +105,7 @@ def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
 
 
 def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> State:
-    """Return a saved State as the schema of the graph wants it, but for the keys that updates are to replace.
+    """Validate a saved State against the schema of the graph, except keys that updates replace, and return it.
 
     Raises:
         SchemaError: it does not fit; the error names the run and the step.
@@ -130,14 +130,14 @@ def revive(
     *,
     is_same: bool,
 ) -> Task[CompiledNode | None]:
-    """Make a saved State the State of the run, durably if it changes; return the node that it stands after.
+    """Make a saved State the State of the run, durably if it changes; return the last completed node.
 
     Args:
         run: The run.
         saved: The State.
-        updates: Laid over its data.
-        inputs: What the run began with, where that is known.
-        is_same: Whether it is as it was saved.
+        updates: Values that replace its data.
+        inputs: The input of the run, if known.
+        is_same: Whether the State is unchanged since it was saved.
     """
     saved = fitting_saved(run, saved, updates)
     step, pause, asked = saved.step, saved.pause, awaited(saved)
@@ -147,17 +147,17 @@ def revive(
     else:
         updates = yield from take_answer_of_fork(run, saved, updates)
     progress = saved.progress
-    if progress is not None and not progress.answered.isdisjoint(updates):  # these may answer again
+    if progress is not None and not progress.answered.isdisjoint(updates):  # new values may answer again
         saved = evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
     updates = fitting(run, updates, saved)
     all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)
-    if run.plan.persist is not None:  # those that are not saved come again
+    if run.plan.persist is not None:  # keys that are not saved get their defaults again
         unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
         data = lay_over(unsaved, data)
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
-    run.has_joined_parts = run.plan.loads_parts  # perhaps: the call that made this State may have died before
+    run.has_joined_parts = run.plan.loads_parts  # possibly: an earlier call may have crashed before
     amends = saved.step == step
     if amends:
         is_answer = asked is not None and (asked is pause or asked.response_param in updates)
@@ -165,7 +165,7 @@ def revive(
     if is_same and not updates:
         run.found = run.state
         if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:
-            run.saved = run.state  # as it is: nothing is to be told of it
+            run.saved = run.state  # unchanged: there is nothing to report
     else:
         yield from (amend if amends else save)(run, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)
@@ -173,13 +173,13 @@ def revive(
 
 
 def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:
-    """Return the State with the values that were replaced, if there may be nested runs that know only the old ones.
+    """Record the replaced values in the State, if there may be nested runs that know only the old ones.
 
-    What was noted by an earlier resume stays, for nested runs may not have been given that either.
+    Records of an earlier resume stay: nested runs may not have received those updates either.
     """
     if not run.plan.loads_parts:
         return state
-    from stategraph._values.sameness import differing_items  # imported when used: where runs may be nested
+    from stategraph._values.sameness import differing_items  # imported when used: for graphs with nested runs
 
     persist = run.plan.persist
     values = before if persist is None else {key: value for key, value in before.items() if key in persist}

@@ -1,4 +1,4 @@
-"""Owning a run, and saving it outside of the hot loop."""
+"""Owning a run, and saving it outside the hot loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stategraph._values.events import EventType, notify
 from stategraph.errors import CheckpointingDisabledError, CheckpointNotFoundError, RunBusyError
 from stategraph.state import State
 
-_SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
+_SOONEST, _LATEST = 0.001, 0.05  # seconds between attempts to own a busy run
 
 
 def check_saves(plan: CompiledGraph) -> None:
@@ -30,13 +30,13 @@ def check_saves(plan: CompiledGraph) -> None:
 
 
 def owning(run: RunContext, hold: Hold, task: Task[Any], *, takes_up: bool = True) -> Task[Any]:
-    """Return a task that is done as the owner of a run, if runs are saved.
+    """Return a task that runs as the owner of a run, if runs are saved.
 
     Args:
         run: The call.
-        hold: What the run is owned by.
-        task: The task. It begins once the run is owned, and however it ends, the owner lets go of the run.
-        takes_up: Whether it goes on with a run that was cancelled.
+        hold: The hold on the run.
+        task: The task. It begins once the run is owned. However it ends, the owner releases the run.
+        takes_up: Whether to continue a cancelled run.
     """
     return _owning(run, hold, task, takes_up) if run.plan.saves else task
 
@@ -55,7 +55,11 @@ def _owning(run: RunContext, hold: Hold, task: Task[Any], takes_up: bool) -> Tas
 
 
 def _own(run: RunContext, hold: Hold) -> Task[None]:
-    """Become the owner of the run, as soon as nobody else is, or at once if it is to be taken over."""
+    """Become the owner of the run: at once if the call takes over, otherwise when its owner releases it.
+
+    Raises:
+        RunBusyError: the run still has another owner after `patience` seconds.
+    """
     waited, delay = 0.0, _SOONEST
     while True:
         try:
@@ -77,14 +81,14 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
 
 
 def take_up(run: RunContext) -> Task[None]:
-    """Go on with a run, also if it was cancelled."""
+    """Continue a run, even if it was cancelled."""
     hold = run.services.hold
     if hold is not None and hold.is_cancelled:
         yield (Amend, run.services.write, partial(run.services.store._take_up, hold))
 
 
 def heed_cancel(run: RunContext) -> Task[float]:
-    """Stop the run if it was cancelled; return when to ask again, as time.monotonic tells it."""
+    """Stop the run if it was cancelled; return the time of the next check, in time.monotonic."""
     yield (Load, run.services.stop_if_cancelled, None)
     return monotonic() + LOOK_AGAIN
 
@@ -104,20 +108,20 @@ def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
 
 
 def save(run: RunContext, state: State) -> Task[State]:
-    """Save a State outside of the hot loop, durably, and report it; return it."""
+    """Save a State outside the hot loop, durably, and report it; return it."""
     yield from _write(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state
 
 
 def amend(run: RunContext, state: State) -> Task[State]:
-    """Save a State in place of the newest one, durably, and report it; return it."""
+    """Replace the newest saved State, durably, and report it; return the new one."""
     yield from _write(run, (Amend, run.services.amend, state), state)
     return state
 
 
 def _write(run: RunContext, command: Command, state: State) -> Task[None]:
-    if run.outer_step is not None:  # first: a run that begins anew must never find what was nested in a lost one
+    if run.outer_step is not None:  # first, so that a run that begins again never finds the nested run of a lost one
         yield from run.outer_step.keep_incoming(at_last=True)
     began = clock.monotonic_ns()
     yield command
@@ -126,19 +130,19 @@ def _write(run: RunContext, command: Command, state: State) -> Task[None]:
 
 
 def save_with_next(run: RunContext, state: State) -> None:
-    """Have a State that is not saved yet saved with the one after it, so that the history includes it."""
+    """Save a State, unless it is saved, together with the next one, so that the history includes it."""
     if state is not run.saved and state is not run.found:
         run.services.save_with_next(state)
 
 
 def flush(run: RunContext, state: State) -> Task[None]:
-    """Wait until all that was saved is durable, if saves are done later."""
+    """Wait until all saves are durable, if saves are queued."""
     if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:
-    """Forget parts whose results are in a State that is saved."""
+    """Delete the saved parts whose results are in a saved State."""
     run.has_joined_parts = False
     if run.plan.loads_parts:
         yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))

@@ -1,4 +1,4 @@
-"""Beginning a run, and executing a State that has a past."""
+"""Beginning a run, and executing a State with a past."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Keys: TypeAlias = Collection[str]
 
 
 def execute(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
-    """Run a State from the entry point to an exit point; with `restart` also one of a run that is not complete."""
+    """Run a State from the entry point to an exit point; `restart` also allows a State of an incomplete run."""
     return owning(run, Hold(id_of(state)), begin(run, state, restart=restart))
 
 
 def id_of(state: object) -> str:
-    """Return the id of the run that a State is to begin. Raises TypeError if it is no State."""
+    """Return the run id of the State that a run begins with. Raises TypeError if it is not a State."""
     if not isinstance(state, State):
         raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
     return check_given_id(state.run_id)
@@ -40,7 +40,7 @@ def begin(run: RunContext, state: State, *, restart: bool = False) -> Task[State
 
 
 def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
-    """Return the State as it enters the graph; a State with a past is saved first."""
+    """Return the State as it enters the graph. A State with a past is saved first."""
     is_new = state.step == 0 and state.graph is None
     before = state
     put: _Keys = ()
@@ -58,19 +58,19 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
         return started
     if is_new:
         return (yield from _as_submitted(run, state, started))
-    if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
+    if run.plan.loads_parts:  # parts of the incomplete step were made from other data
         yield (Parts, run.services.drop_parts, (started.run_id, started.step + 1, True))
     return (yield from amend(run, started))
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data, with the graph's defaults where they have no value."""
+    """Return the data, with defaults of the graph for missing keys."""
     defaults = run.plan.defaults
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
 def stamped(run: RunContext, state: State) -> State:
-    """Return the State as one that runs on this graph."""
+    """Return the State prepared to run on this graph."""
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
@@ -80,7 +80,7 @@ def stamped(run: RunContext, state: State) -> State:
 
 
 def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), gone: _Keys = ()) -> State:
-    """Return a State with the origins of its keys, after something other than a node has changed it.
+    """Return the State with updated origins of its keys, after a change that no node made.
 
     Args:
         run: The run.
@@ -97,10 +97,10 @@ def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), 
 
 
 def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
-    """Return the State that begins a run, as it is saved if the run was submitted or has begun in the same way.
+    """Return the State that begins a run, or its saved form if the same run was submitted or begun before.
 
     Raises:
-        RunExistsError: The store has another run of this id.
+        RunExistsError: The store has another run with this id.
     """
     saved = yield from newest_of(run, state.run_id)
     if saved is not None:
@@ -108,7 +108,7 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
 
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
-        if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may refuse to be compared
+        if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison
             raise RunExistsError(state.run_id, run.plan.store)
         if not run.labels:
             started = evolve(started, labels=saved.labels)
@@ -125,14 +125,14 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
 def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[State, State, _Keys, _Keys]]:
     """Compare a State that has a past with its checkpoint.
 
-    Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
+    Values that are new to the run can be answers again. A run that was deleted on completion has no known values.
 
     Returns:
-        The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
+        The checkpoint and the State, both complete, and the keys that were set and removed between them.
 
     Raises:
-        GraphMismatchError: a run of another graph, which could still go on there, would be lost.
-        RunExistsError: the run is not complete, and is not to be begun again.
+        GraphMismatchError: the call would discard an incomplete run of another graph.
+        RunExistsError: the run is not complete, and `restart` is false.
     """
     newest = yield from newest_of(run, state.run_id)
     check_not_of_another(run, newest)
@@ -145,7 +145,7 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
 
     new = set() if newest is None else differing_items(newest, state).keys()
     left = evolved(progress.without_step(), answered=progress.answered - new)
-    # Where it is not what was saved last, all keys are new.
+    # If the State is not of the newest saved step, all its keys are new.
     is_newest = newest is not None and newest.step == state.step
     saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
     all_keys, changes = yield from with_all_keys(run, saved, differing_items(saved, state))
@@ -155,9 +155,9 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
 
 
 def _check_complete(run: RunContext, newest: State, state: State) -> None:
-    """Raise RunExistsError if a run that has begun and is not complete would be left where it stands.
+    """Raise RunExistsError if the call would leave behind a run that has begun and is not complete.
 
-    A State that was made by hand for a step after the newest one is accepted.
+    A State that the caller constructed for a step after the newest one is accepted.
     """
     is_of_run = state.graph is not None or state.step <= newest.step
     if is_of_run and newest.graph is not None and newest.status is not RunStatus.COMPLETED:
@@ -165,7 +165,7 @@ def _check_complete(run: RunContext, newest: State, state: State) -> None:
 
 
 def check_not_of_another(run: RunContext, newest: State | None) -> None:
-    """Raise GraphMismatchError if a run is one of another graph and not complete."""
+    """Raise GraphMismatchError if a run belongs to another graph and is not complete."""
     if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
         return
     change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
@@ -176,13 +176,13 @@ def check_not_of_another(run: RunContext, newest: State | None) -> None:
 def with_all_keys(
     run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
 ) -> Task[tuple[State, Mapping[str, Any]]]:
-    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with its unsaved keys, and the updates that still apply.
 
     Args:
         run: The run.
         saved: The State.
         updates: Keys that are given.
-        inputs: What the run began with, where that is known.
+        inputs: The input of the run, if known.
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates

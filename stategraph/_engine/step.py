@@ -1,4 +1,4 @@
-"""StepExecution: a step of a node that is more than a function call, and all that such a node may ask of the run."""
+"""StepExecution: a step of a node that is more than a function call, and the services of the run it may use."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
 
 @attrs.define(eq=False)
 class StepExecution:
-    """A node at work in a run.
+    """One execution of a node in a run.
 
     Attributes:
         run: The run.
         stage: The node.
-        state: The State that it is given.
-        attempt: Which try it is, from 1.
-        is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
-        written: The keys that it has written, where some are not saved.
-        began_ns: When the attempt began, as clock.monotonic_ns tells it.
+        state: The input State of the step.
+        attempt: The number of the attempt, from 1.
+        is_done_before: Whether all parts, or the nested run, had finished earlier, so that the step only combines them.
+        written: The keys that the step has written, if the graph does not save all keys.
+        began_ns: When the attempt began, in clock.monotonic_ns.
     """
 
     run: RunContext
@@ -71,7 +71,7 @@ class StepExecution:
     # ------------------------------------------------------------------ the step as a whole
 
     def result(self) -> Task[Any]:
-        """Return what the node returns in the end: from its cache, or after as many attempts as it takes."""
+        """Return the final result of the node: from its cache, or after as many attempts as needed."""
         cache, persist = self.stage.cache, self.run.plan.persist
         if cache is None:
             result = yield from self._checked_attempts()
@@ -80,9 +80,9 @@ class StepExecution:
         return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
-        """Return what the node returns in the end.
+        """Return the final result of the node.
 
-        Finished parts that do not fit any more are done once more: their code may have been fixed since.
+        Finished parts that no longer fit are executed again: their code may have been fixed since.
         """
         try:
             return self.checked(unwatched((yield from self._attempts())))
@@ -95,7 +95,7 @@ class StepExecution:
         return self.checked(unwatched((yield from self._attempts())))
 
     def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
-        """Return the result as a State. Raises ValueError if it wrote keys that are saved and others that are not."""
+        """Return the result as a State. Raises ValueError if the node wrote both saved and unsaved keys."""
         if isinstance(result, State) and result.pause is not None:
             return result
         before, after = data_of(self.state), data_from(result, self.state)
@@ -115,7 +115,7 @@ class StepExecution:
             try:
                 return (yield from work)
             except Exception as error:
-                if copies is not None:  # undo what the attempt has changed in the values of the State
+                if copies is not None:  # undo the attempt's changes to values of the State
                     self.state = with_data(self.state, lay_over(data_of(self.state), copies()))
                     if self._reads is not None:
                         self._reads.given = data_of(self.state)
@@ -139,11 +139,11 @@ class StepExecution:
         return announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
 
     def completed(self, after: State, *, is_failed: bool) -> State:
-        """Return the State after this step with what the run has to know of it.
+        """Return the State after this step, with its attempts and progress.
 
         Args:
-            after: The State without that.
-            is_failed: Whether the node has failed, and another one handles that.
+            after: The State without them.
+            is_failed: Whether the node failed and another node handles the failure.
         """
         run = self.run
         run.unsaved_parts.clear()
@@ -162,7 +162,7 @@ class StepExecution:
             return progress
         origin = Origin(self.stage.name, after.step, None if self._reads is None else self._reads.read)
         written = self.written
-        if is_failed:  # what the handler finds is the engine's
+        if is_failed:  # the engine wrote the handler's data
             origin, written = Origin(GIVEN, after.step, ()), Written.between(data_of(self.state), data_of(after))
         origins = progress.origins if progress else {}
         return evolved(progress, origins=origins_after(origins, persist, data_of(self.state), written, origin))
@@ -171,15 +171,15 @@ class StepExecution:
 
     @property
     def tracked_state(self) -> State:
-        """The State of the step, as it is handed to the functions of a user.
+        """The State of the step for functions of the user.
 
-        If the step may have to be made again, what they read of it is noted.
+        If the step may have to be recomputed, their reads are recorded.
         """
         return self._tracked(self.state)
 
     @property
     def state_for_parts(self) -> State:
-        """The same without what answers a part: all parts see the State that they were made of before it asked."""
+        """The same without the answers to a part: all parts see the State from which they began before the question."""
         return self._tracked(without_answers(self.state))
 
     def _tracked(self, state: State) -> State:
@@ -191,7 +191,7 @@ class StepExecution:
     # ------------------------------------------------------------------ checking
 
     def checked(self, result: Any) -> Any:
-        """Return what the node, or a part of it, returned, as the schema of the graph wants it.
+        """Validate the result of the node, or of a part of it, against the schema of the graph, and return it.
 
         Raises:
             SchemaError: it does not fit.
@@ -200,7 +200,7 @@ class StepExecution:
         return result if schema is None else schema.checked_result(self.stage.name, result, self.state)
 
     def checked_item(self, key: str, place: str, item: Any) -> Any:
-        """Return what is to stand at a place of the list under a key, as the schema of the graph wants it."""
+        """Validate an item of the list under a key against the schema of the graph, and return it."""
         schema = self.run.plan.schema
         return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
 
@@ -211,12 +211,12 @@ class StepExecution:
         return context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
 
     def copier(self, value: Any) -> Callable[[], Any] | None:
-        """Return what makes copies of a value that a part may change; None if it cannot change or be copied."""
+        """Return a function that copies a value a part may change; None if the value cannot change or be copied."""
         copies = None if is_settled(value) else self.run.plan.copier({"": value})
         return None if copies is None or not copies() else lambda: copies()[""]
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
-        """Return what a function returns that may take long: sync or async, as the node is."""
+        """Call a function that may take long, sync or async like the node; return its result."""
         result = yield (self.stage.kind, function, argument)
         if type(result) is not State and isawaitable(result):
             result = yield (Await, result, self.stage.name)
@@ -227,10 +227,9 @@ class StepExecution:
         yield from tell(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
-        """Emit a chunk: it is seen at once, and kept with the run until the node has finished.
+        """Emit a chunk: show it at once, and keep it with the run until the node has finished.
 
-        The run stops here if it was cancelled. Whether another process has cancelled it, the store is asked once in a
-        while.
+        Stop here if the run was cancelled. The store is queried for cancellations by other processes only now and then.
         """
         chunk = unwatched(chunk)
         before = self.run.state.partial or Partial(self.stage.name)
@@ -243,7 +242,7 @@ class StepExecution:
             self._look_at = monotonic() + LOOK_AGAIN
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
-        """Show a part that has finished, with those before it. They are not kept once more with the run."""
+        """Show a finished part together with the earlier ones. They are not saved with the run a second time."""
         if self.run.shows:
             state, before = self.run.state, self._parts_shown or Partial(self.stage.name)
             self._parts_shown = before.and_chunk((label, value))
@@ -256,7 +255,7 @@ class StepExecution:
     # ------------------------------------------------------------------ answers
 
     def is_answer(self, key: str) -> bool:
-        """Return whether the State holds an answer under this key that has not answered anything yet."""
+        """Return whether the State holds an unused answer under this key."""
         progress = self.state.progress
         return key in self.state and (progress is None or key not in progress.answered)
 
@@ -268,16 +267,16 @@ class StepExecution:
 
     @property
     def is_woken(self) -> bool:
-        """Whether it goes on from a pause that was answered, or has to be answered anew."""
+        """Whether the step continues after an answered pause, or must ask again."""
         return self.state.progress is not None and self.state.progress.woken is not None
 
     @property
     def is_answered(self) -> bool:
-        """Whether it goes on from a pause, or has taken an answer: then its inputs alone do not decide its result."""
+        """Whether the step continues after a pause or has used an answer: its inputs alone do not fix its result."""
         return bool(self._answered) or self.is_woken
 
     def take_answers(self, keys: Iterable[str]) -> None:
-        """Take the values of some keys as answers to this step; they will answer no other."""
+        """Use the values of some keys as answers to this step; they answer no other step."""
         used = self.state.progress.answered if self.state.progress else frozenset[str]()
         self._answered.update(set(keys) - used)
 
@@ -285,13 +284,13 @@ class StepExecution:
 
     @property
     def kept_name(self) -> str:
-        """The name under which its parts and its nested run are kept: that of the node when the step began."""
+        """The name under which its parts and its nested run are kept: the name of the node when the step began."""
         return kept_name(self.stage.name, self.state)
 
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
-        """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it.
+        """Save the input State of the step, unless it is saved: saved parts refer to it.
 
-        If States are saved only at the end of a call, it is saved only if `at_last`: just before something of the step.
+        If States are saved only at the end of a call, save it only with `at_last`, just before a part is saved.
         """
         run = self.run
         is_needed = run.plan.keeps_parts or (at_last and run.plan.loads_parts)
@@ -304,7 +303,7 @@ class StepExecution:
         self._heed_cancel()
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
-        """Return the values of the parts that were finished before, made of the same as now, by their labels."""
+        """Return the values of finished parts that were made from the same data as now, by their labels."""
         run, at, name = self.run, self.state.step + 1, self.kept_name + mark
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
@@ -316,7 +315,7 @@ class StepExecution:
         return found
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
-        """Save finished parts of this step, except those that write keys that are not saved."""
+        """Save finished parts of this step, except parts that write unsaved keys."""
         run = self.run
         at, name, of = self.state.step + 1, self.kept_name + mark, self._digest_of
         parts = [Part(at, name, label, value, of(made_of[label])) for label, value in finished.items()]
@@ -335,7 +334,7 @@ class StepExecution:
             raise Stopped("it was cancelled")
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
-        """Report what came of parts of this step, which has so many."""
+        """Report the outcomes of parts of this step; `total` counts all of its parts."""
         for part in () if self.run.wanted.isdisjoint(_OF_PARTS) else parts:
             about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
             if part.error is not None:
@@ -346,25 +345,25 @@ class StepExecution:
             yield from self.tell(kind, attempt=part.attempt or self.attempt, **about)
 
     def _digest_of(self, made_of: Any) -> str:
-        """Return the digest of what a part is made of, and of the generation; empty if there is none, or no need."""
+        """Return the digest of a part's input and of the generation; empty if there is none or none is needed."""
         if not self.run.plan.loads_parts:
             return ""
         digested = self._digested
-        if digested is None or digested[0] is not made_of:  # all branches are made of one State
+        if digested is None or digested[0] is not made_of:  # all branches are made from one State
             data = data_of(made_of) if isinstance(made_of, State) else {"": made_of}
             digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
             self._digested = digested
         return digested[1]
 
     def forget_parts(self) -> Task[None]:
-        """Forget what is kept of parts of this step, and its nested run."""
+        """Delete the kept parts of this step and its nested run."""
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
             yield from self.stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
 
     def stored(self, command: Command) -> Task[Any]:
-        """Return the answer to a command to the store; raise its failure as one of the store, not of the node."""
+        """Return the answer to a store command; raise its failure as a failure of the store, not of the node."""
         try:
             return (yield command)
         except CheckpointNotFoundError:
@@ -375,9 +374,9 @@ class StepExecution:
     # ------------------------------------------------------------------ nested runs
 
     def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedStep:
-        """Return the nested run of this step or, with `part`, that of a part of it.
+        """Return the nested run of this step or, with `part`, of that part of it.
 
-        A part that is made of something else has another run, which begins anew.
+        A part made from different data has a different run, which begins at its entry point.
         """
         nested_run = cast(Callable[..., NestedStep], self.run.plan.nested_run)
         return nested_run(self, part, self._digest_of(made_of) if part else "", f"{part}/" if is_branch else "")
@@ -389,5 +388,5 @@ class StepExecution:
 
     @property
     def path(self) -> str:
-        """What leads to this node from the outermost graph: names of nodes, each followed by a slash."""
+        """The path from the outermost graph to this node: names of nodes, each followed by a slash."""
         return f"{self._path or self.run.nested_path}{self.stage.name}/"

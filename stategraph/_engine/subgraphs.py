@@ -1,4 +1,4 @@
-"""Running a graph as a step of another: from its inputs, or on from where it was saved."""
+"""Run a graph as a step of another: from its inputs, or from its saved State."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from stategraph.errors import (
 from stategraph.nodes.base import Node
 from stategraph.state import State, evolve, told
 
-_DIGITS = 12  # of a digest, in an id: they tell apart what one place in a list has held
+_DIGITS = 12  # of a digest in an id: they distinguish successive items at one place of a list
 
 
 @attrs.define(eq=False)
 class NestedRun:
-    """The run of a graph that a step runs.
+    """The nested run of a step.
 
     Attributes:
         step: The step.
-        part: The label of the part of it that runs the graph; empty if the step as a whole does.
-        made_of: The digest of what the part is made of.
-        branch: What leads to its graph from the node, if the node has several: the label, followed by a slash.
-        is_done_before: Whether it was complete before this attempt.
+        part: The label of the part that runs the graph; empty if the whole step does.
+        made_of: The digest of the part's input.
+        branch: The path from the node to the graph, if the node has several graphs: the label, followed by a slash.
+        is_done_before: Whether the nested run was complete before this attempt.
     """
 
     step: StepExecution
@@ -56,7 +56,7 @@ class NestedRun:
 
     @property
     def run_id(self) -> str:
-        """Its run id."""
+        """The id of the nested run."""
         state, name = self.step.state, self.step.kept_name
         name = f"{name}~{self.part}~{self.made_of[:_DIGITS]}" if self.part else name
         return nested_id(state.run_id, state.step + 1, name, state.generation)
@@ -70,12 +70,12 @@ class NestedRun:
 
     @property
     def path(self) -> str:
-        """What leads to its graph from the outermost one."""
+        """The path from the outermost graph to its graph."""
         return f"{self.step.path}{self.branch}"
 
     @property
     def before_updates(self) -> State | None:
-        """The State of the step without the updates that it has not been given yet; None if there are none."""
+        """The State of the step without the updates that the nested run has not received; None if there are none."""
         return before_updates(self.step.state)
 
     def load(self) -> Task[State | None]:
@@ -90,7 +90,7 @@ class NestedRun:
         return state
 
     def waiting_step(self, state: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
-        """Return the node at which it waits, and its step; None if it does not wait.
+        """Return the node at which the nested run waits, and its step; None if it does not wait.
 
         Raises:
             GraphMismatchError: the graph has changed.
@@ -98,7 +98,7 @@ class NestedRun:
         own, further = split_migration(self.renames, graph)
         state = off_removed(graph, migrate_state(state, own, graph))
         asked, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
-        # Of several things, it waits for what the outer run is asked for.
+        # If it has several pauses, choose the one that the outer run exposes.
         state = next((evolve(state, pause=pause) for pause in pauses if asked and pause.id == asked.id), state)
         pause = awaited(state)
         if pause is None:
@@ -111,24 +111,24 @@ class NestedRun:
     # ------------------------------------------------------------------ running it
 
     def result(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        """Return the State that it ends with: completed or, if it waits for an answer, paused.
+        """Return the final State of the nested run: completed or, if it waits for an answer, paused.
 
         Args:
             plan: Its graph.
-            inputs: What it begins with, or began with.
-            updates: Laid over its data, if it was begun before and goes on.
+            inputs: Its input, also if it began before.
+            updates: Values that replace its data, if it continues.
         """
         step, outer = self.step, self.step.run.plan
         yield from step.keep_incoming()
         saved = yield from self.load()
         is_done = saved is not None and saved.status is RunStatus.COMPLETED
         if is_done and updates:
-            yield from step.forget_parts()  # it was made of other data
+            yield from step.forget_parts()  # they were made from other data
             saved, is_done = None, False
         self.is_done_before = is_done
         step.is_done_before = is_done and step.attempt == 1 and not self.part
         plan = nested_in(plan, outer)
-        if self.part:  # others may wait when it has ended, and the run with them
+        if self.part:  # other parts may still wait when this one has ended, and the outer run with them
             plan = attrs.evolve(plan, preserve=outer.loads_parts)
         run = self._context(plan)
         run.state = self._begun(run, inputs) if saved is None else saved
@@ -144,7 +144,7 @@ class NestedRun:
             raise StoreFailed from error
         except AsyncNodeError as error:
             raise CannotAwait from error
-        finally:  # however it ends: what has answered the nested run answers nothing in the outer one
+        finally:  # an answer to the nested run must not answer another question of the outer one
             answered = run.state.progress.answered if run.state.progress else ()
             step.take_answers(key for key in answered if self._shares(key, inputs))
 
@@ -160,19 +160,19 @@ class NestedRun:
         return run
 
     def _begun(self, run: RunContext, inputs: Mapping[str, Any]) -> State:
-        """Return the State with which it begins.
+        """Return the initial State of the nested run.
 
-        Answers given to the outer run answer nothing in it, so that a loop asks again.
+        Answers to the outer run answer nothing in the nested run, so that a loop asks again.
         """
         outer, progress = self.step.state, self.step.state.progress
         if progress is not None and self.part:
-            # What another part was answered is no answer of this one, nor is what was there before.
+            # Answers to another part, and values from before, do not answer this one.
             progress = evolved(None, answered=inputs.keys() & (progress.answered | progress.answer.keys()))
         elif progress is not None:
             shared = {key for key in progress.answered & inputs.keys() if self._shares(key, inputs)}
             progress = evolved(None, answered=shared)
         data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
-        # Of the same generation: steps of a run that was rolled back are others than before, nested ones too.
+        # The same generation: after a rollback, new steps differ from the old ones, nested steps too.
         begun = State(
             data,
             run_id=self.run_id,
@@ -186,18 +186,18 @@ class NestedRun:
         return begun
 
     def _shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
-        """Return whether a key has the same value in it: it is no input, or the very object of the step."""
+        """Return whether both runs share the value of a key: it is no input, or the same object as in the step."""
         state = self.step.state
         return key not in inputs or (key in state and inputs[key] is state[key])
 
     def _go_on(
         self, run: RunContext, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
     ) -> Task[State]:
-        """Begin it or, if a State of it is saved, resume it; answers come from the outer run."""
+        """Begin the nested run or, if it has a saved State, resume it; answers come from the outer run."""
         if saved is None:
             yield from self._hand_on_updates()
             return (yield from run_from(run, None))
-        if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
+        if saved.status is RunStatus.COMPLETED:  # the crash came before the outer step was saved
             return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
         loaded, saved = saved, renamed(run, saved, self.renames)
         check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
@@ -207,21 +207,21 @@ class NestedRun:
             saved, key = awake(saved, answered), answered.response_param
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
-            if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not say so again
+            if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not repeat it
                 saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
                 yield from amend(run, saved)
             return saved
         is_same = saved is loaded and pause is None and not self.renames
-        # A pause whose deadline has passed unanswered begins anew, unless another part has its answer now.
+        # An overdue, unanswered pause begins again, unless another part is answered now.
         saved = evolve(saved, status=RunStatus.ACTIVE)
         stage = yield from revive(run, saved, updates, inputs, is_same=is_same)
         yield from self._hand_on_updates()
         return (yield from run_from(run, stage))
 
     def _hand_on_updates(self) -> Task[None]:
-        """Record, durably, that it has the updates: from now on it may overwrite them.
+        """Record, durably, that the nested run has the updates: from now on it may overwrite them.
 
-        A part is given none: made of something else, it begins anew.
+        A part receives none: made from different data, it begins again.
         """
         step, run = self.step, self.step.run
         progress = run.state.progress

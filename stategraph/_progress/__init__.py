@@ -1,1 +1,1 @@
-"""What a run records in its States beside the data: answers, what nodes have read, where values come from."""
+"""The records of a run in its States besides the data: answers, reads of nodes, origins of values."""

@@ -1,9 +1,9 @@
-"""Keys that are not saved: what is left of a State without them, and the record of how each of them was made.
+"""Unsaved keys: the State without them, and the record of how each of them was made.
 
-For every key that is not saved, `Progress.origins` tells which node wrote it at which step, and what it had read. A
-value can be made again as long as everything that it was made of is as it was: once one of these keys is overwritten or
-removed, `Origin.overwritten` says so. That is all that has to be known when the run is resumed, and it changes only in
-steps that concern a key that is not saved.
+For every unsaved key, `Progress.origins` records the node and step that wrote it, and the keys the node had read. A
+value can be recomputed while all its sources are unchanged: once a source is overwritten or removed,
+`Origin.overwritten` names it. Resuming a run needs no more than this, and the record changes only in steps that concern
+an unsaved key.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stategraph._values.progress import Origin, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
 GIVEN = ""
-"""In place of the node that wrote a key: it came with the input of the run or an update, or is the engine's own."""
+"""In place of the node that wrote a key: the value came with the input or an update, or the engine wrote it."""
 
 
 class AllBut(AbstractSet[str]):
-    """All keys but some, as a set that has no end: it says what is in it, and takes part in ``&`` and ``-``.
+    """All keys except some, as an infinite set: it supports ``in``, ``&`` and ``-``.
 
     Args:
-        keys: Those that are not in it.
+        keys: The excluded keys.
     """
 
     def __init__(self, keys: frozenset[str]) -> None:
@@ -51,7 +51,7 @@ class AllBut(AbstractSet[str]):
 
 
 def persisted(state: State, keys: AbstractSet[str] | None) -> State:
-    """Return what is saved of a State: these keys, or all of them if there are none given."""
+    """Return the State that is saved: only these keys, or all of them if `keys` is None."""
     if keys is None:
         return state
     return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
@@ -66,27 +66,28 @@ def _keys(keys: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class Written:
-    """The keys that a step has set, and those that it has removed."""
+    """The keys that a step has set and removed."""
 
     put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
     gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:
-        """Return what is different; keys that are named count as set even if their values are the same."""
+        """Return the differences; named keys count as set even if their values are equal."""
         return cls({*changed_items(before, after), *named}, before.keys() - after.keys())
 
     def check_one_kind(self, persist: AbstractSet[str]) -> None:
-        """Raise ValueError if keys that are not saved were made together with a change of keys that are.
+        """Raise ValueError if unsaved keys were written together with a change of saved keys.
 
-        To make the former again, the node would have to run on what was there before the latter."""
+        To recompute the unsaved keys, the node would have to run on data from before the change.
+        """
         others, saved = self.put - persist, (self.put | self.gone) & persist
         if others and saved:
             raise ValueError(mixture(others, saved))
 
 
 def mixture(others: Collection[str], saved: Collection[str]) -> str:
-    """Return what is wrong with a node that writes both kinds of keys."""
+    """Describe the mistake of a node that writes both kinds of keys."""
     named, missing = (", ".join(shorten(key) for key in sorted(keys)[:5]) for keys in (saved, others))
     return (
         f"it writes keys that are saved ({named}) and keys that are not ({missing}), which it could not compute again "
@@ -97,16 +98,16 @@ def mixture(others: Collection[str], saved: Collection[str]) -> str:
 def origins_after(
     origins: Mapping[str, Origin], persist: AbstractSet[str], had: Collection[str], written: Written, origin: Origin
 ) -> Mapping[str, Origin]:
-    """Return the origins after a step, or an update.
+    """Return the origins after a step or an update.
 
     Args:
         origins: The origins before.
-        persist: The keys that are saved.
+        persist: The saved keys.
         had: All keys before.
-        written: What was set and removed.
-        origin: Where the values come from that were set.
+        written: The keys that were set and removed.
+        origin: The origin of the values that were set.
     """
-    # A key that is new and not saved is not there either when what was made before it is made again.
+    # A new unsaved key is also missing when earlier values are recomputed.
     new = {key for key in written.put if key not in had and key not in persist}
     changed = written.put | written.gone
     touched = changed - new
@@ -119,14 +120,14 @@ def origins_after(
 def accounted(
     state: State, before: State, written: Written, persist: AbstractSet[str] | None, defaults: Mapping[str, Any]
 ) -> State:
-    """Return a State with the origins of its keys, after something other than a node has changed it.
+    """Return the State with updated origins of its keys, after a change that no node made.
 
     Args:
         state: The State.
         before: The State before that.
-        written: What was written.
-        persist: The keys that are saved; None for all.
-        defaults: Values that come by themselves.
+        written: The keys that were written.
+        persist: The saved keys; None for all.
+        defaults: The defaults of the graph.
     """
     progress = state.progress
     if persist is None:
@@ -142,10 +143,10 @@ def accounted(
 def _origins_given(
     origins: Mapping[str, Origin], persist: AbstractSet[str], state: State, defaults: Mapping[str, Any]
 ) -> Mapping[str, Origin]:
-    """Return the origins for a State that enters a graph: keys that no node is known to have written were given.
+    """Return the origins for a State that enters a graph: keys without a known node count as given.
 
-    Defaults need no origin, and keys that are saved now lose theirs. A value that was made of the latter may have been
-    made of something that was not there then.
+    Defaults need no origin, and keys that are now saved lose theirs. A value derived from such a key may depend on data
+    that is no longer there.
     """
     data = data_of(state)
     kept = {key for key in origins if key in persist}

@@ -1,4 +1,4 @@
-"""TrackedState: a State that notes which of its keys are read, for a step that may have to be made again."""
+"""TrackedState: a State that records which of its keys are read, for a step that may have to be recomputed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FIELDS = tuple(name for base in State.__mro__ for name in getattr(base, "__slot
 
 @attrs.define(eq=False)
 class ReadSet:
-    """What a node has read of the State that it was given.
+    """The reads of a node from its input State.
 
     Attributes:
         given: The data of that State.
-        keys: The keys that were read, or asked for.
-        is_all: Whether something was read that depends on all keys, such as their number.
+        keys: The keys that were read, or looked up.
+        is_all: Whether the node read something that depends on all keys, such as their number.
     """
 
     given: dict[str, Any]
@@ -30,7 +30,7 @@ class ReadSet:
     is_all: bool = False
 
     def note(self, key: object, found: object) -> None:
-        """Note that a key was read, unless what was found there has been put there by the node itself."""
+        """Record that a key was read, unless the node itself put the value there."""
         if isinstance(key, str) and self.given.get(key, _ABSENT) is found:
             self.keys.add(str(key))
 
@@ -41,13 +41,13 @@ class ReadSet:
 
 
 class TrackedState(State):
-    """A State that notes what is read of it. Those that are made of it note it as well."""
+    """A State that records its reads. States derived from it record their reads as well."""
 
     __slots__ = ("_reads",)
     _reads: ReadSet
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        """Return an ordinary State: what is made anew, as by attrs.evolve, notes nothing."""
+        """Return an ordinary State: a State constructed from the class, as by attrs.evolve, records nothing."""
         return State(*args, **fields)
 
     def _all(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class TrackedState(State):
         return data_of(self)
 
     def _at(self, key: object) -> Any:
-        """Return the value of the key or, if there is none, _ABSENT; it is noted either way."""
+        """Return the value of the key or, if there is none, _ABSENT; record the read in both cases."""
         found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
         self._reads.note(key, found)
         return found
@@ -110,15 +110,15 @@ class TrackedState(State):
         self._all()
         return unwatched, (unwatched(self),)
 
-    # ------------------------------------------------------------------ changing, which makes a new State
+    # ------------------------------------------------------------------ changing, which returns a new State
 
     def remove(self, key: str) -> State:
-        self._at(key)  # that it is there
+        self._at(key)  # reads whether it exists
         return watched(State.remove(self, key), self._reads)
 
 
 def _watching(change: Callable[..., State]) -> Callable[..., State]:
-    """Return a method of State that makes another State as one whose result notes what is read of it, too."""
+    """Wrap a method of State that returns a new State, so that the result records its reads, too."""
 
     @wraps(change)
     def changed(self: TrackedState, *args: Any, **fields: Any) -> State:
@@ -132,7 +132,7 @@ for _change in (State.set, State.update, State.merge, State.clone, State.set_che
 
 
 def watched(state: State, reads: ReadSet) -> State:
-    """Return the State as one that notes what is read of it."""
+    """Return the State as one that records its reads."""
     made: State = object.__new__(TrackedState)
     for name in _FIELDS:
         object.__setattr__(made, name, getattr(state, name))
@@ -141,5 +141,5 @@ def watched(state: State, reads: ReadSet) -> State:
 
 
 def unwatched(value: Any) -> Any:
-    """Return an ordinary State for one that notes what is read of it; anything else as it is."""
+    """Return an ordinary State for one that records its reads; return any other value unchanged."""
     return with_data(value, data_of(value)) if type(value) is TrackedState else value

@@ -1,1 +1,1 @@
-"""What nodes, engine and drivers say to each other."""
+"""The protocol between nodes, engine and drivers."""

@@ -1,8 +1,8 @@
-"""What the engine asks of a driver.
+"""The commands of the engine to a driver.
 
-A command is a tuple ``(kind, function, argument)``: call this with that, and answer what it returns. The kind tells the
-driver what the call is for, and thereby where to make it. They are plain tuples because one or two are made for every
-step, and an object of a class takes five times as long to make.
+A command is a tuple ``(kind, function, argument)``: call the function with the argument, and send back the result. The
+kind says what the call is for, and thereby where to make it. Commands are plain tuples because every step makes one
+or two, and an object of a class takes five times as long to make.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class CommandType:
 
 
 class RunNode(CommandType):
-    """Call a node with a State. The answer is what it returns, which may have to be awaited."""
+    """Call a node with a State. The answer is its result, which may have to be awaited."""
 
 
 class StartNode(CommandType):
-    """Call a node that is known to be async. All that does is make an awaitable."""
+    """Call a node that is known to be async. The call only makes an awaitable."""
 
 
 class Await(CommandType):
-    """Wait for what an async node returned: ``(Await, awaitable, name of the node)``. The answer is its result."""
+    """Await the result of an async node: ``(Await, awaitable, name of the node)``. The answer is the awaited result."""
 
 
 class Own(CommandType):
@@ -42,11 +42,11 @@ class Save(CommandType):
 
 
 class Amend(CommandType):
-    """Save a State in place of the newest saved one, whose data it may change."""
+    """Replace the newest saved State, whose data may change."""
 
 
 class Delete(CommandType):
-    """Delete everything that is saved of the run of a State."""
+    """Delete all saved data of the run of a State."""
 
 
 class Flush(CommandType):
@@ -54,7 +54,7 @@ class Flush(CommandType):
 
 
 class Finish(CommandType):
-    """Call, and if need be await, what a node needs for its end. Nothing stops or limits it."""
+    """Call, and await if necessary, a function that a node needs for its end. Nothing stops or limits it."""
 
 
 class Parts(CommandType):
@@ -62,48 +62,49 @@ class Parts(CommandType):
 
 
 class Cache(CommandType):
-    """Look for the result of a node in its cache, or keep it there. That never fails."""
+    """Look up the result of a node in its cache, or keep it there. That never fails."""
 
 
 class Limit(CommandType):
-    """Set a limit to what follows: ``(Limit, error, seconds)``.
+    """Limit the following commands: ``(Limit, error, seconds)``.
 
-    Until the matching Unlimit, a node that is called or awaited when the time is over is cut off, and what `error`
-    makes, an Expired, is raised.
+    Until the matching Unlimit, a node call or await that reaches the limit is cut off, and the Expired that `error`
+    makes is raised.
     """
 
 
 class Unlimit(CommandType):
-    """Take back the newest Limit."""
+    """Remove the newest Limit."""
 
 
 class Sleep(CommandType):
-    """Wait: ``(Sleep, None, seconds)``."""
+    """Sleep: ``(Sleep, None, seconds)``."""
 
 
 class Gather(CommandType):
-    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many, async node))``.
+    """Begin several tasks that run concurrently: ``(Gather, None, (tasks, how many, async node))``.
 
-    The last is the name of the node if its tasks await something, and empty otherwise. Those that do are done on one
-    event loop. The answer is a `Gathered`.
+    The last item is the name of the node if its tasks await, and empty otherwise. Tasks that await run on one event
+    loop. The answer is a `Gathered`.
     """
 
 
 class Gathered(Protocol):
-    """Tasks that are done at the same time. Once one has raised, no other begins, and those at work are stopped."""
+    """Tasks that run concurrently. Once one has raised, no other begins, and the running ones are stopped."""
 
     def reports(self, _: object = None, /) -> Any:
-        """Wait; return what the tasks have reported since the last call; called by `Reports`.
+        """Wait; return the reports of the tasks since the last call; called by `Reports`.
 
-        That is nothing once all are over. If one has raised, its error is raised instead. A call says that all that was
-        returned before is saved: at most twice as many tasks as are done at the same time have begun and are not saved.
+        The list is empty once all tasks have ended. If one has raised, its error is raised instead. A call confirms
+        that all earlier reports are saved: the number of tasks that have begun and are not saved is at most twice the
+        number that run at the same time.
         """
 
     def stop(self, _: object = None, /) -> Any:
-        """Stop those that are at work, wait for their end, and return what they have reported; called by `Finish`."""
+        """Stop the running tasks, wait for their end, and return their reports; called by `Finish`."""
 
     def halt(self) -> None:
-        """Stop those that are at work, without waiting for them."""
+        """Stop the running tasks without waiting for them."""
 
 
 class Reports(CommandType):
@@ -111,71 +112,70 @@ class Reports(CommandType):
 
 
 class Report(CommandType):
-    """Report something to the task that has gathered this one: ``(Report, None, what)``."""
+    """Report to the task that gathered this one: ``(Report, None, report)``."""
 
 
 class Show(CommandType):
-    """Show a State to the caller who iterates over the run: ``(Show, None, state)``."""
+    """Show a State to the caller that iterates over the run: ``(Show, None, state)``."""
 
 
 class Notify(CommandType):
-    """Tell the observer of an event. It must not wait, and never fails."""
+    """Notify the observer of an event. It must not wait, and never fails."""
 
 
 Command: TypeAlias = tuple[type[CommandType], Callable[[Any], Any] | Awaitable[Any] | None, Any]
 
 Perform: TypeAlias = dict[type[CommandType], Callable[[Any, Any], Any]]
-"""What carries out commands in the thread of the run, by their types."""
+"""Functions that execute commands in the thread of the run, by their types."""
 
 _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
-"""A part of a run: yields commands, is sent their answers, returns its own."""
+"""A part of a run: yields commands, receives their answers, returns its own."""
 
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
-"""Calls that may take long, and therefore are not made on an event loop."""
+"""Calls that may take long, and are therefore not made on an event loop."""
 
 WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather, Reports)
-"""What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
+"""Commands that wait, or limit how long a wait may be: a bare run uses none of them."""
 
 
 class Escaped(BaseException):
     """Thrown into the engine for a GeneratorExit that a command raised (its ``__cause__``).
 
-    The engine would take the GeneratorExit itself for its own end.
+    The engine would interpret the GeneratorExit itself as its own end.
     """
 
 
 class Stopped(BaseException):
-    """Thrown into the engine in answer to a node: the run is to stop.
+    """Thrown into the engine in answer to a node: the run should stop.
 
     The cancel event was set, or the time is up (then ``__cause__`` is a TimeoutError).
     """
 
 
 class Expired(BaseException):
-    """Raised when the time of a Limit is over.
+    """Raised when the time of a Limit is up.
 
-    Only the step that set the limit makes a failure of it. Nothing nested in that step may retry or handle it.
+    Only the step that set the limit turns it into a failure. Nothing nested in that step may retry or handle it.
     """
 
 
 class CannotAwait(BaseException):
-    """Raised if something is to be awaited by a driver that blocks, while an event loop is running in its thread.
+    """Raised if a blocking driver should await something while an event loop is running in its thread.
 
-    Its ``__cause__`` is an AsyncNodeError. This is a mistake of the caller, not of the node, and nothing is tried
-    again.
+    Its ``__cause__`` is an AsyncNodeError. This is a mistake of the caller, not of the node, and nothing is retried.
     """
 
 
 class StoreFailed(BaseException):
-    """Raised while a step is made, if the store could not do what the step takes, or holds what does not fit.
+    """Raised during a step if the store fails, or holds data that does not fit.
 
-    Its ``__cause__`` says what. This is no failure of the node, and nothing is tried again.
+    Its ``__cause__`` is the reason. This is no failure of the node, and nothing is retried.
     """
 
 
 def escaped(error: BaseException) -> BaseException:
-    """Return what to raise in the engine for an error that a call raised, and that no cancellation can have caused."""
+    """Return the exception to raise in the engine for an error of a call that no cancellation can have caused."""
     if not isinstance(error, GeneratorExit):
         return failure_of(error)
     wrapper = Escaped()

@@ -10,13 +10,13 @@ _Answer = TypeVar("_Answer")
 
 
 def limited(task: Task[_Answer], seconds: float, node: str, *, is_async: bool) -> Task[_Answer]:
-    """Return what a task does, cut off when the time of the node is up.
+    """Run a task and cut it off when the time of the node is up; return its result.
 
     Args:
         task: The work of the node.
         seconds: How long it may take.
         node: Its name.
-        is_async: Whether it is cancelled then; the thread of a sync one cannot be stopped.
+        is_async: Whether an overdue node is cancelled; the thread of a sync node cannot be stopped.
 
     Raises:
         TimeoutError: it took longer.

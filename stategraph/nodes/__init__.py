@@ -1,1 +1,1 @@
-"""What does the work of a step: functions, and the nodes that are more than a function."""
+"""The nodes of a graph: functions, and nodes that are more than a function."""

@@ -1,4 +1,4 @@
-"""Nodes that are generators: what drives them, their chunks, and their updates."""
+"""Generators as nodes: driving them, their chunks, and their updates."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _copied(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @attrs.frozen(eq=False)
 class Updates(Mapping[str, Any]):
-    """Give the updates of a node that is a generator: ``yield Updates({"text": text})``, as the last thing it yields.
+    """Return the updates of a generator node: ``yield Updates({"text": text})`` as the last item it yields.
 
     A plain dict that is yielded is a chunk.
 
     Args:
-        data: The updates, as a function that is a node returns them; empty if there are none.
+        data: The updates, in the form in which a function node returns them; empty if there are none.
     """
 
     data: Mapping[str, Any] = attrs.field(converter=_copied)
@@ -48,17 +48,17 @@ class Updates(Mapping[str, Any]):
 
 
 class YieldedObject(Updates):
-    """What an object of the schema changes: a chunk if something is yielded after it, else the updates."""
+    """The changes of a schema object: a chunk if another item is yielded after it, otherwise the updates."""
 
 
 def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     """Show the chunks of a generator; return its updates, or a State.
 
-    These are what it returns or, if it returns None, a State or the Updates that it yields last. A generator that gives
-    neither has no updates.
+    The result is the generator's return value or, if that is None, a State or Updates that it yields last. A generator
+    with neither has no updates.
     """
     feed = _feed_of(generator)
-    held: State | Updates | None = None  # the result, unless something follows
+    held: State | Updates | None = None  # the result, unless another item follows
     last: Any = None
     try:
         while True:
@@ -77,7 +77,7 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     except BaseException as error:
         try:
             yield (Finish, feed.close, None)
-        except Exception as second:  # noqa: BLE001 - must not stand for what the generator is closed for
+        except Exception as second:  # noqa: BLE001 - must not replace the error that closes the generator
             error.add_note(f"While its generator was being closed: {describe_exception(second)}")
         raise
 
@@ -106,26 +106,26 @@ def _as_chunk(held: State | Updates) -> Any:
 
 
 Advance: TypeAlias = tuple[bool, Any]
-"""Whether a generator is over, and what it has yielded or, at its end, returned."""
+"""Whether a generator has ended, and the value it yielded or, at its end, returned."""
 
 _Answers: TypeAlias = SimpleQueue[tuple[Any, BaseException | None]]
 
 
 class Feed(Protocol):
-    """Drives a generator, which goes on only when it is asked to.
+    """Drives a generator, which advances only on request.
 
-    `next` and `close` block or, if the generator is async, have to be awaited. For the generator it is one activity
-    from its start to its end, in one context, and in one thread or task. So what it holds while it yields, such as a
-    context variable, a lock or a task group, is still its own when it goes on.
+    `next` and `close` block or, if the generator is async, must be awaited. The generator runs from its start to its
+    end in one context, and in one thread or task. So a context variable, a lock or a task group that it holds while it
+    yields still belongs to it when it continues.
     """
 
     def next(self, _: object = None) -> Any:
-        """Let the generator go on to what it yields next, or to its end. Raise what it raises."""
+        """Advance the generator to its next item, or to its end. Raise its exception."""
 
     def close(self, _: object = None) -> Any:
-        """Close the generator where it has stopped. Raise what it raises then, if it is a failure.
+        """Close the generator where it has stopped. Raise its exception if that is a failure.
 
-        One that is left at work, because its time is up, is closed where it stops next, and nobody waits for that.
+        A generator that is still at work after its time is up is closed where it stops next; this call does not wait.
         """
 
 
@@ -138,7 +138,7 @@ def _feed_of(generator: Any) -> Feed:
 
 
 class ThreadFeed:
-    """Drives a sync generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
+    """Drives a sync generator in the thread of the run or, if the driver uses worker threads, in its own thread.
 
     Args:
         generator: The generator, which has not begun.
@@ -167,7 +167,7 @@ class ThreadFeed:
             finally:
                 self._is_busy = False
         if advance[0]:
-            self.close()  # which ends the thread
+            self.close()  # this ends the thread
         return advance
 
     def close(self, _: object = None) -> None:
@@ -184,13 +184,13 @@ class ThreadFeed:
             self._answer()
 
     def __del__(self) -> None:
-        self._asked.put(False)  # of a run that was not brought to an end
+        self._asked.put(False)  # of an abandoned run
 
     def _begin(self) -> contextvars.Context:
-        context = self._context = contextvars.copy_context()  # with what was put around the node
+        context = self._context = contextvars.copy_context()  # with the observer's context around the node
         if threading.get_ident() != self._home:
             drive = partial(context.run, _drive, self._generator, self._asked, self._answers)
-            # A daemon: nobody waits for it at the end of the process.
+            # A daemon: the process does not wait for it at its end.
             self._thread = threading.Thread(target=drive, name="stategraph generator", daemon=True)
             self._thread.start()
         return context
@@ -210,7 +210,7 @@ def _advance(generator: Generator[Any, None, Any]) -> Advance:
 
 
 def _drive(generator: Generator[Any, None, Any], asked: SimpleQueue[bool], answers: _Answers) -> None:
-    """Drive a generator in a thread, until it is to be closed."""
+    """Drive a generator in a thread until it is closed."""
     while asked.get():
         _put_outcome(answers, _advance, generator)
     _put_outcome(answers, lambda generator: generator.close(), generator)
@@ -219,5 +219,5 @@ def _drive(generator: Generator[Any, None, Any], asked: SimpleQueue[bool], answe
 def _put_outcome(answers: _Answers, function: Callable[[Any], Any], generator: Any) -> None:
     try:
         answers.put((function(generator), None))
-    except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
         answers.put((None, error))

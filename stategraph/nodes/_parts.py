@@ -1,6 +1,6 @@
-"""Parts: the branches or items of a step, which are done at the same time and saved as they finish.
+"""Parts: the branches or items of a step, which run concurrently and are saved as they finish.
 
-Some call a function. Others run a graph: each is a nested run, which is saved, pauses and goes on by itself.
+Some parts call a function. Others run a graph: each is a nested run, with its own checkpoints and pauses.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode
 
 ATTEMPTS = "\nattempts"
-"""Marks what is kept of the attempts of parts: no node has such a name."""
+"""Marks the saved attempts of parts: no node has such a name."""
 
 Accept: TypeAlias = Callable[[str, Any], Any]
-"""Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
+"""Turns the label and the result of a part into the value to keep. An exception fails the part."""
 
 Chunk: TypeAlias = Callable[[str, Any], tuple[Any, Any]]
-"""Makes of the label and of what is kept of a part what a stream shows of it."""
+"""Turns the label and the kept value of a part into the chunk that a stream shows."""
 
 
 @attrs.frozen
 class Workers:
-    """How parts are done.
+    """How parts are executed.
 
     Attributes:
-        most: How many at the same time; None for up to four more than there are processors.
-        processes: In processes rather than threads.
-        stops: Whether one that fails keeps those that have not begun from beginning.
-        retry: When and how often a function that failed is called again.
+        most: The maximum number at the same time; None for the number of processors plus four.
+        processes: Whether they run in processes rather than threads.
+        stops: Whether a failed part prevents others from beginning.
+        retry: When and how often a failed function is called again.
         timeout: Seconds that one call may take.
-        rate: How many calls begin in a second, at most.
+        rate: The maximum number of calls that begin in a second.
     """
 
     most: int | None = None
@@ -86,21 +86,21 @@ class Workers:
 
     @property
     def number(self) -> int:
-        """How many are done at the same time."""
+        """The number of parts at the same time."""
         return self.most or min(32, (os.cpu_count() or 1) + 4)
 
 
 @attrs.frozen
 class Job:
-    """A part to be done.
+    """A part to execute.
 
     Attributes:
-        label: Names it.
+        label: Its name.
         argument: The item, or the State of the step.
         node: The function that is called with it, or the graph that is run.
-        collect: Makes a result of an exception; None where that stays one.
-        given: Returns what a graph begins with, of the argument; what it raises, the part has raised.
-        left: Returns the result of the part, from what its graph was given and has ended with.
+        collect: Turns an exception into a result; None to raise it.
+        given: Returns the input of a graph for the argument. An exception fails the part.
+        left: Returns the result of the part, from the input and the final State of its graph.
         is_branch: Whether other parts of the step run other graphs.
     """
 
@@ -114,23 +114,23 @@ class Job:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its result may be kept as a part: a graph keeps its own, but not the error that is collected."""
+        """Whether its result may be kept as a part: a graph keeps its own result, but not a collected error."""
         return isinstance(self.node, FunctionNode) or self.collect is not None
 
 
 @attrs.define(eq=False)
 class _Outcome:
-    """What came of a job.
+    """The outcome of a job.
 
     Attributes:
-        label: Names the job.
-        result: What it returned, or what was made of the exception that was `collected`.
-        error: What it raised, unless that was collected.
-        collected: What it raised, and what a result was made of.
-        took: For how many seconds it was done.
-        attempt: Of one that is tried again, which of its attempts has failed.
-        delay: Seconds until it is tried again; None for a job that is over.
-        pauses: What its graph waits for.
+        label: The name of the job.
+        result: Its result, or the result made from the `collected` exception.
+        error: Its exception, unless that was collected.
+        collected: The exception that was turned into a result.
+        took: Seconds that it took.
+        attempt: The number of the failed attempt, if the job is retried.
+        delay: Seconds until the next attempt; None for a finished job.
+        pauses: The pause at which its graph waits.
         is_of_graph: Whether its graph keeps the result.
         is_done_before: Whether its graph had ended before this attempt.
     """
@@ -148,20 +148,20 @@ class _Outcome:
 
     @property
     def told(self) -> PartTold:
-        """What is reported of it."""
+        """The report of this outcome."""
         error = self.error or self.collected
         how = "retried" if self.delay is not None else "failed" if self.error else "collected" if error else "completed"
         return PartTold(self.label, how, error, self.took, self.attempt, self.delay)
 
 
 class PartsNode(Node):
-    """A node that does its work in parts, each of which calls a function or runs a graph."""
+    """A node whose work consists of parts, each of which calls a function or runs a graph."""
 
     has_parts = True
 
     @property
     def part_nodes(self) -> Collection[FunctionNode | GraphNode]:
-        """What its parts call or run."""
+        """The functions and graphs of its parts."""
         raise NotImplementedError
 
     def jobs(self, step: StepContext) -> list[Job]:
@@ -170,12 +170,12 @@ class PartsNode(Node):
 
     @property
     def is_async(self) -> bool:  # type: ignore[override]
-        """Whether a part is."""
+        """Whether a part is async."""
         return any(node.is_async for node in self.part_nodes)
 
     @property
     def pauses(self) -> bool:  # type: ignore[override]
-        """Whether the graph of a part does."""
+        """Whether the graph of a part pauses."""
         return any(node.pauses for node in self.part_nodes)
 
     @property
@@ -191,7 +191,7 @@ class PartsNode(Node):
         return chain.from_iterable(node.problems(name) for node in self.part_nodes)
 
     def asked(self, step: StepContext) -> Task[Question]:
-        """Return what the graph of a part asked."""
+        """Return the question of a part's graph."""
         pause = awaited(step.state)
         found = None if pause is None or not self.graphs else (yield from _asked_by_part(step, self.jobs(step), pause))
         return found or (yield from super().asked(step))
@@ -200,12 +200,12 @@ class PartsNode(Node):
 def do_parts(
     step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept, chunk: Chunk
 ) -> Task[dict[str, Any] | Pause]:
-    """Do the parts of a step, except those that finished in an earlier attempt; return the results by label.
+    """Execute the parts of a step, except those that finished in an earlier attempt; return the results by label.
 
-    Where graphs wait for answers, it is the pause that stands for all of these, once the others are over.
+    If graphs wait for answers, finish the other parts, then return one Pause that represents all pauses.
 
     Raises:
-        ExceptionGroup: some failed; all their errors are in it.
+        ExceptionGroup: some parts failed; it holds all their errors.
     """
     yield from step.keep_incoming()
     work = _Work(step, {job.label: job for job in jobs}, workers, accept, chunk)
@@ -221,7 +221,7 @@ def do_parts(
 
 
 def _asked_by_part(step: StepContext, jobs: Sequence[Job], pause: Pause) -> Task[Question | None]:
-    """Return what the part asks whose pause that is; None if there is no such part any more."""
+    """Return the question of the part to which the pause belongs; None if the part no longer exists."""
     label, _, _ = pause.part.partition("/")
     job = next((job for job in jobs if job.label == label), None)
     if job is None or isinstance(job.node, FunctionNode):
@@ -232,7 +232,7 @@ def _asked_by_part(step: StepContext, jobs: Sequence[Job], pause: Pause) -> Task
 
 @attrs.define(eq=False)
 class _Work:
-    """Parts that are being done, and what has come of them."""
+    """The parts being executed, and their outcomes."""
 
     step: StepContext
     jobs: Mapping[str, Job]
@@ -251,7 +251,7 @@ class _Work:
     _rate_lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def find(self) -> Task[None]:
-        """Look for what is kept of earlier attempts."""
+        """Load the results of earlier attempts."""
         self._made_of = {label: job.argument for label, job in self.jobs.items() if job.is_kept}
         if self._made_of:
             self.results = yield from self.step.finished_parts(self._made_of)
@@ -260,7 +260,7 @@ class _Work:
             self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
 
     def do(self, jobs: Sequence[Job]) -> Task[None]:
-        """Do jobs at the same time, and save each as it finishes."""
+        """Execute jobs concurrently, and save each as it finishes."""
         if self.workers.processes:
             from stategraph.nodes._processes import Processes  # imported when used
 
@@ -274,7 +274,7 @@ class _Work:
                 yield from self._take(outcomes)
                 if self._is_stopped and are_functions:
                     break
-        except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
+        except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: do not wait for running parts
             gathered.halt()
             if self._processes is not None:
                 self._processes.kill()
@@ -285,14 +285,14 @@ class _Work:
         yield from self._stop(gathered)
 
     def _stop(self, gathered: Gathered) -> Task[None]:
-        """Begin no more parts, and keep those that finish all the same."""
+        """Begin no more parts, and keep those that still finish."""
         outcomes = yield (Finish, gathered.stop, None)
         if self._processes is not None:
             yield (Finish, self._processes.close, None)
         yield from self._take(outcomes)
 
     def _stop_after(self, gathered: Gathered, error: BaseException) -> Task[None]:
-        """Stop after an error; a failure to keep the parts is a note on it."""
+        """Stop after an error; a failure to keep the parts becomes a note on it."""
         try:
             yield from self._stop(gathered)
         except StoreFailed as second:
@@ -302,7 +302,7 @@ class _Work:
     # ------------------------------------------------------------------ in the run
 
     def _take(self, outcomes: Sequence[_Outcome]) -> Task[None]:
-        """Save the parts that have finished, and note those that have failed or wait."""
+        """Save the finished parts, and record the failed and the waiting ones."""
         if self.workers.retry is not None:
             yield from self._keep_attempts(outcomes)
         ended = [outcome for outcome in outcomes if outcome.delay is None and not outcome.pauses]
@@ -328,7 +328,7 @@ class _Work:
                 yield from self.step.show_part(*self.chunk(outcome.label, values[outcome.label]))
 
     def _keep_attempts(self, outcomes: Sequence[_Outcome]) -> Task[None]:
-        """Save how often parts have failed that are tried again; those that have failed for good may begin anew."""
+        """Save the attempts of parts that will be retried; parts that failed for good may begin again."""
         retried = [outcome for outcome in outcomes if outcome.delay is not None]
         counts = {outcome.label: outcome.attempt for outcome in retried}
         counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
@@ -342,7 +342,7 @@ class _Work:
     # ------------------------------------------------------------------ in the driver of a part
 
     def _part(self, job: Job) -> Task[None]:
-        """Do a part, unless another one has failed that stops it, and report what came of it."""
+        """Execute a part, unless a failed part stops it, and report its outcome."""
         if not self._is_stopped:
             node = job.node
             outcome = yield from (
@@ -373,7 +373,7 @@ class _Work:
         return outcome
 
     def _call(self, job: Job, node: FunctionNode) -> Task[_Outcome]:
-        """Call the function of a part as often as it takes; report the attempts that fail."""
+        """Call the function of a part until it succeeds or has no attempts left; report failed attempts."""
         retry, argument = self.workers.retry, job.argument
         attempt = _count_of(self._attempts.get(job.label)) + 1
         copied = None if retry is None else self.step.copier(argument)
@@ -403,7 +403,7 @@ class _Work:
             argument = argument if copied is None else copied()
 
     def _seconds_until_next_call(self, interval: float) -> float:
-        """Return the seconds until one more call may begin, which the caller makes then."""
+        """Return the seconds until one more call may begin. The caller must then make that call."""
         with self._rate_lock:
             now = time.monotonic()
             at = max(now, self._next_call)
@@ -425,28 +425,28 @@ class _Work:
 
 
 def _not_awaited(result: Any) -> TypeError | None:
-    """Return the error of a sync function that has returned something to be awaited."""
+    """Return the error for a sync function that returned an awaitable."""
     if type(result) is State or not isawaitable(result):
         return None
     if hasattr(result, "close"):
-        result.close()  # or Python warns that nobody awaited it
+        result.close()  # otherwise Python warns that it was never awaited
     return TypeError("it returned something to be awaited, but it is no async function: define it with async def")
 
 
 def _failed(job: Job, error: Exception) -> _Outcome:
-    """Return the outcome of a job that has raised: a result, if its errors are collected."""
+    """Return the outcome of a job that raised: a result, if its errors are collected."""
     if job.collect is None:
         return _Outcome(job.label, error=error)
     return _Outcome(job.label, job.collect(error), collected=error)
 
 
 def _count_of(found: Any) -> int:
-    """Return how many attempts had failed that were kept of a part."""
+    """Return the number of failed attempts saved for a part."""
     return found if type(found) is int else 0
 
 
 def _group_of(step: StepContext, failed: Mapping[str, Exception]) -> ExceptionGroup[Exception]:
-    """Return all errors of parts as one."""
+    """Return all errors of parts as one ExceptionGroup."""
     for label, error in failed.items():
         error.add_note(f"in part {label!r} of node {step.name!r}")
     told = "; ".join(f"{label}: {describe_exception(error)}" for label, error in list(failed.items())[:5])

@@ -1,4 +1,4 @@
-"""Parts in processes. A part that cannot be sent, or whose process dies, fails alone."""
+"""Parts in processes. A part that cannot be pickled, or whose process dies, fails alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
 
 _Error = TypeVar("_Error", bound=BaseException)
-_LOOK = 1.0  # seconds after which is looked whether the process has died
-_PATIENCE = 5  # seconds for a process to end that has closed its connection
+_LOOK = 1.0  # seconds between two checks whether the process has died
+_PATIENCE = 5  # seconds for a process to end after its connection is closed
 
 
 class StandInError(RuntimeError):
-    """Stands for an exception that cannot be sent from its process; its class has the same name."""
+    """Replaces an exception that cannot be sent from its process; its class has the same name."""
 
 
 class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
@@ -38,7 +38,7 @@ class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the 
 
 @attrs.frozen
 class _Reply:
-    """What a function has returned, or raised, as bytes: if these cannot be read, only this part fails.
+    """The outcome of a function as bytes: if they cannot be unpickled, only this part fails.
 
     Attributes:
         packed: The result, or the exception and its arguments.
@@ -58,11 +58,11 @@ class _Reply:
 class Processes:
     """Calls functions in processes, one call at a time in each. Any thread may call.
 
-    Functions, arguments and results are sent by pickle. The processes are not forked: a lock that another thread holds
-    would stay locked in the child.
+    Functions, arguments and results are pickled. The processes are not forked: a lock that another thread holds would
+    stay locked in the child.
 
     Args:
-        functions: What is called.
+        functions: The functions to call.
 
     Raises:
         TypeError: a function cannot be sent to a process.
@@ -76,12 +76,12 @@ class Processes:
         self._is_closed = False
 
     def call(self, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
-        """Return what a function returns in a process, or raise what it raises.
+        """Call a function in a process; return its result or raise its exception.
 
         Raises:
             TypeError: the argument or the result cannot be sent.
             BrokenProcessPool: the process died.
-            TimeoutError: it took longer than so many seconds. The process is killed.
+            TimeoutError: it took longer than `seconds`. The process is killed.
         """
         try:
             packed = _pickled((function, argument))
@@ -102,7 +102,7 @@ class Processes:
             self._all.discard(process)
             raise
         self._idle.append(process)
-        return _answer(pickle.loads(reply))  # noqa: S301 - a process of our own has made it
+        return _answer(pickle.loads(reply))  # noqa: S301 - made by our own process
 
     def kill(self) -> None:
         """Kill all processes, without waiting for their end."""
@@ -127,12 +127,12 @@ class _Process:
         self._connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,), name="stategraph part")
         self.process.start()
-        theirs.close()  # so that the end of the process ends the connection
+        theirs.close()  # so that the connection ends with the process
         self._is_ready = False
 
     def call(self, packed: bytes, seconds: float | None) -> bytes:
         """Return the reply to a call. The time that the process takes to start does not count."""
-        with suppress(OSError):  # it has died: that is found out where it is waited for
+        with suppress(OSError):  # it has died: the wait below notices
             self._connection.send_bytes(packed)
         if not self._is_ready:
             self._receive(None)
@@ -141,7 +141,7 @@ class _Process:
 
     def _receive(self, seconds: float | None) -> bytes:
         until = None if seconds is None else time.monotonic() + seconds
-        # Its end may come without that of the connection: a process that it began has that as well.
+        # The process may end before its connection: a process that it started holds the connection too.
         while not self._connection.poll(_LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))):
             if self.process.exitcode is not None:
                 break
@@ -158,17 +158,17 @@ class _Process:
         )
 
     def end(self, *, is_idle: bool = False) -> None:
-        """End the process: by closing the connection if it is idle, else at once."""
+        """End the process: by closing the connection if it is idle, otherwise at once."""
         if is_idle:
             self._connection.close()
-            self.process.join(_PATIENCE)  # longer, where a call has left a thread of its own that does not end
+            self.process.join(_PATIENCE)  # longer, if a call left a thread that does not end
         self.process.kill()
         self.process.join()
         self._connection.close()
 
 
 def _check_importable(function: Callable[[Any], Any]) -> None:
-    """Raise TypeError where a function cannot be sent to a process: before one is started, which may wait for ever."""
+    """Raise TypeError if a function cannot be sent to a process, before a process starts and perhaps waits for ever."""
     try:
         pickle.dumps(function)
     except Exception as error:
@@ -183,7 +183,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def _answer(reply: _Reply) -> Any:
-    """Return what a function has returned in its process, or raise what it has raised."""
+    """Return the result of a function from its process, or raise its exception."""
     if reply.name:
         raise _exception(reply)
     try:
@@ -194,13 +194,13 @@ def _answer(reply: _Reply) -> Any:
 
 
 def _exception(reply: _Reply) -> BaseException:
-    """Return what a function raised in its process or, if that cannot be sent, an exception that stands for it."""
+    """Return the exception of a function from its process, or a StandInError if it cannot be sent."""
     problem, error = reply.problem, None
     if not problem:
         try:
             error, args = pickle.loads(reply.packed)  # noqa: S301 - as above
-            error.args = args  # its text: an __init__ that made the arguments has made something of them again
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
+            error.args = args  # restores the text: an __init__ may have changed the arguments again
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - reported in a note
             problem = describe_exception(failure)
     if isinstance(error, SystemExit):
         error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
@@ -219,7 +219,7 @@ def _caused(error: _Error, cause: BaseException) -> _Error:
 
 
 def _work(connection: Connection) -> None:
-    """Make one call after the other, in a process; end when the process that began it has ended, even in a call."""
+    """Make one call after the other in a process; end when the parent process has ended, even during a call."""
 
     def watch() -> None:
         parent = parent_process()
@@ -236,7 +236,7 @@ def _work(connection: Connection) -> None:
 def _reply_to(packed: bytes) -> _Reply:
     """Call a function with an argument, and return the outcome."""
     try:
-        function, argument = pickle.loads(packed)  # noqa: S301 - the process that began this one has made it
+        function, argument = pickle.loads(packed)  # noqa: S301 - made by the parent process
         result = function(argument)
     except BaseException as error:  # noqa: BLE001 - raised in the process of the run
         return _raised(error)
@@ -253,5 +253,5 @@ def _raised(error: BaseException) -> _Reply:
     trace = "".join(traceback.format_exception(error))
     try:
         return _Reply(_pickled((error, error.args)), name, text, trace)
-    except Exception as problem:  # noqa: BLE001 - told beside the exception
+    except Exception as problem:  # noqa: BLE001 - reported beside the exception
         return _Reply(b"", name, text, trace, describe_exception(problem))

@@ -9,19 +9,18 @@ from typing import Any, Final, TypeAlias
 from stategraph._util.cancellation import outlast
 
 Advance: TypeAlias = tuple[bool, Any]
-"""Whether a generator is over, and what it has yielded."""
+"""Whether a generator has ended, and the value it yielded."""
 
 _Outcome: TypeAlias = tuple[Advance, BaseException | None]
 _PLAIN_ENDS: Final = (GeneratorExit, asyncio.CancelledError)
 
 
 class TaskFeed:
-    """Drives an async generator in a task of its own.
+    """Drives an async generator in its own task.
 
-    Where the generator has yielded, the task waits until it is asked for more. A cancellation that comes meanwhile,
-    such as from a timeout or a task group of the generator, is raised there, as it would be where the generator awaits
-    something; what comes of that is kept until the next question. If the task that waits for the generator is
-    cancelled, so is the generator.
+    After the generator has yielded, the task waits for the next request. A cancellation that arrives during this wait,
+    for example from a timeout or a task group of the generator, is raised in the generator, as at any other await; its
+    outcome is kept until the next request. If the task that waits for the generator is cancelled, so is the generator.
 
     Args:
         generator: The generator.
@@ -30,16 +29,16 @@ class TaskFeed:
     def __init__(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generator = generator
         self._task: asyncio.Task[None] | None = None
-        self._outcome: _Outcome | None = None  # what has come of the generator, until it is taken
-        self._asked: asyncio.Future[None] | None = None  # what the task waits for
-        self._answered: asyncio.Future[None] | None = None  # what somebody who has asked waits for
+        self._outcome: _Outcome | None = None  # of the generator, until it is read
+        self._asked: asyncio.Future[None] | None = None  # the task waits for it
+        self._answered: asyncio.Future[None] | None = None  # the caller of `next` waits for it
         self._is_closing = False
 
     async def next(self, _: object = None) -> Advance:
         task = self._task
         if task is None:
             task = self._task = asyncio.create_task(self._drive())
-            # It may wait for ever, if the loop is closed under it. Who is at fault, if somebody is, has a task as well.
+            # It may wait for ever if the loop is closed. The task that caused this is reported by itself.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.add_done_callback(self._note_end)
         elif self._outcome is None:
@@ -52,7 +51,7 @@ class TaskFeed:
                 if self._outcome is not None:  # too late for the generator
                     raise
                 task.cancel(*cancelled.args)
-                self._answered = asyncio.get_running_loop().create_future()  # that one is cancelled
+                self._answered = asyncio.get_running_loop().create_future()  # the old one is cancelled
                 await outlast(self._answered, hands_on_to=task, cancelled=cancelled)
         (advance, error), self._outcome = self._outcome, None
         if error is not None:
@@ -75,7 +74,7 @@ class TaskFeed:
             raise failure
 
     async def _drive(self) -> None:
-        """Advance the generator step by step, as it is asked to."""
+        """Advance the generator step by step, on request."""
         step: Awaitable[Any] | None = anext(self._generator)
         while step is not None:
             self._outcome = advance, _ = await _outcome_of(step)
@@ -86,7 +85,7 @@ class TaskFeed:
         self._outcome = await _outcome_of(self._generator.aclose())
 
     async def _next_step(self) -> Awaitable[Any] | None:
-        """Wait until the generator is asked to go on; return how, or None if it is to be closed."""
+        """Wait for the next request; return how to advance, or None to close the generator."""
         cancelled: asyncio.CancelledError | None = None
         while not self._is_closing:
             self._asked = asyncio.get_running_loop().create_future()
@@ -110,14 +109,14 @@ async def _outcome_of(step: Awaitable[Any]) -> _Outcome:
         return (False, await step), None
     except StopAsyncIteration:
         return (True, None), None
-    except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+    except BaseException as error:  # noqa: BLE001 - raised in the task that waits for it
         return (True, None), error
 
 
 def _failure(error: BaseException | None) -> BaseException | None:
-    """Return what a generator raised when it was closed; None for what only says that it was closed.
+    """Return the exception of a closed generator; None if it only reports the closing.
 
-    A task group that is left because its generator is closed raises a group with the GeneratorExit in it.
+    If a generator is closed inside a task group, the group raises an ExceptionGroup with the GeneratorExit in it.
     """
     if isinstance(error, BaseExceptionGroup):
         return error.split(_PLAIN_ENDS)[1]

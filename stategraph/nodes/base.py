@@ -1,4 +1,4 @@
-"""Node: what does the work of a step."""
+"""Node: the work of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def graph_of(given: Any) -> Any:
-    """Return the GraphNode for a graph that is given in place of a function; None if it is none."""
+    """Return the GraphNode for a graph given in place of a function; None for anything else."""
     if isinstance(given, Node):
         return next((graph for graph in given.graphs if graph is given), None)
     return given.as_node() if hasattr(given, "as_node") else None
@@ -29,16 +29,16 @@ NOTHING: Final = _Nothing()
 
 
 class Node:
-    """Base of the nodes that are more than a function. Its methods that return a Task are parts of the run."""
+    """Base of the nodes that are more than a function. Methods that return a Task are parts of the run."""
 
     is_async: bool = False
-    """Whether it has to be awaited."""
+    """Whether it must be awaited."""
 
     pauses: bool = False
-    """Whether it can only do its work in a run that is saved."""
+    """Whether it needs a run that is saved, because it may pause."""
 
     has_parts: bool = False
-    """Whether it does its work in parts, which are saved as they finish."""
+    """Whether its work consists of parts, which are saved as they finish."""
 
     @property
     def graphs(self) -> tuple[Node, ...]:
@@ -50,50 +50,50 @@ class Node:
 
     @property
     def asks_for(self) -> frozenset[str]:
-        """The keys under which it is known to take answers."""
+        """The keys under which it takes answers, as far as known."""
         return frozenset()
 
     @property
     def reads(self) -> frozenset[str]:
-        """The keys that it is known to take from the State."""
+        """The keys that it reads from the State, as far as known."""
         return frozenset()
 
     @property
     def writes(self) -> frozenset[str]:
-        """The keys that it is known to write; what else it writes shows when it runs."""
+        """The keys that it writes, as far as known before it runs."""
         return frozenset()
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """Return the keys that a finished part of it, of this value, contributes to."""
+        """Return the keys to which a finished part with this value contributes."""
         return ()
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Do the work of one step; return a State made from that of the step, or a mapping of updates to it."""
+        """Execute one step; return a State derived from the State of the step, or a mapping of updates to it."""
         raise NotImplementedError
 
     def asked(self, step: StepContext) -> Task[Question]:
-        """Return what was asked when a run paused here: by this node or, if it runs a graph, by a node of that."""
+        """Return the question at which a run paused here, asked by this node or by a node of its graph."""
         from stategraph.nodes.step import Question  # imported when used: few nodes ask
 
         yield from ()
         return Question(self)
 
     def accepted(self, answer: Any) -> Any:
-        """Return an answer to a pause, as the node makes it part of the State. Raises ValueError if it refuses it."""
+        """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer."""
         return answer
 
     def typed(self, name: str, schema: Schema) -> Node:
-        """Return the node as it works under this name in a graph with a schema."""
+        """Return the node adapted to a graph with a schema, under this name."""
         return self
 
     def made_of(self) -> tuple[Any, ...] | None:
-        """Return the functions and settings that decide what it returns; None if other things do, too."""
+        """Return the functions and settings that decide its result; None if the result depends on anything else."""
         return None
 
     def outline(self, others: Structures) -> NodeOutline | None:
-        """Return what a picture shows of it besides its name; None for a function."""
+        """Return the details a picture shows besides its name; None for a function."""
         return None
 
     def problems(self, name: str) -> Iterator[str]:
-        """Yield what keeps it from working under this name in a graph."""
+        """Yield the reasons why it cannot work under this name in a graph."""
         yield from ()

@@ -1,4 +1,4 @@
-"""NodeContext: what a node may know of the step it is making, and which functions are given one."""
+"""NodeContext: a node's view of its current step; and detecting the functions that take one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import attrs
 from stategraph._values.ids import escaped, nested_id
 
 LONGEST_KEY = 255
-"""Characters of an idempotency key: what services take that limit them, such as Stripe."""
+"""Maximum characters of an idempotency key: the limit of services such as Stripe."""
 
 
 @attrs.frozen
 class NodeContext:
-    """The step that is being made, for a node that asks for it.
+    """The current step, for a node that takes a context.
 
     Attributes:
         run_id: The run.
         graph: The name of the graph, from its config.
         node: The node.
-        step: The number that the step will have once it is completed (the first one is 1).
-        attempt: Which try of this step it is, from 1; of an item that is tried again by itself, which try of that.
+        step: The number of the step once it is completed (the first one is 1).
+        attempt: The number of the attempt of this step, from 1; for a separately retried item, of the item.
         generation: How often the run was rolled back.
-        part: The branch, or the number of the item, where the node has several; else empty.
+        part: The branch, or the number of the item, if the node has several; otherwise empty.
     """
 
     run_id: str
@@ -37,27 +37,29 @@ class NodeContext:
     part: str = ""
     _kept_name: str = attrs.field(
         default="", kw_only=True, eq=False, repr=False
-    )  # of a node that was renamed while its step was open
+    )  # of a node that was renamed during its step
     _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
     _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is to stop: it was cancelled, or the time of the call is up. A node that takes long asks now
-        and then, and returns early or raises. It is false in a process of `ParallelNode` or `MapNode`.
+        """Whether the run should stop: it was cancelled, or the timeout of the call has passed.
+
+        A long-running node checks it now and then, and returns early or raises. It is always false in a process of
+        `ParallelNode` or `MapNode`.
         """
         return self._is_stopping()
 
     @property
     def idempotency_key(self) -> str:
-        """The same whenever this step is repeated, after a crash too, and different for every other step.
+        """The same key whenever this step is repeated, even after a crash, and a different key for every other step.
 
-        Hand it to services that do a thing once for each key, such as payments. It tells the graph, the run, the step
-        and the node (and the part), as ``orders/order-1/#3/pay``; of a nested run, the outermost graph and the way from
-        there, as ``orders/order-1/#3/pay/#1/charge``. Names are percent-encoded where they hold anything else than
-        ``A-Z a-z 0-9 . _ ~ -``. It is ASCII and has at most 255 characters: the end of a longer one is replaced by
-        ``##`` and the SHA-256 of all of it. Two stores with runs of the same id and graph give the same keys, and so
-        does a run that is deleted and begun anew under its id.
+        Pass it to services that do an operation once per key, such as payments. It contains the graph, the run, the
+        step and the node (and the part), as in ``orders/order-1/#3/pay``; in a nested run, the outermost graph and the
+        path from there, as in ``orders/order-1/#3/pay/#1/charge``. Names are percent-encoded except for the characters
+        ``A-Z a-z 0-9 . _ ~ -``. It is ASCII and has at most 255 characters: the end of a longer key is replaced by
+        ``##`` and the SHA-256 of the whole key. Two stores with runs of the same id and graph give the same keys, and
+        so does a run that is deleted and begun again under its id.
         """
         kept = nested_id(self.run_id, self.step, self._kept_name or self.node, self.generation)
         part = f"/{escaped(self.part)}" if self.part else ""
@@ -74,17 +76,17 @@ def _shortened(key: str) -> str:
 
 
 def taking_context(function: Callable[..., Any], further: Sequence[Parameter]) -> Callable[[Any, Any], Any] | None:
-    """Return a function as one that is called with a State and a NodeContext; None if it takes no context.
+    """Adapt a function to be called with a State and a NodeContext; None if it takes no context.
 
-    The parameter that takes it is annotated with NodeContext or named ``context``, or the second positional one without
-    a default.
+    The context goes to the parameter annotated with NodeContext or named ``context``, or to the second positional
+    parameter if it has no default.
 
     Args:
         function: The function.
         further: Its parameters after the first one.
 
     Raises:
-        TypeError: something is missing for a parameter.
+        TypeError: a parameter has no value.
     """
     others = [p for p in further if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     context = next(filter(_names_context, others), None)
@@ -104,7 +106,7 @@ def taking_context(function: Callable[..., Any], further: Sequence[Parameter]) -
 
 
 def bound(function: Callable[[Any, Any], Any], context: NodeContext, *, is_async: bool) -> Callable[[Any], Any]:
-    """Return a function with its context; an async one is still seen to be async."""
+    """Bind a function to its context; the result of an async function is still recognized as async."""
     if not is_async:
         return lambda argument: function(argument, context)
 
@@ -116,7 +118,7 @@ def bound(function: Callable[[Any, Any], Any], context: NodeContext, *, is_async
 
 def _names_context(parameter: Parameter) -> bool:
     annotation = parameter.annotation
-    named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
+    named = annotation if isinstance(annotation, str) else ""  # as with "from __future__ import annotations"
     annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
     return parameter.name == "context" or annotated
 

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
-"""``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
+"""``State -> State | mapping of updates``, sync or async; also with a NodeContext, if it has a parameter for one."""
 
 if TYPE_CHECKING:
     GivenFunction: TypeAlias = Callable[[Any], Any] | Callable[[Any, NodeContext], Any]
-else:  # what type checkers are told, and nobody else asks for
+else:  # for type checkers only
     GivenFunction: TypeAlias = NodeFunction
 
 
 @attrs.frozen
 class FunctionNode(Node):
-    """A function, and what is to be known for calling it.
+    """A function as a node, and how to call it.
 
     Attributes:
-        given: What the user gave as the node.
-        function: Called with the State; with a NodeContext behind it if `wants_context`.
-        is_async: It gives a coroutine, or is an async generator.
+        given: The object the user gave as the node.
+        function: Called with the State; with a NodeContext after it if `wants_context`.
+        is_async: It returns a coroutine, or is an async generator.
         is_generator: It yields chunks.
     """
 
@@ -64,9 +64,9 @@ class FunctionNode(Node):
         return cls(function, called or function, called is not None, is_async, is_generator)
 
     def bound(self, step: StepContext, part: str = "", attempt: int = 0) -> Callable[[Any], Any]:
-        """Return the function with the context of a step or, with `part`, of that part of it, if it wants one.
+        """Return the function, bound to the context of the step or, with `part`, of that part, if it takes one.
 
-        A part that is tried again by itself has an `attempt` of its own.
+        A separately retried part has its own `attempt`.
         """
         if not self.wants_context:
             return self.function
@@ -86,7 +86,7 @@ class FunctionNode(Node):
         return (self.given,)
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Call the function with the State; of a generator, show the chunks."""
+        """Call the function with the State; if it is a generator, show its chunks."""
         result = yield from step.call(self.bound(step), step.tracked_state)
         if self.is_generator:
             from stategraph.nodes._chunks import take_chunks  # imported when used
@@ -96,10 +96,10 @@ class FunctionNode(Node):
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:
-    """Return the data of a run after a node that was given `state` and returned `result`.
+    """Return the data of a run after a node received `state` and returned `result`.
 
     Raises:
-        TypeError, ValueError, NotSerializableError: a node may not return this.
+        TypeError, ValueError, NotSerializableError: a node must not return this.
     """
     if type(result) is dict:  # the most frequent case; asking for Mapping takes longer
         return lay_over(data_of(state), result)
@@ -119,10 +119,10 @@ def data_from(result: object, state: State) -> dict[str, Any]:
 
 
 def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str]]:
-    """Return what a node that was given `state` has changed, by keys, and the keys that it has removed.
+    """Return the changes that a node made to `state`, by key, and the keys that it removed.
 
     Raises:
-        TypeError, ValueError, NotSerializableError: a node may not return this.
+        TypeError, ValueError, NotSerializableError: a node must not return this.
     """
     before, after = data_of(state), data_from(result, state)
     if isinstance(result, State):
@@ -133,7 +133,7 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
 
 
 def _way_out_of(given: object) -> str:
-    """Return how to make a node of something that is not callable."""
+    """Return how to make a node from an object that is not callable."""
     if hasattr(given, "as_node"):
         return "graph.as_node() makes a node of a graph"
     return "a node is a function of a State"
@@ -143,7 +143,7 @@ def _parameters(function: NodeFunction) -> list[inspect.Parameter]:
     """Return the parameters of a function, the first of which takes the State."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # some builtins do not tell
+    except ValueError:  # some builtins have no signature
         return []
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         raise TypeError("it takes no positional argument; a node is a function of a State: def node(state)")

@@ -1,4 +1,4 @@
-"""InterruptNode: a step that a person makes."""
+"""InterruptNode: a step that waits for a person."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _NOT_ASKED = (
 
 @attrs.frozen
 class InterruptNode(Node):
-    """Pauses the run until somebody answers.
+    """Pauses the run until it is answered.
 
     The run is saved with status paused, and `State.pause` shows the value of `input_param`; `execute` returns.
-    ``graph.resume(run_id, {response_param: answer})`` goes on. A value that is there already, wherever it came from, is
-    an answer as well, but each value once only: a later step of this node asks again.
+    ``graph.resume(run_id, {response_param: answer})`` continues it. An existing value of the key, from any source, is
+    an answer as well, but each value answers once: a later step of this node asks again.
 
     Args:
-        input_param: The key of what is shown to the person who answers; None to show nothing.
+        input_param: The key of the value shown to the person; None to show nothing.
         response_param: The key of the answer.
         reason: Why the run waits, for people.
-        schema: A type that the answer has to fit, by the rules of a graph's schema; one that does not is refused.
-        validator: Called with the answer; it is refused if this returns False or raises, accepted if it returns True or
-            None. Anything else is an error of the validator.
+        schema: A type that the answer must fit, by the rules of a graph's schema; other answers are refused.
+        validator: Called with the answer. False or an exception refuses it, True or None accepts it. Any other result
+            is an error of the validator.
         deadline: Seconds from the pause in which it can be answered; None for ever.
-        otherwise: The answer once the deadline has passed. Without it the node has failed then, with a TimeoutError: a
-            run that is resumed goes on at its `on_error` or fails; resumed once more, it asks again.
+        otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
+            resumed run continues at its `on_error` or fails; resumed once more, it asks again.
 
     Raises:
-        TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that is refused.
+        TypeError, ValueError: an argument is invalid, or `otherwise` is an answer that is refused.
     """
 
     input_param: str | None = attrs.field(validator=_is_key)
@@ -83,7 +83,7 @@ class InterruptNode(Node):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The key of what is shown."""
+        """The key of the shown value."""
         return frozenset([] if self.input_param is None else [self.input_param])
 
     @property
@@ -100,7 +100,7 @@ class InterruptNode(Node):
         return NodeOutline("pause", (f"asks for {self.response_param}",))
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Take the answer that is there, or pause."""
+        """Use an existing answer, or pause."""
         state, key = step.state, self.response_param
         if step.is_answer(key):
             try:

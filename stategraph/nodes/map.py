@@ -1,4 +1,4 @@
-"""MapNode: one call for each item of a list, at the same time."""
+"""MapNode: one concurrent call for each item of a list."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 
 class MapNode(PartsNode):
-    """Calls a function for each item of a list, several at the same time, and puts the results into another in order.
+    """Calls a function for each item of a list, several at the same time, and collects the results in order.
 
-    Each result is saved on its own as it comes: after a crash only the other items are done again.
+    Each result is saved separately as it arrives: after a crash only the other items run again.
 
     Args:
         function: A sync or async function of an item (and, if it has a second parameter for it, of a NodeContext). Or a
-            graph, or what its `as_node` makes of it: it runs for each item, a mapping, with which it begins, and may
-            pause. The result is what `outputs` says or, without that, all data of its end.
+            graph, or the result of its `as_node`: it runs for each item, a mapping, as its input, and may pause. The
+            result is selected by `outputs` or, without them, is all data of its final State.
         over: The key of the list or tuple.
         into: The key of the list of results.
-        max_workers: How many items are done at the same time; by default up to four more than there are processors.
+        max_workers: The maximum number of items at the same time; by default the number of processors plus four.
         on_error: "raise": once an item has failed, no other begins, and the errors are raised as an ExceptionGroup.
             "collect": an ErrorInfo takes the place of its result.
-        processes: Do the items in processes, for work that keeps a processor busy. The function must be importable.
-        retry: When and how often an item that failed is tried again, without the others. Attempts count on after a
-            crash; a resume after the node has failed begins anew.
-        timeout: Seconds that one attempt of an item may take. An async one is cancelled, a process is killed; a thread
-            cannot be stopped, and goes on by itself.
-        rate: How many items are begun in a second, at most, evenly spaced; each attempt counts.
+        processes: Run the items in processes, for CPU-bound work. The function must be importable.
+        retry: When and how often a failed item is retried, without the others. The count of attempts continues after a
+            crash; a resume after the node has failed begins again.
+        timeout: Seconds that one attempt of an item may take. An async item is cancelled, a process is killed; a thread
+            cannot be stopped and is abandoned.
+        rate: The maximum number of items that begin in a second, evenly spaced; each attempt counts.
 
     Raises:
-        TypeError, ValueError: an argument is not what it should be.
+        TypeError, ValueError: an argument is invalid.
     """
 
-    def __init__(  # noqa: PLR0913 - what is said of each item
+    def __init__(  # noqa: PLR0913 - the options of an item
         self,
         function: Callable[..., Any] | Node | Nestable,
         over: str,
@@ -78,7 +78,7 @@ class MapNode(PartsNode):
 
     @property
     def function(self) -> Callable[..., Any] | GraphNode:
-        """What is called for each item, or the node of the graph that is run."""
+        """The function that is called for each item, or the node of its graph."""
         return self._function.given if self._graph is None else self._graph
 
     @property
@@ -107,7 +107,7 @@ class MapNode(PartsNode):
         return NodeOutline("map", (f"each of {self.over}",), nested)
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Do the items, and list what they return."""
+        """Execute the items, and list their results."""
         jobs, accept = self.jobs(step), functools.partial(_accepted, step, self.into)
         results = yield from do_parts(step, jobs, self._workers, accept, _chunk)
         if isinstance(results, Pause):
@@ -140,7 +140,7 @@ class MapNode(PartsNode):
 
 
 def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any]:
-    """Return what the graph of an item begins with."""
+    """Return the input of an item's graph."""
     if not isinstance(item, Mapping):
         found = f"item {place} is {shorten(item)} ({type(item).__name__})"
         raise TypeError(f'{found}; a graph begins with a mapping, such as {{"item": ...}}')
@@ -148,7 +148,7 @@ def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any
 
 
 def _check_graph_alone(workers: Workers) -> None:
-    """Raise TypeError if something is said of items that graphs are told of their nodes."""
+    """Raise TypeError if items that are graphs have options that belong to the nodes of the graphs."""
     if workers.processes:
         raise TypeError("processes: a graph runs in this process; what runs in a process is a function")
     said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers, name) is not None)
@@ -161,7 +161,7 @@ def _chunk(label: str, value: Any) -> tuple[int, Any]:
 
 
 def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:
-    """Return the result of an item as it is kept."""
+    """Return the result of an item in the form in which it is kept."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("an item cannot pause the run: pause in a node before or after, or let a graph be the item")
     return step.checked_item(key, place, result)

@@ -1,4 +1,4 @@
-"""ParallelNode: branches that do their work at the same time."""
+"""ParallelNode: branches that run concurrently."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ Reducer = Callable[[Any, Any], Any]
 
 
 class ParallelNode(PartsNode):
-    """Branches that see the same State and do their work at the same time; their updates are merged in declared order.
+    """Branches that receive the same State and run concurrently; their updates are merged in declared order.
 
-    Each branch that finishes is saved on its own: after a crash only the others run again. Sync functions run in
-    threads, async ones as tasks.
+    Each finished branch is saved separately: after a crash only the others run again. Sync functions run in threads,
+    async functions as tasks.
 
     Args:
-        branches: Functions as for a node, by the names of the branches. Or graphs, or what their `as_node` makes of
-            them: their runs may pause.
-        max_workers: How many run at the same time; by default up to four more than there are processors.
-        reducers: For keys that several branches write: a sync function of two values that makes one of them, called in
-            declared order. Any other key that two branches write is an error.
-        on_failure: "cancel": once a branch has failed, those that have not begun never do, and async ones are
-            cancelled. "finish": all others finish first. Either way all errors are raised, as an ExceptionGroup.
-        processes: Run the branches in processes, for work that keeps a processor busy. The functions must be
-            importable, and take the State as a plain dict.
+        branches: Functions as for a node, by the names of the branches. Or graphs, or the results of their `as_node`:
+            their runs may pause.
+        max_workers: The maximum number at the same time; by default the number of processors plus four.
+        reducers: For keys that several branches write: a sync function that combines two values, called in declared
+            order. Any other key that two branches write is an error.
+        on_failure: "cancel": once a branch has failed, no other begins, and async branches are cancelled. "finish": all
+            others finish first. In both cases all errors are raised, as an ExceptionGroup.
+        processes: Run the branches in processes, for CPU-bound work. The functions must be importable, and take the
+            State as a plain dict.
 
     Raises:
-        TypeError, ValueError: an argument is not what it should be.
+        TypeError, ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ParallelNode(PartsNode):
         return [*value["set"], *value["removed"]]
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Do the branches, and merge what they return."""
+        """Execute the branches, and merge their results."""
         given = step.state_for_parts
 
         def accept(_: str, result: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class ParallelNode(PartsNode):
         return state.update(data)
 
     def _reduced(self, key: str, one: Any, other: Any, branch: str) -> Any:
-        """Return what the reducer of a key makes of its value and that of one more branch."""
+        """Combine the value of a key with the value of one more branch by its reducer."""
         try:
             reduced = self._reducers[key](one, other)
         except Exception as error:
@@ -197,7 +197,7 @@ def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
 
 
 def _changes(result: Any, state: State) -> dict[str, Any]:
-    """Return what a branch has changed, as it is saved."""
+    """Return the changes of a branch in the form in which they are saved."""
     result = unwatched(result)
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("a branch cannot pause the run: pause in a node before or after, or let a graph be the branch")

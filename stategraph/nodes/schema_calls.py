@@ -1,4 +1,4 @@
-"""Functions that take an object of the schema of their graph, or return one."""
+"""Functions that take or return an object of their graph's schema."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class Typed:
     """A function as the engine calls it: with a mapping of data.
 
-    A function that takes an object of the schema gets the data as one. An object that it returns stands for the fields
-    that differ from what it was given.
+    A function that takes an object of the schema receives the data as one. A returned object represents the fields that
+    differ from the input.
 
     Attributes:
         function: The function.
-        schema: What objects are made of.
+        schema: The schema of the objects.
         node: The node, for errors.
-        takes_object: Whether it gets an object.
+        takes_object: Whether the function takes an object.
     """
 
     function: Callable[..., Any]
@@ -44,7 +44,7 @@ class Typed:
         raise NotImplementedError
 
     def _given(self, data: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """Return the argument, and the values to which the result is compared."""
+        """Return the argument, and the values with which to compare the result."""
         if not self.takes_object:
             return data, data
         made = self.schema.made_of(self.node, data)
@@ -78,7 +78,7 @@ class TypedAsyncCall(Typed):
 
 
 class TypedGenerator(Typed):
-    """A generator function: an object that it yields becomes a mapping of what it changed, too."""
+    """A generator function: a yielded object also becomes a mapping of its changes."""
 
     def __call__(self, data: Mapping[str, Any], *context: Any) -> Generator[Any, None, Any]:
         argument, before = self._given(data)
@@ -118,14 +118,14 @@ KINDS: dict[tuple[bool, bool], type[Typed]] = {
     (False, True): TypedGenerator,
     (True, True): TypedAsyncGenerator,
 }
-"""By whether the function is async, and whether it is a generator."""
+"""The classes, by whether the function is async and whether it is a generator."""
 
 
 def takes(function: Callable[..., Any], cls: type) -> bool:
     """Return whether the first parameter of a function is annotated with this class."""
     try:
         annotation = next(iter(inspect.signature(function).parameters.values())).annotation
-    except (ValueError, StopIteration):  # some builtins do not tell
+    except (ValueError, StopIteration):  # some builtins have no signature
         return False
     if isinstance(annotation, str):
         annotation = _resolved(annotation, function, cls)
@@ -133,7 +133,7 @@ def takes(function: Callable[..., Any], cls: type) -> bool:
 
 
 def object_class(function: Callable[..., Any]) -> type | None:
-    """Return the attrs class or dataclass that the first parameter of a function is annotated with, None for others."""
+    """Return the attrs class or dataclass that annotates the first parameter of a function; otherwise None."""
     try:
         annotation = next(iter(inspect.signature(function).parameters.values())).annotation
     except (ValueError, StopIteration):
@@ -144,7 +144,7 @@ def object_class(function: Callable[..., Any]) -> type | None:
 
 
 def _resolved(annotation: str, function: Any, cls: type) -> Any:
-    """Return what an annotation stands for. No other is resolved: they may name what exists for type checkers only."""
+    """Resolve one annotation. Others stay unresolved: they may name objects that exist for type checkers only."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
@@ -153,5 +153,5 @@ def _resolved(annotation: str, function: Any, cls: type) -> Any:
     try:
         alone = SimpleNamespace(__annotations__={"it": annotation})
         return typing.get_type_hints(alone, names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001 - a name that is local to a function, or that type checkers only know
+    except Exception:  # noqa: BLE001 - a name local to a function, or known to type checkers only
         return cls if annotation.strip("'\" ").rpartition(".")[2] == cls.__name__ else annotation

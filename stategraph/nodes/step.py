@@ -1,4 +1,4 @@
-"""StepContext: what a node may ask of the run; Question: what it asks of people."""
+"""StepContext: the services of the run for a node; Question: what a node asks people."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StepContext(Protocol):
-    """One step of a run, as the node that does its work knows it.
+    """One step of a run, as seen by its node.
 
-    What returns a Task is a part of the run: ``yield from`` does it.
+    A method that returns a Task is a part of the run: call it with ``yield from``.
 
     Attributes:
-        state: The State that the step is made from.
-        attempt: Which try it is, from 1.
-        is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
+        state: The input State of the step.
+        attempt: The number of the attempt, from 1.
+        is_done_before: Whether all parts, or the nested run, had finished earlier, so that the step only combines them.
     """
 
     state: State
@@ -35,11 +35,11 @@ class StepContext(Protocol):
 
     @property
     def tracked_state(self) -> State:
-        """The State as it is handed to the functions of a user: reads are noted if the step may have to be repeated."""
+        """The State for functions of the user: reads are recorded if the step may have to be repeated."""
 
     @property
     def state_for_parts(self) -> State:
-        """The same without what answers a part: all parts see the State that they were made of before it asked."""
+        """The same without the answers to a part: all parts see the State from which they began before the question."""
 
     # ------------------------------------------------------------------ calling
 
@@ -47,55 +47,55 @@ class StepContext(Protocol):
         """Return the NodeContext of this step or, with `part`, of that part."""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
-        """Return what a function returns that may take long: sync or async, as the node is."""
+        """Call a function that may take long, sync or async like the node; return its result."""
 
     def show_chunk(self, chunk: Any) -> Task[None]:
-        """Emit a chunk: it is seen at once, and kept with the run while the node has not finished."""
+        """Emit a chunk: show it at once, and keep it with the run until the node has finished."""
 
     def checked(self, result: Any) -> Any:
-        """Return what the node, or a part of it, returned, as the schema of the graph wants it."""
+        """Validate the result of the node, or of a part of it, against the schema of the graph, and return it."""
 
     def checked_item(self, key: str, place: str, item: Any) -> Any:
-        """Return what is to stand at a place of the list under a key, as the schema of the graph wants it."""
+        """Validate an item of the list under a key against the schema of the graph, and return it."""
 
     # ------------------------------------------------------------------ answers and parts
 
     def is_answer(self, key: str) -> bool:
-        """Return whether the State holds an answer under this key that has not answered anything yet."""
+        """Return whether the State holds an unused answer under this key."""
 
     def take_answers(self, keys: Iterable[str]) -> None:
-        """Take the values of some keys as answers to this step; they will answer no other."""
+        """Use the values of some keys as answers to this step; they answer no other step."""
 
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
-        """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it."""
+        """Save the input State of the step, unless it is saved: saved parts refer to it."""
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
-        """Return the values of the parts of this step that were finished before, by their labels.
+        """Return the values of the finished parts of this step, by their labels.
 
-        `made_of` has, by label, what they are made of now: of those that were made of something else, none is returned.
-        With a `mark`, it is what was kept of the parts with that.
+        `made_of` maps labels to the current inputs: parts that were made from other inputs are left out. With a `mark`,
+        return the values that `keep_parts` saved with that mark.
         """
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
-        """Save parts of this step that have finished, with what they were made of; with a `mark`, something else."""
+        """Save finished parts of this step with their inputs; with a `mark`, save other values of the parts."""
 
     def copier(self, value: Any) -> Callable[[], Any] | None:
-        """Return what makes copies of a value that a part may change; None if it cannot change or be copied."""
+        """Return a function that copies a value a part may change; None if the value cannot change or be copied."""
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
-        """Show a part that has finished to whoever iterates over the run."""
+        """Show a finished part to the caller that iterates over the run."""
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
-        """Report what came of parts of this step, which has so many."""
+        """Report the outcomes of parts of this step; `total` counts all of its parts."""
 
     # ------------------------------------------------------------------ nested graphs
 
     def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedStep:
-        """Return the run of a graph as this step or, with `part`, as that part of it, made of this."""
+        """Return the nested run of this step or, with `part`, of that part of it, made from `made_of`."""
 
 
 class NestedStep(Protocol):
-    """The run of a graph as a step of a run, or as a part of one.
+    """The nested run of a step or of a part of it.
 
     Attributes:
         is_done_before: Whether it was complete before this attempt.
@@ -105,19 +105,19 @@ class NestedStep(Protocol):
 
     @property
     def before_updates(self) -> State | None:
-        """The State without the updates that it has not been given yet; None if there are none."""
+        """The State without the updates that the nested run has not received; None if there are none."""
 
     def result(self, plan: Any, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        """Return the State that it ends with: completed or, if it waits for an answer, paused.
+        """Return the final State of the nested run: completed or, if it waits for an answer, paused.
 
-        If it was begun before, it goes on, with its data updated.
+        If it began before, it continues with its data updated.
         """
 
     def load(self) -> Task[State | None]:
         """Return its newest saved State, None if there is none."""
 
     def waiting_step(self, state: State, graph: Any) -> tuple[WaitingNode, StepContext] | None:
-        """Return the node at which it waits, and its step; None if it does not wait.
+        """Return the node at which the nested run waits, and its step; None if it does not wait.
 
         Raises:
             GraphMismatchError: the graph has changed.
@@ -126,16 +126,16 @@ class NestedStep(Protocol):
 
 @attrs.frozen
 class PartTold:
-    """What came of a part of a step.
+    """The outcome of a part of a step.
 
     Attributes:
         label: Its label.
-        outcome: "completed"; "collected", if it failed and what is kept of it says so; "found", if that was before this
-            attempt; "failed"; or "retried", if an attempt of it has failed and another follows.
-        error: What it raised.
-        took: For how many seconds it was done, if that is known.
-        attempt: Of one that is retried, which of its attempts has failed.
-        delay: The seconds until the next one.
+        outcome: "completed"; "collected", if it failed and its kept value is the error; "found", if it completed before
+            this attempt; "failed"; or "retried", if an attempt of it has failed and another follows.
+        error: The exception it raised.
+        took: Seconds that it took, if known.
+        attempt: The number of the failed attempt, if it is retried.
+        delay: The seconds until the next attempt.
     """
 
     label: str
@@ -150,7 +150,7 @@ class WaitingNode(Protocol):
     """The node at which a nested run waits; see `Node`."""
 
     def asked(self, step: StepContext) -> Task[Question]:
-        """Return what was asked."""
+        """Return the question."""
 
 
 class AskingNode(Protocol):
@@ -161,16 +161,16 @@ class AskingNode(Protocol):
         """The answer once the deadline has passed."""
 
     def accepted(self, answer: Any) -> Any:
-        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
+        """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer."""
 
 
 @attrs.frozen
 class Question:
-    """What a run that paused was asked.
+    """The question at which a run paused.
 
     Attributes:
         node: The node that asked.
-        fits: What else makes an answer fit, or raises ValueError: the schemas of the graphs that it goes through.
+        fits: Validates the answer against the schemas of the graphs it passes through, or raises ValueError.
     """
 
     node: AskingNode
@@ -182,7 +182,7 @@ class Question:
         return self.node.otherwise
 
     def accepted(self, answer: Any) -> Any:
-        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
+        """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer."""
         answer = self.node.accepted(answer)
         for fit in self.fits:
             answer = fit(answer)

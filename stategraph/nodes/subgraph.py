@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
 
 MAX_DEPTH = 16
-"""How deep graphs may be nested."""
+"""The maximum depth of nested graphs."""
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
-"""What enters or leaves a nested graph: keys; keys by their new names; what a function returns; None for all."""
+"""The keys that enter or leave a nested graph: keys; keys by their new names; a function's result; None for all."""
 
 
 class NestedGraph(Protocol):
-    """A graph made ready to run, as the node that runs it knows it."""
+    """A compiled graph, as seen by the node that runs it."""
 
     @property
     def stages(self) -> Mapping[str, Any]:
@@ -55,14 +55,14 @@ class Nestable(Protocol):
         """Its nodes by their names."""
 
     def structure_in(self, others: Structures) -> GraphStructure:
-        """Return its structure, as one of others that are being made."""
+        """Return its structure as one of several being built."""
 
 
 class GraphNode(Node):
     """Runs a graph as a step of another. `StateGraph.as_node` makes it.
 
-    The nested run has an id of its own below that of the outer run, and checkpoints in the same store: after a crash in
-    the nested run, that is where it goes on.
+    The nested run has its own id below the id of the outer run, and checkpoints in the same store: after a crash in the
+    nested run, it continues from there.
     """
 
     has_parts = True
@@ -75,22 +75,22 @@ class GraphNode(Node):
 
     @property
     def is_async(self) -> bool:  # type: ignore[override]
-        """Whether a node of the nested graph is or does so."""
+        """Whether a node of the nested graph is async."""
         return any(stage.node.is_async for stage in self._plan().stages.values())
 
     @property
     def pauses(self) -> bool:  # type: ignore[override]
-        """Whether a node of the nested graph is or does so."""
+        """Whether a node of the nested graph pauses."""
         return any(stage.node.pauses for stage in self._plan().stages.values())
 
     @property
     def reads(self) -> frozenset[str]:
-        """The keys that go in, where they are named."""
+        """The keys that enter the graph, if they are named."""
         return frozenset(self._inputs.values()) if isinstance(self._inputs, Mapping) else frozenset()
 
     @property
     def writes(self) -> frozenset[str]:
-        """The keys that come out, where they are named."""
+        """The keys that leave the graph, if they are named."""
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
     @property
@@ -98,17 +98,17 @@ class GraphNode(Node):
         return (self,)
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Run the graph, or go on with it."""
+        """Run the graph, or continue its run."""
         nested, given = step.nested(), self.given(step.tracked_state)
         final = yield from nested.result(self._plan(), given, self._updates(nested.before_updates, given))
         return evolve(step.state, pause=final.pause) if final.pause is not None else self.left(step.state, given, final)
 
     def part_result(self, nested: NestedStep, given: Mapping[str, Any]) -> Task[State]:
-        """Return the State that the graph ends with as a part of a step."""
+        """Return the final State of the graph as a part of a step."""
         return nested.result(self._plan(), given, {})
 
     def left(self, state: State, given: Mapping[str, Any], final: State) -> Any:
-        """Return what it returns to a State, from what the graph was given and what it has ended with."""
+        """Return the result for a State, from the input and the final State of the graph."""
         if self._outputs is not None:
             return _selected("outputs", self._outputs, final)
         changed = differing_items(given, final)
@@ -116,11 +116,11 @@ class GraphNode(Node):
         return state.update(changed) if not gone else _without(state.update(changed), gone)
 
     def left_of_item(self, final: State) -> dict[str, Any]:
-        """Return what stands for an item: the outputs or, where none are said, all data of the end."""
+        """Return the result for an item: the outputs or, if there are none, all data of the final State."""
         return dict(final) if self._outputs is None else _selected("outputs", self._outputs, final)
 
     def given(self, state: State) -> dict[str, Any]:
-        """Return what the nested run begins with: what the inputs say; else the State or, with a schema, its fields."""
+        """Return the input of the nested run: selected by `inputs`, otherwise the State or the fields of its schema."""
         if self._inputs is not None:
             return _selected("inputs", self._inputs, state)
         schema = self._plan().schema
@@ -130,12 +130,12 @@ class GraphNode(Node):
         """Return the inputs that a resume has changed since the nested run began."""
         if before is None:
             return {}
-        if isinstance(self._inputs, Mapping):  # some of these may not have been there, or are not saved
+        if isinstance(self._inputs, Mapping):  # some keys may be missing, or are not saved
             known = {name: key for name, key in self._inputs.items() if key in before}
             return differing_items(_selected("inputs", known, before), given)
         try:
             old = self.given(before)
-        except Exception:  # noqa: BLE001 - this may be what the updates have fixed
+        except Exception:  # noqa: BLE001 - the updates may have fixed this
             old = {}
         return differing_items(old, given)
 
@@ -148,7 +148,7 @@ class GraphNode(Node):
         return self.asked_in(step.nested())
 
     def asked_in(self, run: NestedStep) -> Task[Question]:
-        """Return what a node of the graph asked; an answer has to fit the schema of the graph as well."""
+        """Return the question of a node of the graph; an answer must also fit the schema of the graph."""
         saved, plan = (yield from run.load()), self._plan()
         waiting = None if saved is None else run.waiting_step(saved, plan)
         if waiting is None:
@@ -169,7 +169,7 @@ class GraphNode(Node):
         return NodeOutline("graph", (f"graph {self.graph.name}",), others.get(key))
 
     def problems(self, name: str) -> Iterator[str]:
-        """Yield what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
+        """Yield the reasons why it cannot work: a name unfit for a run id, cycles, depth, and its own problems."""
         if "/" in name or ":" in name or not _fits_ids(name):
             yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
         nesting = list(_nesting(self.graph, (self.graph.name,), (id(self.graph),)))
@@ -198,7 +198,7 @@ def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
 
 
 def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
-    """Yield graphs that contain themselves, and graphs that are nested too deep."""
+    """Yield the graphs that contain themselves, and the graphs nested too deep."""
     for node in chain.from_iterable(_graphs_of(node) for node in graph.nodes.values()):
         path = " -> ".join([*names, node.graph.name])
         if id(node.graph) in above:
@@ -221,7 +221,7 @@ def _fits_ids(name: str) -> bool:
 
 
 def _checked(what: str, keys: Keys) -> Any:
-    """Return the keys as a mapping from the name on this side to the name on the other, or a function."""
+    """Return the keys as a mapping from the name on this side to the name on the other, or as a function."""
     if keys is None:
         return None
     if callable(keys):
