@@ -1,4 +1,4 @@
-"""Checkpoint stores: what a store promises, and the registry that finds one by its name."""
+"""Checkpoint stores: their interface, and the registry that finds one by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LAZY |= dict.fromkeys(("Damage", "Difference", "Kind", "Pruned", "Summary", "Ve
 
 
 def __getattr__(name: str) -> Any:
-    """Import when used what not every run needs."""
+    """Import names on first use that not every run needs."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""What stores check: States, steps, and filters of runs."""
+"""Checks of arguments of stores: States, steps, and filters of runs."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
 
 _LARGEST = 2**63 - 1
-"""The largest number that stores count to."""
+"""The largest number in a store."""
 
 
 def check_state(state: object, error: AttributeError) -> None:
-    """Raise TypeError, because of an error that came of it, unless this is a State."""
+    """Raise TypeError, chained to the error it caused, unless this is a State."""
     if not isinstance(state, State):
         raise TypeError(f"a store saves a State, not a {type(state).__name__}: State({{...}}) makes one") from error
 
 
 def check_status(status: str | None) -> None:
-    """Raise ValueError unless a run can have this status, or it is None."""
+    """Raise ValueError unless this is None or a status of runs."""
     if status is not None and status not in list(RunStatus):
         raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(RunStatus)} are")
 
 
 def check_limit(limit: int) -> int:
-    """Return a limit. Raises ValueError unless it is one."""
+    """Return the limit. Raise ValueError if it is invalid."""
     if type(limit) is not int or not 1 <= limit <= _LARGEST:
         raise ValueError(f"limit: {shorten(limit)} is not allowed; a whole number from 1 to {_LARGEST} is")
     return limit
 
 
 def from_cursor(cursor: str | None) -> int | None:
-    """Return the number that a cursor stands for. Raises ValueError unless it is a cursor."""
+    """Return the number of a cursor. Raise ValueError if it is invalid."""
     if cursor is None:
         return None
     is_number = isinstance(cursor, str) and cursor.isdecimal() and cursor.isascii()
@@ -52,7 +52,7 @@ def from_cursor(cursor: str | None) -> int | None:
 
 
 def check_number(step: object, name: str = "step") -> None:
-    """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
+    """Raise ValueError unless this is the number of a step; `name` is the name of the argument."""
     if type(step) is not int or step < 0:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
 
@@ -68,7 +68,7 @@ class Narrower(TypedDict, total=False):
 
 
 class Which(Narrower, total=False):
-    """The arguments of `runs` that filter."""
+    """All filtering arguments of `runs`."""
 
     status: StatusName | None
     graph: str | None
@@ -76,17 +76,17 @@ class Which(Narrower, total=False):
 
 @attrs.frozen
 class RunFilter:
-    """A filter of runs: all conditions that are given hold for a run.
+    """A filter of runs. A run matches if it meets all given conditions.
 
     Attributes:
-        status: Their status.
-        graph: The graph that runs them.
-        prefix: What their ids begin with.
-        parent: The run that they were forked from, or that they are nested in: else, nested runs are left out.
-        labels: Labels that they have, among others.
-        since: When they began, at the earliest.
-        owned: Whether they have an owner.
-        owned_ids: The runs that have an owner, if the store has looked that up for all of them at once.
+        status: The status of the run.
+        graph: The graph that runs it.
+        prefix: The beginning of its id.
+        parent: The run that it was forked from or is nested in. Without it, nested runs never match.
+        labels: Labels that it must have; it may have others.
+        since: The earliest time at which it began.
+        owned: Whether it has an owner.
+        owned_ids: The runs that have an owner, if the store has looked up all of them at once.
     """
 
     status: str | None = None
@@ -112,16 +112,16 @@ class RunFilter:
 
     @property
     def since_ns(self) -> int | None:
-        """When they began, in nanoseconds since 1970, as far as a database counts: to the years 1677 and 2262."""
+        """`since` in nanoseconds since 1970, limited to the range of a database: the years 1677 to 2262."""
         return None if self.since is None else min(max(clock.to_ns(self.since), -_LARGEST), _LARGEST)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether a run of the right status, graph and parent may be none of these."""
+        """Whether a run with the right status, graph and parent may still not match."""
         return (self.prefix, self.labels, self.since, self.owned, self.parent) != (None,) * 5
 
     def takes(self, run: Summary, owner_of: Callable[[str], object]) -> bool:
-        """Return whether a run is one of these; `owner_of` is asked last, and only if that matters."""
+        """Return whether a run matches; `owner_of` is called last, and only if it matters."""
         is_right = (
             self.takes_id(run.run_id)
             and self.status in (None, run.status)
@@ -137,18 +137,18 @@ class RunFilter:
 
     @property
     def only_ids(self) -> Collection[str] | None:
-        """The ids that all of these runs are among, if that is known."""
+        """The ids that all matching runs are among, if known."""
         return self.owned_ids if self.owned and self.parent is None else None
 
     def takes_id(self, run_id: str) -> bool:
-        """Return whether a run may be one of these by its id."""
+        """Return whether the id of a run allows it to match."""
         if is_nested_id(run_id) and (self.parent is None or is_parts_id(run_id)):
             return False
         return self.prefix is None or run_id.startswith(self.prefix)
 
 
 def check_numbers(step: object = None, revision: object = None) -> None:
-    """Raise ValueError unless these are the numbers of a step and of a revision, or None."""
+    """Raise ValueError unless these are numbers of a step and of a revision, or None."""
     for name, number in (("step", step), ("revision", revision)):
         if number is not None:
             check_number(number, name)
@@ -157,7 +157,7 @@ def check_numbers(step: object = None, revision: object = None) -> None:
 def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
     """Raise StepConflictError unless a State may be saved after the newest one.
 
-    It may if it has a later step, or the same step and the same data.
+    It must have a later step, or the same step and the same data.
     """
     if step > saved_step:
         return
@@ -176,7 +176,7 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
 
 
 def filtered(which: Which) -> RunFilter:
-    """Return a filter of runs. Raises TypeError if `runs` takes no such argument."""
+    """Return a filter of runs. Raise TypeError for an argument that `runs` does not have."""
     names = Which.__annotations__
     for name in which.keys() - names.keys():
         import difflib  # imported when used

@@ -1,4 +1,4 @@
-"""States as a memory store keeps them: as they are or, with objects in them that may still change, as bytes."""
+"""States in a memory store: as they are or, if they hold mutable objects, as bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stategraph.state import State, data_of, evolve, with_data
 
 @attrs.frozen
 class Encoded:
-    """A State with objects that may still change.
+    """A State with mutable objects.
 
     Attributes:
         head: The State without its data.
@@ -33,7 +33,7 @@ Kept: TypeAlias = State | Encoded
 
 
 def as_kept(state: State) -> Kept:
-    """Return a State as it is kept.
+    """Return a State in the form in which it is kept.
 
     Raises:
         NotSerializableError: an object in it cannot be kept exactly.
@@ -48,7 +48,7 @@ def as_kept(state: State) -> Kept:
 
 
 def _has_further_objects(state: State) -> bool:
-    """Return whether objects may change in what a State waits for, has emitted so far, or was given again."""
+    """Return whether there are mutable objects in the pause, the emitted chunks, or replaced values and answers."""
     pause, progress = state.pause, state.progress
     if pause is None and progress is None:
         return False
@@ -59,7 +59,7 @@ def _has_further_objects(state: State) -> bool:
 
 
 def state_of(kept: Kept) -> State:
-    """Return a State that is kept, with copies of the objects in it."""
+    """Return a kept State, with copies of the objects in it."""
     if isinstance(kept, State):
         return kept
     from stategraph.stores.toolkit import state_from_bytes
@@ -68,15 +68,15 @@ def state_of(kept: Kept) -> State:
 
 
 def head_of(kept: Kept, *, with_pause: bool = False) -> State:
-    """Return a State for its provenance: without its data and its pause, if these would have to be decoded."""
+    """Return a State for its provenance, without its data and its pause if they would have to be decoded."""
     if isinstance(kept, State) or (with_pause and kept.head.pause is not None):
         return state_of(kept)
     return kept.head
 
 
 def has_data_of(kept: Kept, state: State) -> bool:
-    """Return whether a State has the data of one that is kept."""
-    if isinstance(kept, State) and data_of(kept) is data_of(state):  # as where only how the run stands is new
+    """Return whether a State has the same data as a kept one."""
+    if isinstance(kept, State) and data_of(kept) is data_of(state):  # for instance if only the status is new
         return True
     from stategraph.stores._codec.delta import have_same_data
 
@@ -84,7 +84,7 @@ def has_data_of(kept: Kept, state: State) -> bool:
 
 
 def is_same_save(kept: Kept, state: State) -> bool:
-    """Return whether a State is one that is kept and has its data, saved twice."""
+    """Return whether a State with the data of a kept one is the same save again."""
     from stategraph.stores._codec.delta import are_of_one_save
 
     return are_of_one_save(state_of(kept), state)

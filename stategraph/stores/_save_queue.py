@@ -1,4 +1,4 @@
-"""SaveQueue: with durability "async", a run goes on while another thread saves its States."""
+"""SaveQueue: with durability "async", a run continues while another thread saves its States."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore
 
 QUEUE_BOUND = 1024
-"""Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""
+"""The most queued saves, which a killed process may lose. A run that is further ahead waits."""
 
-_GATHER = 0.002  # seconds for which a save waits for those of other runs
-_IDLE = 1.0  # seconds after which the thread of a store ends that has nothing to save
+_GATHER = 0.002  # seconds that a save waits for saves of other runs
+_IDLE = 1.0  # seconds without work after which the thread of a store ends
 
 
 class _Write(NamedTuple):
     """A queued State, part of a step, or call of `drop_parts`.
 
     Attributes:
-        method: The method of the store that takes it, with others of the same run.
+        method: The method of the store to call, together with other writes of the same run.
         run_id: The run.
-        value: The State, the part, or the step and whether newer parts are dropped, too.
+        value: The State, the part, or the step and whether to drop newer parts too.
     """
 
     method: str
@@ -42,7 +42,7 @@ class _Write(NamedTuple):
 
 
 def _copy_of(part: Part) -> Part:
-    """Return the part with a value that no later change of its objects reaches."""
+    """Return the part with a copy of its value that later changes do not affect."""
     value = freeze(part.value)
     return attrs.evolve(part, value=value if is_settled(value) else copy.deepcopy(value))
 
@@ -50,7 +50,7 @@ def _copy_of(part: Part) -> Part:
 class SaveQueue:
     """The saves of one run, which return at once. A thread makes them in order, together with those of other runs.
 
-    The next save, and `flush`, raise the error of an earlier one.
+    The next save, or `flush`, raises the error of an earlier one.
 
     Args:
         store: The store.
@@ -60,12 +60,12 @@ class SaveQueue:
         self.store = store
         self.hold: Hold | None = None
         self.saving = threading.Lock()  # held by the thread that saves
-        self._lock = threading.Lock()  # several threads may be at work on parts of a step
+        self._lock = threading.Lock()  # several threads may save parts of a step
         self._writes: list[_Write] = []
         self._error: BaseException | None = None
 
     def has_room_for(self, state: State) -> bool:
-        """Return whether `save` would only queue the State: it neither waits nor calls its values."""
+        """Return whether `save` would only queue the State, without waiting or calling methods of its values."""
         is_free = len(self._writes) < QUEUE_BOUND and self._error is None
         return is_free and are_settled(data_of(state).values())
 
@@ -90,7 +90,7 @@ class SaveQueue:
             self._put(_Write("save_parts", run_id, part) for part in copies)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool) -> None:
-        """Queue that parts are dropped, after the State that has joined them is saved."""
+        """Queue a call of `drop_parts`, to run after the State that has joined the parts is saved."""
         self._put([_Write("drop_parts", run_id, (step, newer_too))])
 
     def _put(self, writes: Iterable[_Write]) -> None:
@@ -105,7 +105,7 @@ class SaveQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Save everything that is queued, in this thread, and raise what went wrong."""
+        """Save everything in the queue, in this thread, and raise the first error."""
         save_queued([self])
         self._raise_error()
 
@@ -119,20 +119,20 @@ class SaveQueue:
 
     @staticmethod
     def save_with(queues: Sequence[SaveQueue]) -> None:
-        """Save everything that is queued of several runs of a store, in one go; their flush raises what went wrong."""
+        """Save everything in the queues of several runs of a store together; flush raises the error of each run."""
         save_queued(queues)
 
     # ------------------------------------------------------------------ in the thread that saves
 
     def next_writes(self) -> list[_Write]:
-        """Return the writes that one call of the store makes next."""
+        """Return the writes for the next call of the store."""
         if self._error is not None or not self._writes:
             return []
         first = self._writes[0]
         return [*takewhile(lambda write: write[:2] == first[:2], self._writes)]
 
     def end(self, writes: Sequence[_Write], error: BaseException | None) -> None:
-        """Forget writes that have been made, or note why they could not be."""
+        """Drop writes that were made, or keep their error."""
         with self._lock:
             self._error = error
             if error is None:
@@ -140,7 +140,7 @@ class SaveQueue:
 
 
 def save_queued(queues: Collection[SaveQueue]) -> None:
-    """Save what is queued of some runs of a store, in one go as far as the store can do that."""
+    """Save the queues of some runs of a store, together as far as the store supports it."""
     begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
     try:
         while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
@@ -151,7 +151,7 @@ def save_queued(queues: Collection[SaveQueue]) -> None:
 
 
 def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
-    """Make writes of several runs: those of States together, parts run by run."""
+    """Make writes of several runs: States together, parts run by run."""
     states = [(queue, some) for queue, some in writes if some[0].method == "save_many"]
     if states:
         saves = [(queue.hold, [write.value for write in some]) for queue, some in states]
@@ -164,7 +164,7 @@ def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
 
 
 def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
-    """Make writes about parts of a run; return the error."""
+    """Save or drop parts of a run; return the error."""
     method, run_id, _ = writes[0]
     try:
         with on_behalf_of(queue.hold):
@@ -179,7 +179,7 @@ def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
 
 
 class _Saver:
-    """Has a thread save for all runs of a store that call it. The thread ends when nothing comes for a while."""
+    """Saves for all runs of a store in one thread, which ends after a while without work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -187,7 +187,7 @@ class _Saver:
         self._is_working = False
 
     def call(self, queue: SaveQueue) -> bool:
-        """Have the saves of a run made soon; return False if no thread can make them: the process may be ending."""
+        """Schedule the saves of a run; return False if no thread can start, because the process may be ending."""
         with self._lock:
             self._called.put(queue)
             if not self._is_working:
@@ -221,7 +221,7 @@ class _Saver:
             for queue in queues:
                 queue.end([], error)
         for queue in queues:
-            if queue.next_writes():  # the run was saving itself
+            if queue.next_writes():  # the run was saving in its own thread
                 self._called.put(queue)
 
 

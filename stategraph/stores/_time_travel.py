@@ -10,9 +10,9 @@ from stategraph.state import State, evolve, told
 
 
 def forked_from(source: State, new_run_id: str) -> State:
-    """Return the newest State of a run that is forked off at `source`."""
+    """Return the newest State of a run that is forked from `source`."""
     is_over = source.status is RunStatus.COMPLETED
-    # The copy of a run that waits goes on, or waits again, where that waits.
+    # The copy of a paused run pauses at the same place, or continues from there.
     copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
     return evolve(
         copy,
@@ -26,14 +26,14 @@ def forked_from(source: State, new_run_id: str) -> State:
 
 
 def keeps_nested(source: State) -> bool:
-    """Return whether a copy of a run keeps what is nested in the step after: not if that was made with answers that
-    the copy takes back."""
+    """Return whether a fork keeps the nested runs of the next step: not if they used answers that the fork takes
+    back."""
     return source.pause is not None or not gives_back(source)
 
 
 def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) -> State:
-    """Return the State of a run with this parent that is taken back to it. One that waited asks again: it is another
-    pause then."""
+    """Return the State of a run with this parent after a rollback to `state`. If that waited for an answer, it asks
+    again, with a new pause."""
     if by is not None and not isinstance(by, str):
         raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
@@ -42,5 +42,5 @@ def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) 
 
 
 def is_in_story(nested_id: str, step: int, generation: int) -> bool:
-    """Return whether a run nested directly in a run, which stands at this step, belongs to steps it has made."""
+    """Return whether a directly nested run belongs to steps that its outer run, now at this step, has made."""
     return step_of(nested_id) <= step or generation_of(nested_id) != generation

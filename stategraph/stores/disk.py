@@ -18,16 +18,16 @@ from stategraph.stores._rows.table import Identify
 class DiskStore(RowStore):
     """Keeps runs in a folder. Processes and threads may share it.
 
-    A folder that an older version has written is copied into a new database when it is opened for the first time.
+    A folder from an older version is copied into a new database when it is first opened.
 
     Args:
-        path: The folder, with ``~`` for the user's home. It is made if it is not there, for its owner only.
-        read_only: Look into a folder that others write to: no file in it is made or changed.
+        path: The folder; ``~`` is the home of the user. If it is missing, it is created with access for this user only.
+        read_only: Inspect a folder that others write to, without creating or changing a file in it.
         options: As for RowStore.
 
     Raises:
         ConfigError: the path cannot be a folder for a store, others can write to it, SQLite is too old, or as RowStore.
-        FormatError: what is there is not a store of stategraph, or it is of an older version and read_only is true.
+        FormatError: the folder is not a store of stategraph, or it is from an older version and read_only is true.
     """
 
     kind = "disk"

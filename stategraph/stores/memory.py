@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stategraph.stores._checks import RunFilter
     from stategraph.stores.summaries import Pruned, Summary
 
-_MOST_WAITING = 10_000  # policies of runs that are not saved yet
+_MOST_WAITING = 10_000  # policies of unsaved runs
 
 
 @attrs.define(eq=False)
@@ -42,8 +42,8 @@ class _Run:
 
     Attributes:
         number: Counts runs in the order in which they began.
-        policy: What is kept of it.
-        kept: Its checkpoints, in order. Readers take no lock, so there is always one.
+        policy: Its retention policy.
+        kept: Its checkpoints, in order; never empty, because readers take no lock.
         created_ns: When it began; nanoseconds since 1970, UTC.
         parts: Finished parts of its steps, by step, node and label.
     """
@@ -55,21 +55,21 @@ class _Run:
     parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
 
     def cut(self) -> int:
-        """Drop the checkpoints that retention does not keep; return how many."""
+        """Drop the checkpoints that retention does not keep; return their number."""
         superfluous = self.policy.first_kept(self.kept)
         del self.kept[:superfluous]
         return superfluous
 
     def summary(self, kept: Kept, revision: int, **more: Any) -> Summary:
         """Return a checkpoint without its data."""
-        from stategraph.stores.summaries import Summary  # imported when used, as below: few runs ask for it
+        from stategraph.stores.summaries import Summary  # imported when used, as below: few runs need it
 
         shown, created = Summary.of(head_of(kept, with_pause=True)), clock.to_datetime(self.created_ns)
         return attrs.evolve(shown, revision=revision, created=created, **more)
 
 
 class MemoryStore(CheckpointStore):
-    """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
+    """Keeps States as they are, because they are immutable: a save takes the same short time for any size."""
 
     keeps_parts = True
     never_waits = True
@@ -77,7 +77,7 @@ class MemoryStore(CheckpointStore):
 
     def __init__(self) -> None:
         self._runs_by_id: dict[str, _Run] = {}
-        self._nested: dict[str, set[str]] = {}  # the ids of the runs that are nested directly in a run, by its id
+        self._nested: dict[str, set[str]] = {}  # the ids of the directly nested runs of a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun
         self._begun = self._changes = 0
         self._owned = Owners()
@@ -85,16 +85,16 @@ class MemoryStore(CheckpointStore):
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """Keep other threads from changing it while the process is forked (see `_files.fork_safety`)."""
+        """Return a lock that keeps other threads out during a fork (see `_files.fork_safety`)."""
         return self._lock
 
     def renew(self) -> None:
-        """Take a lock of its own, in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
         self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
     def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
-        """Return the lock. Raises `kind` if this thread has it already, further down its stack."""
+        """Return the lock. Raise `kind` if this thread already holds it."""
         if self._is_in_use():
             from stategraph.stores._rows.table import used_below
 
@@ -118,7 +118,7 @@ class MemoryStore(CheckpointStore):
 
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
         hold.store = self
-        with self._lock if take_over else nullcontext():  # so that nothing is written by a former owner afterwards
+        with self._lock if take_over else nullcontext():  # so that a former owner writes nothing afterwards
             self._owned.take(hold, take_over=take_over)
 
     # ------------------------------------------------------------------ saving and loading
@@ -157,7 +157,7 @@ class MemoryStore(CheckpointStore):
                 run.cut()
 
     def _keep_again(self, run: _Run, kept: Kept, state: State, may_change_data: bool) -> None:
-        """Keep a State of the newest step, which is kept already."""
+        """Save a State whose step is not later than the newest one."""
         from stategraph.stores._checks import check_step
 
         newest = run.kept[-1]
@@ -187,14 +187,14 @@ class MemoryStore(CheckpointStore):
 
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
-    ) -> State:  # all values are here: none is unknown
+    ) -> State:  # all values are in memory: none is unknown
         run = self._runs_by_id.get(check_run_id(run_id))
         if run is not None and step is None and revision is None:
             return state_of(run.kept[-1])
         return state_of(self._found(run_id, step, revision)[2])
 
     def _found(self, run_id: str, step: int | None, revision: int | None) -> tuple[_Run, int, Kept]:
-        """Return a run, the place of one of its checkpoints, and the checkpoint."""
+        """Return a run, the index of one of its checkpoints, and the checkpoint."""
         from stategraph.stores._checks import check_numbers
 
         check_numbers(step, revision)
@@ -213,7 +213,7 @@ class MemoryStore(CheckpointStore):
             self._policies.pop(run_id, None)
 
     def _drop(self, run_id: str) -> None:
-        """Forget a run and all that is nested in it."""
+        """Drop a run and all its nested runs."""
         self._runs_by_id.pop(run_id, None)
         for nested_id in self._nested.pop(run_id, ()):
             self._drop(nested_id)
@@ -298,7 +298,7 @@ class MemoryStore(CheckpointStore):
         with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
             state = rolled_back(state_of(kept), head_of(run.kept[-1]).parent, by)
-            run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # in one go, for readers
+            run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # atomic for readers
             run.parts.clear()
             if not run.policy.keeps_all:
                 for nested_id in self._nested.pop(run_id, ()):
@@ -314,13 +314,13 @@ class MemoryStore(CheckpointStore):
             run, place, kept = self._found(run_id, step, revision)
             source = state_of(kept)
             forked = forked_from(source, new_run_id)
-            # What is nested in a step that was completed is the story of this run, and done again in the copy.
+            # The nested runs of a completed step belong to this run; the copy repeats that step.
             with_nested = keeps_nested(source) and source.step == run.kept[-1].step
             self._copy(run_id, place, forked, with_nested=with_nested)
             return forked
 
     def _copy(self, run_id: str, place: int, newest: State, *, with_nested: bool) -> None:
-        """Begin a run with this State and the history that another one has before a place."""
+        """Begin a run with this State and the history of another run before an index."""
         source, new_id = self._runs_by_id[run_id], newest.run_id
         earlier = [as_kept(evolve(state_of(kept), run_id=new_id)) for kept in source.kept[:place]]
         policy = self._policies.get(new_id) or source.policy

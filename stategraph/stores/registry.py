@@ -1,4 +1,4 @@
-"""The registry of stores: finds one by its name, or by its address."""
+"""The registry of stores: finds a store by its name or its address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _memory() -> CheckpointStore:
 
 
 class _Imported:
-    """Makes stores of a class that is imported when it is used: diskcache and clients of servers take 60 ms and more.
+    """Makes stores of a class that is imported on first use: diskcache and clients of servers take 60 ms and more.
 
     Args:
         name: The name of the module.
@@ -47,7 +47,7 @@ class _Imported:
 
 
 def _in_place(what: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the function that gives options the same path in every working directory."""
+    """Return a function that makes the path in options absolute, independent of the working directory."""
 
     def normal(options: Mapping[str, Any]) -> Mapping[str, Any]:
         from stategraph.stores._files.paths import absolute_path  # imported when used
@@ -71,17 +71,17 @@ _stores.register("redis", _Imported("redis", "RedisStore"))
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:
-    """Make a store known by name: an instance, or a class or function called with the ``options`` of the config.
+    """Register a store by name: an instance, or a class or function that is called with the ``options`` of the config.
 
-    A store known by that name before is replaced. An installed package can instead name its stores in the entry-point
-    group ``stategraph.stores``.
+    It replaces an earlier store with that name. An installed package can name its stores in the entry-point group
+    ``stategraph.stores`` instead.
 
     Args:
         name: The name.
         store: A CheckpointStore, or a class or function that returns one.
 
     Raises:
-        ConfigError: The name is empty, or `store` is neither.
+        ConfigError: the name is empty, or `store` is neither.
     """
     _stores.register(name, store)
 
@@ -90,20 +90,20 @@ def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
     """Return the store with this name: the same object for the same options, until it is closed.
 
     Raises:
-        UnknownNameError: No store has this name; the message lists those that exist.
-        ConfigError: The store does not take these options.
+        UnknownNameError: no store has this name; the message lists the names that exist.
+        ConfigError: the store does not accept these options.
     """
     return _stores.get(name, options)
 
 
 def is_memory_store(store: object) -> bool:
-    """Return whether a store that was given is a memory store; where its module was never imported, none is."""
+    """Return whether a store is a memory store, without importing its module."""
     memory = sys.modules.get("stategraph.stores.memory")
     return memory is not None and isinstance(store, memory.MemoryStore)
 
 
 def checked_store(store: object) -> CheckpointStore:
-    """Return a store that was given in place of a name. Raises ConfigError if it is none."""
+    """Return a store that was passed instead of a name. Raise ConfigError if it is no store."""
     if isinstance(store, CheckpointStore):
         return store
     allowed = "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
@@ -118,11 +118,11 @@ _SCHEMES = {
     "redis": ("redis", "url"),
     "rediss": ("redis", "url"),
 }
-"""The stores that an URL of a scheme is of, and their options for it."""
+"""The store for each URL scheme, and its option for the URL."""
 
 
 PLACES = ("path", *{option: None for _, option in _SCHEMES.values()})
-"""The options of stores that say where they are."""
+"""The options that locate a store."""
 
 
 _KINDS = ("sqlite", "disk", "postgres", "redis")
@@ -134,7 +134,7 @@ def store_at(address: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     A folder is a disk store, "memory" the memory store, and any other path the file of a sqlite store.
 
     Raises:
-        ConfigError: it is an URL of something else, or the name of a kind of store.
+        ConfigError: it is another kind of URL, or the name of a kind of store.
     """
     text = os.fspath(address)
     scheme, separator, _ = text.partition("://")

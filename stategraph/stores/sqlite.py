@@ -1,7 +1,7 @@
-"""The "sqlite" store: one database file, with nothing but the standard library.
+"""The "sqlite" store: one database file, with only the standard library.
 
-A file that others understand: the tables ``run`` and ``checkpoint`` say what they are, and the view ``checkpoints``
-puts them together for the sqlite3 shell.
+Other tools can read the file: the tables ``run`` and ``checkpoint`` have descriptive columns, and the view
+``checkpoints`` joins them for the sqlite3 shell.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from stategraph.stores._rows.table import Identify
 
 
 class SqliteStore(RowStore):
-    """Keeps runs in a SQLite database: write-ahead log, a sync for every commit, threads that save at the same time
-    share one. Processes may share the file.
+    """Keeps runs in a SQLite database, with a write-ahead log and a sync for every commit. Threads that save at the
+    same time share a commit, and processes may share the file.
 
     Args:
-        path: The file, with ``~`` for the user's home. It is made if it is not there, for its owner only.
-        read_only: Look into a database that others write to, and change nothing; it may be of an older version. No
-            file is made for that, unless what was saved last stands in a log whose index is missing.
+        path: The file; ``~`` is the home of the user. If it is missing, it is created with access for this user only.
+        read_only: Inspect a database that others write to, without changing it; it may be of an older version. This
+            creates no file, unless the newest checkpoints are in a log whose index is missing.
         options: As for RowStore.
 
     Raises:
         ConfigError: the path cannot be a database, others can write to it, SQLite is too old, or as RowStore.
-        FormatError: what is there is not a database of stategraph, or one of a newer version.
+        FormatError: the file is not a database of stategraph, or is from a newer version.
     """
 
     kind = "sqlite"

@@ -1,4 +1,4 @@
-"""What stores return about runs and checkpoints besides States."""
+"""Values that stores return about runs and checkpoints, besides States."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from stategraph.state import State, took_ns_of
 
 @attrs.frozen(slots=False)  # a history has many of them, and slots take longer to set
 class Summary:
-    """A checkpoint without its data: one of the history of a run, or the newest of a run.
+    """A checkpoint without its data: an entry of the history of a run, or its newest checkpoint.
 
     Attributes:
         run_id: The run.
         graph: The graph that ran it, None if none has.
-        step: How many nodes the run had completed.
-        checkpoint_node: The last of them.
+        step: The number of nodes that the run had completed.
+        checkpoint_node: The last completed node.
         timestamp: When it was saved; aware, in UTC.
         status: The status of the run.
         error: The error of a failed run, with the calls that led to it.
-        parent: The step that the run was forked from, if it was.
-        pause: What a paused run waits for.
+        parent: The step that the run was forked from, if any.
+        pause: The pause of a paused run.
         cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.
         kind: Why the checkpoint was saved: "input" of a turn, "step", "pause", "answer", "update", "failure",
             "cancel", "end" of a turn, or "rollback".
         revision: Counts the checkpoints of a step, from 0.
-        by: Who made it so, if the caller said it: who gave the answer, for instance.
-        took: For how many seconds the step was made; None where no step was, or where that is not known.
-        attempts: In how many attempts.
-        owner: The process that saved it, as "host:pid", if that is known.
+        by: The name that the caller gave for this change, if any: of the person who answered, for instance.
+        took: The duration of the step, in seconds; None if there was no step, or if it is unknown.
+        attempts: The number of attempts at the step.
+        owner: The process that saved it, as "host:pid", if known.
         created: When the run began, if the store knows; aware, in UTC.
-        labels: What the run was labelled with.
+        labels: The labels of the run.
     """
 
     run_id: str
@@ -61,7 +61,7 @@ class Summary:
 
     @property
     def began(self) -> datetime | None:
-        """When the step began; None where no step was made, or where that is not known."""
+        """When the step began; None if there was no step, or if it is unknown."""
         return None if self.took is None else self.timestamp - timedelta(seconds=self.took)
 
     @classmethod
@@ -102,9 +102,9 @@ class Difference:
 
     @classmethod
     def between(cls, first: State, second: State) -> Difference:
-        """Return how the data of the second State differ from those of the first.
+        """Compare the data of the second State with those of the first.
 
-        Values are compared as a store keeps them: 1 differs from 1.0 and from True, and nan equals nan.
+        Values are compared in their stored form: 1 differs from 1.0 and from True, and nan equals nan.
         """
         both = first.keys() & second.keys()
         return cls(
@@ -115,14 +115,14 @@ class Difference:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether a store would keep two values as the same bytes, whatever their ``==`` returns or raises."""
+    """Return whether two values have the same stored bytes, whatever their ``==`` returns or raises."""
     if one is other:
         return True
     from stategraph.stores._codec.msgpack import encode_value  # imported when used: 20 ms
 
     try:
         return encode_value(one, "") == encode_value(other, "")
-    except NotSerializableError:  # the store of a user may keep values that the built-in ones refuse
+    except NotSerializableError:  # a third-party store may keep values that the built-in stores refuse
         from stategraph._values.sameness import is_same
 
         return is_same(one, other)
@@ -130,11 +130,11 @@ def _is_same(one: Any, other: Any) -> bool:
 
 @attrs.frozen
 class Damage:
-    """What is wrong with a run.
+    """A defect of a run.
 
     Attributes:
-        run_id: The run; empty if it is the store as a whole.
-        reason: What is wrong.
+        run_id: The run; empty for the store as a whole.
+        reason: The defect.
     """
 
     run_id: str
@@ -143,15 +143,15 @@ class Damage:
 
 @attrs.frozen
 class Verified:
-    """What `CheckpointStore.verify` has read.
+    """The report of `CheckpointStore.verify`.
 
     Attributes:
-        runs: How many runs of each status there are.
-        nested: How many runs are nested in these, or hold finished parts of their steps.
-        checkpoints: How many checkpoints of all of them were read.
-        damaged: What is damaged.
-        unreadable: What cannot be read here, and is not damaged: a newer version wrote it, or it takes a serializer or
-            a package that this process does not have.
+        runs: The number of runs by status.
+        nested: The number of nested runs.
+        checkpoints: The number of checkpoints that were read, those of nested runs included.
+        damaged: The damaged runs.
+        unreadable: Runs that are intact but cannot be read here: a newer version wrote them, or they need a serializer
+            or a package that this process does not have.
     """
 
     runs: Mapping[str, int] = attrs.field(factory=dict)
@@ -163,11 +163,11 @@ class Verified:
 
 @attrs.frozen
 class Pruned:
-    """What `CheckpointStore.prune` removed.
+    """The report of `CheckpointStore.prune`.
 
     Attributes:
-        runs: The ids of the runs that were kept for longer than their ``ttl``.
-        checkpoints: How many checkpoints of other runs were removed.
+        runs: The ids of the removed runs, whose ``ttl`` had passed.
+        checkpoints: The number of checkpoints removed from other runs.
         damaged: The ids of damaged runs, which were left as they are.
     """
 

@@ -1,4 +1,4 @@
-"""For authors of stores that keep each State as one piece, such as a file: its bytes, and what `save` must refuse."""
+"""Helpers for stores that keep each State as one piece, such as a file: its bytes, and the checks that `save` needs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ def state_to_bytes(state: State) -> bytes:
     """Return a State as bytes, with the version of the format and a checksum.
 
     Raises:
-        NotSerializableError: A value cannot be kept exactly.
+        NotSerializableError: a value cannot be kept exactly.
     """
     row, _ = _ENCODER.snapshot(state)
     return pack_row(row, None)
 
 
 def state_from_bytes(run_id: str, kept: bytes) -> State:
-    """Return the State of a run that `state_to_bytes` made these bytes of.
+    """Return the State of a run from the bytes that `state_to_bytes` returned.
 
     Raises:
-        CheckpointCorruptError: They are damaged, or belong to another run.
-        FormatError: A newer version of stategraph made them, or they hold a type that is not registered here.
+        CheckpointCorruptError: the bytes are damaged, or belong to another run.
+        FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
     """
     row, _ = unpack_row(check_run_id(run_id), kept)
     return _ENCODER.state(run_id, [row])
 
 
 def check_follows(saved: State, state: State) -> None:
-    """Check that `save` may replace the saved State of a run by another one.
+    """Check that `save` may replace the saved State of a run with another one.
 
-    It may if that has a later step, or the same step and the same data.
+    That State must have a later step, or the same step and the same data.
 
     Raises:
-        StepConflictError: It may not.
+        StepConflictError: it may not.
     """
     same_data = state.step == saved.step and have_same_data(saved, state, {})
     check_step(state.run_id, saved.step, state.step, same_data)

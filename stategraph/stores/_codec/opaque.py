@@ -1,4 +1,4 @@
-"""Opaque: a value that this process cannot make, for whoever only looks: shown, kept exactly, and never executed."""
+"""Opaque: stands for a value that this process cannot construct. It can be inspected, is kept exactly and never run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SHOWN_LENGTH = 1_000  # characters of its repr
 class Opaque:
     """Stands for a value of a type that is not registered here, or that this system does not have.
 
-    A State that holds one is encoded as it was: nothing of it is lost.
+    A State that holds one is encoded as it was, without loss.
 
     Attributes:
-        tag: What is kept of the value: "object" of a class, "enum", or the name of another type.
-        parts: What it consists of, read-only.
+        tag: The stored kind of value: "object" of a class, "enum", or the name of another type.
+        parts: Its stored parts, read-only.
     """
 
     tag: str
@@ -33,12 +33,12 @@ class Opaque:
 
     @property
     def type(self) -> str:
-        """The name of its type: that under which the class was registered."""
+        """The name of its type, as the class was registered."""
         return str(self.parts[0]) if self.tag in (_OBJECT, _ENUM) else self.tag
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The fields of an object, by name; none of another value."""
+        """The fields of an object, by name; empty for other values."""
         found: Mapping[str, Any] = self.parts[2] if self.tag == _OBJECT else {}
         return found
 
@@ -56,13 +56,13 @@ class Opaque:
 
 
 def is_unknown_shown() -> bool:
-    """Return whether values that cannot be made here are to be `Opaque`, rather than an error."""
+    """Return whether values that cannot be constructed here become `Opaque` instead of an error."""
     return _is_shown.get()
 
 
 @contextmanager
 def unknown_shown(shown: bool = True) -> Iterator[None]:
-    """Have values that cannot be made here be `Opaque`, within the block and in this thread."""
+    """Make values that cannot be constructed here `Opaque`, inside the block and in this thread."""
     token = _is_shown.set(shown)
     try:
         yield
@@ -71,7 +71,7 @@ def unknown_shown(shown: bool = True) -> Iterator[None]:
 
 
 def check_unknown(unknown: object) -> bool:
-    """Return whether ``unknown=`` asks for `Opaque` values. Raises ValueError unless it is "opaque" or None."""
+    """Return whether ``unknown=`` selects `Opaque` values. Raise ValueError unless it is "opaque" or None."""
     if unknown not in (None, "opaque"):
         raise ValueError(f'unknown: {shorten(unknown)} is not allowed; "opaque" is, or None to be refused')
     return unknown is not None
