@@ -136,6 +136,8 @@ def check_copy(value: Any) -> None:
 def test_a_nan_is_the_same_as_another(place: str) -> None:
     assert is_same(PLACES[place](NAN), PLACES[place](OTHER_NAN))
     assert not is_same(PLACES[place](NAN), PLACES[place](1.0))
+    assert is_same(PLACES[place](Decimal("NaN")), PLACES[place](Decimal("NaN")))
+    assert is_same(PLACES[place](complex(NAN, 1)), PLACES[place](complex(OTHER_NAN, 1)))
 
 
 def test_sets_with_several_nans() -> None:
@@ -150,6 +152,8 @@ def test_zones_of_one_key_are_the_same() -> None:
     ZoneInfo.clear_cache()
 
     assert is_same(datetime(2024, 1, 1, tzinfo=zone), datetime(2024, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")))
+    assert is_same(time(12, tzinfo=zone), time(12, tzinfo=ZoneInfo.no_cache("Europe/Berlin")))
+    assert not is_same(datetime(2024, 1, 1, tzinfo=zone), datetime(2024, 1, 1, tzinfo=ZoneInfo("Europe/Vienna")))
 
 
 def test_an_attribute_that_is_no_field_is_not_overlooked() -> None:

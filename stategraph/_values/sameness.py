@@ -8,7 +8,8 @@ other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import date, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
 from enum import Enum
 from itertools import chain, repeat
 from operator import eq, is_
@@ -53,8 +54,9 @@ def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
         return False
     if kind in _EXACT:
         return bool(one == other)
-    if kind is float:
-        return float.hex(one) == float.hex(other)
+    exact_form = _EXACT_FORMS.get(kind)
+    if exact_form is not None:
+        return bool(exact_form(one) == exact_form(other))
     known = {} if known is None else known
     if (id(one), id(other)) in known:
         return True
@@ -73,6 +75,27 @@ def differing_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 def _kind_of(value: object) -> type:
     kind = type(value)
     return _ORDINARY.get(kind, kind)
+
+
+def _clock_form(value: datetime | time) -> tuple[Any, ...]:
+    return value.replace(tzinfo=None).isoformat(), value.fold, _zone_form(value.tzinfo)
+
+
+def _zone_form(zone: tzinfo | None) -> tuple[Any, ...]:
+    if isinstance(zone, timezone):
+        return timezone, zone.__reduce__()
+    key = getattr(zone, "key", None)  # of a ZoneInfo, which equals no other object of its key
+    return type(zone), zone if key is None else key
+
+
+_EXACT_FORMS: dict[type, Callable[[Any], Any]] = {
+    float: float.hex,
+    complex: repr,
+    Decimal: str,
+    datetime: _clock_form,
+    time: _clock_form,
+}
+"""Forms that are equal for the same values only. Equal instances of these types may differ; a nan equals nothing."""
 
 
 def _are_same_items(ones: Collection[Any], others: Collection[Any], known: _Known) -> bool:
@@ -98,7 +121,11 @@ def _has_each(ones: Collection[Any], others: Collection[Any], known: _Known) -> 
     """Return whether each of the items is the same as an item of the other set: the equal one, if there is one."""
     equal = {item: item for item in others}
     return all(
-        any(is_same(item, found, known) for found in ([equal[item]] if item in equal else others)) for item in ones
+        is_same(item, equal[item], known)
+        if item in equal
+        # Of several candidates, one that differs decides nothing: each is compared with a memory of its own.
+        else any(is_same(item, found, {**known}) for found in others)
+        for item in ones
     )
 
 

@@ -12,6 +12,7 @@ import click
 
 from stategraph._capabilities.follow import fresh_rows
 from stategraph._text.screen import SHORT, cut, failure_text, span
+from stategraph._values.ids import given_id
 from stategraph._values.provenance import Kind
 from stategraph.cli._exits import END_OF_CALL, Exit, Failure, as_commands
 from stategraph.cli._opening import load_graph, look, story
@@ -213,7 +214,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     for pause in () if state.pause is None else state.pause.each:
         _show_pause(screen, state, pause)
     if is_left or state.status in ("failed", "cancelled"):
-        screen.line(("go on: ", "dim"), f"stategraph resume {state.run_id} --graph MODULE:NAME")
+        screen.line(("go on: ", "dim"), f"stategraph resume {given_id(state.run_id)} --graph MODULE:NAME")
 
 
 def _show_pause(screen: Screen, state: State, pause: Pause) -> None:
@@ -321,7 +322,7 @@ def _left_alone(last: Summary, *, was_owned: bool) -> str:
     if last.kind is Kind.INPUT and not was_owned:
         return f"{NOBODY} yet"
     left = f"left unfinished: {NOBODY}" if was_owned else left_text(last)
-    return f"{left}; to go on: stategraph resume {last.run_id} --graph MODULE:NAME"
+    return f"{left}; to go on: stategraph resume {given_id(last.run_id)} --graph MODULE:NAME"
 
 
 def _show_row(screen: Screen, row: Summary) -> None:

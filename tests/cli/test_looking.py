@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import CheckpointConfig, ErrorInfo, GraphConfig, State, StateGraph
+from stategraph import CheckpointConfig, ErrorInfo, ExecutionError, GraphConfig, State, StateGraph
 from stategraph.stores import DiskStore, PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, environment, listing, process
 from tests.postgres_server import dsn
@@ -158,6 +158,24 @@ def test_diff_tells_what_changed(store):
     }
     assert "~ log: ['priced'] -> ['priced', 'shipped']\n" in call("diff", "done", "1", "3").out
     assert "- shipped = True\n" in call("diff", "done", "3", "1", "--other", "waiting").out
+
+
+def test_a_nested_run_that_failed_goes_on_with_the_outer_run(shop):
+    """`show` names the command that works."""
+    checkpoint = CheckpointConfig(store="sqlite", interval=1, options={"path": "nested.db"})
+    inner, outer = (StateGraph(GraphConfig(name, checkpoint=checkpoint)) for name in ("inner", "outer"))
+    inner.add_node("one", lambda state: {"n": 1})
+    inner.add_node("fail", lambda state: 1 / 0)
+    inner.add_edge("one", "fail")
+    outer.add_node("nest", inner.as_node())
+    for graph, entry, end in ((inner, "one", "fail"), (outer, "nest", "nest")):
+        graph.set_entry_point(entry)
+        graph.set_exit_point(end)
+    with pytest.raises(ExecutionError):
+        outer.execute(State(run_id="a"))
+    outer.store.close()
+
+    assert "stategraph resume a --graph" in call("--store", "nested.db", "show", "a/#1/nest").out
 
 
 def test_what_is_nested_in_a_run_is_looked_at_as_runs_are(shop):

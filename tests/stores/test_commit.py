@@ -257,3 +257,36 @@ class TestWithAStore:
         store.close()
 
         assert wrong == []
+
+
+def test_a_database_that_others_have_locked_is_not_damaged(tmp_path):
+    """The save fails as one that may be tried again, and the run is as it was."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        store.save(State({"n": 1}, run_id="a", step=1))
+        connection_of(store).execute("PRAGMA busy_timeout = 10")
+        with sqlite3.connect(tmp_path / "runs.db", isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(CheckpointSaveError, match="locked") as failed:
+                store.save(State({"n": 2}, run_id="a", step=2))
+            other.execute("ROLLBACK")
+        other.close()
+
+        assert not isinstance(failed.value, CheckpointCorruptError)
+        assert store.load("a")["n"] == 1
+        store.save(State({"n": 2}, run_id="a", step=2))
+        assert store.load("a")["n"] == 2
+
+
+def test_a_full_database_is_not_damaged(tmp_path):
+    """As above: once there is room, the State can be saved."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        store.save(State({"n": 1}, run_id="a", step=1))
+        connection_of(store).execute("PRAGMA max_page_count = 1")  # no more than there are
+        with pytest.raises(CheckpointSaveError, match="full") as failed:
+            store.save(State({"n": 2, "text": "x" * 1_000_000}, run_id="a", step=2))
+        connection_of(store).execute("PRAGMA max_page_count = 1000000")
+
+        assert not isinstance(failed.value, CheckpointCorruptError)
+        assert store.load("a")["n"] == 1
+        store.save(State({"n": 2}, run_id="a", step=2))
+        assert store.load("a")["n"] == 2

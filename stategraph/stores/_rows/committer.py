@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -62,11 +63,17 @@ class Committer:
                     while writes[-1].outcome is None:
                         together = self._waiting[:MOST_TOGETHER]
                         self._write(together)
-                        del self._waiting[: len(together)]
+                        self._forget(together)
             finally:
                 if writes[-1].outcome is None:  # an interrupt
-                    self._waiting[:] = [write for write in self._waiting if write not in writes]
+                    self._forget(writes)
         return [write.outcome or False for write in writes]
+
+    def _forget(self, writes: Sequence[_Waiting]) -> None:
+        """Remove writes from the queue, one by one: another thread may add some, or remove its own, at any time."""
+        for write in writes:
+            with suppress(ValueError):
+                self._waiting.remove(write)
 
     def _write(self, writes: Sequence[_Waiting]) -> None:
         outcomes: Sequence[Outcome]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._files.paths import side_files
-from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file
+from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file, is_damage
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.columns import unpack_row, unpack_run
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
@@ -54,6 +54,8 @@ def copy_runs(old: Path, database: sqlite3.Connection) -> None:
                 _copy_rows(cache, database, _copy_heads(cache, database))
                 _copy_fences(cache, database)
     except sqlite3.DatabaseError as error:
+        if not is_damage(error):  # it is locked, or the disk is full
+            raise
         raise FormatError("", f"{old} is damaged, or no store of stategraph: {error}") from error
 
 
