@@ -425,7 +425,7 @@ def test_a_run_is_drawn_without_its_code(store, shop):
         told = json.loads(call("--store", "runs.db", "draw", "done", "--format", form, "--json").out)
         assert told == {"format": form, "picture": text}
     assert call("draw", "waiting").code == 0
-    assert call("draw", "done", "-o", "done.mmd").out == ""
+    assert call("--store", "runs.db", "draw", "done", "-o", "done.mmd").out == ""
     assert (shop / "done.mmd").read_text(encoding="utf-8").rstrip("\n") == texts["mermaid"].rstrip("\n")
 
 
