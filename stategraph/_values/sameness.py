@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
 from enum import Enum
 from itertools import chain, repeat
 from operator import eq, is_
@@ -54,7 +53,7 @@ def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
         return False
     if kind in _EXACT:
         return bool(one == other)
-    exact_form = _EXACT_FORMS.get(kind)
+    exact_form = str if kind.__module__ == "decimal" else _EXACT_FORMS.get(kind)  # not imported: few States hold one
     if exact_form is not None:
         return bool(exact_form(one) == exact_form(other))
     known = {} if known is None else known
@@ -91,7 +90,6 @@ def _zone_form(zone: tzinfo | None) -> tuple[Any, ...]:
 _EXACT_FORMS: dict[type, Callable[[Any], Any]] = {
     float: float.hex,
     complex: repr,
-    Decimal: str,
     datetime: _clock_form,
     time: _clock_form,
 }

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stategraph import State
+from stategraph import ParentStep, State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
@@ -290,3 +290,26 @@ def test_a_full_database_is_not_damaged(tmp_path):
         assert store.load("a")["n"] == 1
         store.save(State({"n": 2}, run_id="a", step=2))
         assert store.load("a")["n"] == 2
+
+
+def test_a_run_that_two_threads_begin_at_once_keeps_its_nested_runs(tmp_path, monkeypatch):
+    """One of the two begins it. What is nested in it is saved before the other has noticed, and belongs to it."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        first, nested = State(run_id="a", step=1), State(run_id="a/#2/n", step=1, parent=ParentStep("a", 1))
+        find = table_of(store).run
+        others = iter(
+            [first, nested]
+        )  # saved by other threads: right after this one has looked, and before it looks again
+
+        def find_late(run_id):
+            monkeypatch.setattr(table_of(store), "run", find)
+            found = find(run_id)
+            if (state := next(others, None)) is not None:
+                store.save(state)
+                monkeypatch.setattr(table_of(store), "run", find_late)
+            return found
+
+        monkeypatch.setattr(table_of(store), "run", find_late)
+        store.save(first)
+
+        assert store.load("a/#2/n") == nested

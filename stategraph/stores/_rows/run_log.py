@@ -179,7 +179,8 @@ class RunLog:
         if known is not None and known[1]:
             if is_nested_id(run_id):
                 raise _deleted(outer_id)
-            self._incarnations.pop(outer_id, None)
+            # Remembered once it is written: another thread may have begun the run just now, and its nested runs.
+            return new_incarnation()
         # In one step: threads that begin nested runs at the same time get the same incarnation.
         return self._incarnations.setdefault(outer_id, (new_incarnation(), False))[0]
 
