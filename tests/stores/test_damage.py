@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -468,5 +468,24 @@ class TestTheWayOut:
 
         for named in (f"its column {column} holds", str(path), "store.delete('a')"):
             assert named in str(caught.value)
+        store.delete("a")
+        saved(store, 1)
+
+
+@pytest.mark.parametrize("sign_with", [None, lambda: b"k" * 32], ids=["checksum", "signature"])
+@pytest.mark.parametrize("value", ["5", "1.5", "'text'", "x''", "-1"])
+@pytest.mark.parametrize("column", ["run.seal", "run.tip", "checkpoint.seal", "checkpoint.payload"])
+def test_a_column_of_bytes_that_holds_another_type(path, column, value, sign_with):
+    with SqliteStore(path, sign_with=sign_with) as store:
+        saved(store, 1, 2, policy=Policy("full"))
+    table, name = column.split(".")
+    sql(path, f"UPDATE {table} SET {name} = {value}")
+
+    with SqliteStore(path, sign_with=sign_with) as store:
+        with pytest.raises(CheckpointCorruptError, match="'a'"):
+            store.load("a")
+        assert [damage.run_id for damage in store.verify().damaged] == ["a"]
+        with suppress(CheckpointCorruptError):  # a history reads no payload
+            store.history("a")
         store.delete("a")
         saved(store, 1)

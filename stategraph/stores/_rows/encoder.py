@@ -305,7 +305,7 @@ class Sealer:
 
     def is_signed(self, seal: bytes) -> bool:
         """Return whether a seal is a signature, with any key."""
-        return len(seal) == _SIGNATURE
+        return isinstance(seal, bytes) and len(seal) == _SIGNATURE
 
     # ------------------------------------------------------------------ rows
 
@@ -377,7 +377,10 @@ class Sealer:
     # ------------------------------------------------------------------ digests
 
     def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
-        return any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in (self._key, *self._former))
+        # A column of SQLite may hold a value of any type, once others have changed it.
+        is_readable = isinstance(seal, bytes) and isinstance(payload, bytes)
+        keys = (self._key, *self._former)
+        return is_readable and any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in keys)
 
     def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
         if key is not None:
