@@ -154,9 +154,9 @@ class Call:
         yield ByHand, getattr(self.store, self.what), arguments
 
     @property
-    def hold(self) -> Any:
+    def ownership(self) -> Any:
         """What it has of the run."""
-        return None if self.run is None else self.run.services.hold
+        return None if self.run is None else self.run.services.ownership
 
     @property
     def is_owner(self) -> bool:
@@ -168,9 +168,9 @@ class Call:
         """Whether it has owned the run, and others have taken it."""
         if not self.has_own or self.is_gone:
             return False
-        before = self.hold.is_lost  # it does not find out by being watched
-        is_lost: bool = self.store._has_lost(self.hold)
-        self.hold.is_lost = before
+        before = self.ownership.is_lost  # it does not find out by being watched
+        is_lost: bool = self.store._has_lost(self.ownership)
+        self.ownership.is_lost = before
         return is_lost
 
     @property

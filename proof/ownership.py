@@ -28,7 +28,7 @@ from proof.driven import CALLS, KINDS, Call, Case, answers, graph_of, shown_stat
 from proof.report import Report
 from proof.workers import limited, tell, work_out
 from stategraph import State
-from stategraph._owners import holds, locks
+from stategraph._owners import base, locks
 from stategraph.errors import (
     AnswerError,
     CheckpointNotFoundError,
@@ -289,7 +289,7 @@ def _chosen(store: str, share: float, seed: int) -> list[int]:
 
 def try_out(store: str, numbers: list[int]) -> Report:
     """Try the cases with these numbers."""
-    for module in (holds, locks):  # who writes by hand is driven as well: nobody waits for that
+    for module in (base, locks):  # who writes by hand is driven as well: nobody waits for that
         vars(module)["LONGEST_WRITE"] = 0.0
     warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of calls that crash are awaited by nobody
     report, all_cases = Report(""), cases(store)

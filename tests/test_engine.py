@@ -22,7 +22,7 @@ from stategraph._engine import loop
 from stategraph._engine import resume as resuming
 from stategraph._engine import start as starting
 from stategraph._engine.context import RunContext
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
@@ -42,13 +42,13 @@ class World:
 
     observer = None
     is_cancelled = False
-    hold = None
+    ownership = None
 
     def __init__(self) -> None:
         self.kept: State | None = None
         self.told: list[str] = []
 
-    def own(self, about: tuple[Hold, bool]) -> None:
+    def own(self, about: tuple[Ownership, bool]) -> None:
         """There is no other owner."""
 
     def stop_if_cancelled(self, _: None) -> None:

@@ -30,7 +30,7 @@ from stategraph import (
     StepConflictError,
 )
 from stategraph._engine import saving
-from stategraph._owners import holds, locks
+from stategraph._owners import base, locks
 from stategraph._values.progress import Part
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -656,27 +656,27 @@ def test_who_is_taken_over_saves_nothing_at_once(
         monkeypatch.setattr(locks, "_by_path", {})
         with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
             next(hangs)
-            hold = holds.Hold(RUN)
-            holds.own(other, hold, take_over=True)
+            ownership = base.Ownership(RUN)
+            base.own(other, ownership, take_over=True)
 
             with pytest.raises(RunLostError):
                 next(hangs)
             assert other.load(RUN).step == 1
-            holds.let_go(hold)
+            base.release(ownership)
 
 
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
     """Though another thread was about to own it on its behalf, or to write."""
-    late = holds.Hold(RUN)
-    holds.let_go(late)
+    late = base.Ownership(RUN)
+    base.release(late)
     with pytest.raises(RunLostError):
-        holds.own(any_store, late)
+        base.own(any_store, late)
     assert any_store.owner(RUN) is None
 
-    over = holds.Hold(RUN)
-    holds.own(any_store, over)
-    holds.let_go(over)
-    with pytest.raises(RunLostError), holds.on_behalf_of(over):
+    over = base.Ownership(RUN)
+    base.own(any_store, over)
+    base.release(over)
+    with pytest.raises(RunLostError), base.on_behalf_of(over):
         any_store.save(State(run_id=RUN))
 
 
@@ -685,11 +685,11 @@ def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
     over.execute(State(run_id=RUN))
     threading.Event().wait(0.01)
-    hold = holds.Hold(RUN)
-    holds.own(any_store, hold)
+    ownership = base.Ownership(RUN)
+    base.own(any_store, ownership)
 
     assert any_store.prune().runs == ()
-    holds.let_go(hold)
+    base.release(ownership)
     assert any_store.prune().runs == (() if any_store.list() else (RUN,))  # a store of four methods prunes nothing
 
 
@@ -698,27 +698,27 @@ def test_lost_parts(any_store: CheckpointStore) -> None:
     if not any_store.keeps_parts:
         pytest.skip("it keeps no parts")
     any_store.save(State(run_id=RUN, step=1))
-    late, owner = holds.Hold(RUN), holds.Hold(RUN)
-    holds.own(any_store, late)
-    holds.own(any_store, owner, take_over=True)
+    late, owner = base.Ownership(RUN), base.Ownership(RUN)
+    base.own(any_store, late)
+    base.own(any_store, owner, take_over=True)
 
-    with pytest.raises(StepConflictError), holds.on_behalf_of(late):
+    with pytest.raises(StepConflictError), base.on_behalf_of(late):
         any_store.save_parts(RUN, [Part(2, "b", "1", "late")])
 
     assert any_store.load_parts(RUN, 2, "b") == {}
-    holds.let_go(owner)
+    base.release(owner)
 
 
 def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
     found: list[Any] = []
-    let_go = holds.let_go
+    release = base.release
 
-    def looks(hold: holds.Hold) -> None:
+    def looks(ownership: base.Ownership) -> None:
         found.append(any_store.load(RUN).status)
-        let_go(hold)
+        release(ownership)
 
-    monkeypatch.setattr(saving, "let_go", looks)
+    monkeypatch.setattr(saving, "release", looks)
     make_graph(traces("ab"), store=any_store, preserve=True, durability="async").execute(State(run_id=RUN))
 
     assert found == ["completed"]
@@ -731,14 +731,14 @@ def test_who_has_lost_a_run_frees_nobody(
     with open_store() as store:
         monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
         with open_store() as other:
-            late, owner = holds.Hold(RUN), holds.Hold(RUN)
-            holds.own(store, late)
-            holds.own(store, owner, take_over=True)
-            holds.let_go(late)
+            late, owner = base.Ownership(RUN), base.Ownership(RUN)
+            base.own(store, late)
+            base.own(store, owner, take_over=True)
+            base.release(late)
             assert store.owner(RUN) is not None
             assert other.owner(RUN) is not None
 
-            holds.let_go(owner)
+            base.release(owner)
             assert store.owner(RUN) is None
             assert other.owner(RUN) is None
 
@@ -772,12 +772,12 @@ def test_a_node_of_an_earlier_owner_is_not_under_way(
     """The owner that the run has now has not come to any yet."""
     with open_files() as store:
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
-        hold = holds.Hold(RUN)
-        holds.own(store, hold)
+        ownership = base.Ownership(RUN)
+        base.own(store, ownership)
         monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
         with open_files() as other:
             owner = other.owner(RUN)
             assert owner is not None
             assert owner.pid == os.getpid()
             assert owner.node is None
-        holds.let_go(hold)
+        base.release(ownership)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import scratch
 from benchmarks.measure import Run
 from stategraph import CheckpointStore
-from stategraph._owners.holds import Hold, let_go, own
+from stategraph._owners.base import Ownership, own, release
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -25,8 +25,8 @@ def owned_on_sqlite(steps: int) -> Run:
 def _owning(steps: int, store: CheckpointStore) -> Run:
     def run() -> None:
         for _ in range(steps):
-            hold = Hold("order-1")
-            own(store, hold)
-            let_go(hold)
+            ownership = Ownership("order-1")
+            own(store, ownership)
+            release(ownership)
 
     return run

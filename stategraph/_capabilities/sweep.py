@@ -12,7 +12,7 @@ from stategraph._drivers.sync import drive
 from stategraph._engine.calling import Recovered, recover
 from stategraph._engine.context import RunContext
 from stategraph._engine.saving import check_saves
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._protocol.commands import Load, Task
 from stategraph._util.validators import is_count
 from stategraph._values.provenance import RunStatus
@@ -57,9 +57,9 @@ class Sweep:
         check_saves(self.new_run().plan)  # now, not with the first run: there would be none
 
     def __iter__(self) -> Iterator[Recovered]:
-        holds = self._holds()
+        ownerships = self._ownerships()
         for _ in count() if self.limit is None else range(self.limit):
-            recovered = drive(self._next(holds), self.signal)
+            recovered = drive(self._next(ownerships), self.signal)
             if recovered is None:
                 return
             yield recovered
@@ -67,29 +67,29 @@ class Sweep:
     async def __aiter__(self) -> AsyncIterator[Recovered]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        holds = self._holds()
+        ownerships = self._ownerships()
         for _ in count() if self.limit is None else range(self.limit):
-            recovered = await adrive(self._next(holds), self.signal, self.store)
+            recovered = await adrive(self._next(ownerships), self.signal, self.store)
             if recovered is None:
                 return
             yield recovered
 
-    def _next(self, holds: Iterator[Hold]) -> Task[Recovered | None]:
+    def _next(self, ownerships: Iterator[Ownership]) -> Task[Recovered | None]:
         """Go on with one run after the other until there is a result; return None if there are no more runs."""
         while self.signal is None or not self.signal.is_due():
-            hold: Hold | None = yield (Load, lambda _: next(holds, None), None)
-            if hold is None:
+            ownership: Ownership | None = yield (Load, lambda _: next(ownerships, None), None)
+            if ownership is None:
                 return None
-            recovered = yield from recover(self.new_run(), hold, self.max_recoveries)
+            recovered = yield from recover(self.new_run(), ownership, self.max_recoveries)
             if recovered is not None:
                 return recovered
         return None
 
-    def _holds(self) -> Iterator[Hold]:
+    def _ownerships(self) -> Iterator[Ownership]:
         """Yield what the runs are owned by: already, where the store has a way for it, or once each is tried."""
-        orphans: Callable[[str], Iterator[Hold] | None] | None = getattr(self.store, "_orphans", None)
+        orphans: Callable[[str], Iterator[Ownership] | None] | None = getattr(self.store, "_orphans", None)
         claimed = None if orphans is None else orphans(self.graph)
-        yield from map(Hold, self._unfinished(self.graph)) if claimed is None else claimed
+        yield from map(Ownership, self._unfinished(self.graph)) if claimed is None else claimed
 
     def _unfinished(self, graph: str) -> list[str]:
         """Return the ids of the runs of a graph that are active, the oldest first."""

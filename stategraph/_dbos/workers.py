@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.orders import TICK, TURN, WORKER, Ordered, find_turns, outside_workflow, turns_of
-from stategraph._owners.holds import host_name
+from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.provenance import Owner, RunStatus
 from stategraph.errors import CheckpointError, ConfigError, RunBusyError, RunCancelledError, RunLostError
@@ -127,7 +127,7 @@ class Worker:
 
     # ------------------------------------------------------------------ beside turns
 
-    def drop_lost(self) -> None:
+    def forget_lost(self) -> None:
         """Stop turns that DBOS has given to others meanwhile, before their next node."""
         active = dict(self._active)
         if active:
@@ -249,7 +249,7 @@ class Keeper:
     def keep(self, worker: Worker) -> None:
         """Beat once, drop what is not this worker's any more, and give back what dead ones had."""
         self._beat()
-        worker.drop_lost()
+        worker.forget_lost()
         beats = self._beats()
         now = beats.get(self.name)
         if now is None:  # it was taken for dead, for long: frozen perhaps, or cut off

@@ -193,7 +193,9 @@ def _saved(calls: Sequence[_Asked], saves: Mapping[int, RunIO]) -> dict[int, Out
     prepared = {place: calls[place][0](outcome_of, io.to_save, calls[place][2]) for place, io in saves.items()}
     ready = {place: states for place, (states, failure) in prepared.items() if failure is None}
     store: Any = next(iter(saves.values())).store
-    errors = dict(zip(ready, store._save_runs([(saves[place].hold, ready[place]) for place in ready]), strict=True))
+    errors = dict(
+        zip(ready, store._save_runs([(saves[place].ownership, ready[place]) for place in ready]), strict=True)
+    )
     ended: dict[int, Outcome] = {}
     for place, (_, failure) in prepared.items():
         run, _, state = calls[place]

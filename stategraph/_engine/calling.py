@@ -15,7 +15,7 @@ from stategraph._engine.saving import amend, check_saves, flush, newest_of, owni
 from stategraph._engine.start import admit, begin, check_not_of_another, id_of
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._protocol.commands import Amend, Load, Task
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
@@ -52,7 +52,7 @@ class Recovered:
 
 def run_once(run: RunContext, state: State) -> Task[State]:
     """Run a State; if its run exists, continue the run or return its State."""
-    return owning(run, Hold(id_of(state)), _run_once(run, state), takes_up=False)
+    return owning(run, Ownership(id_of(state)), _run_once(run, state), takes_up=False)
 
 
 def _run_once(run: RunContext, state: State) -> Task[State]:
@@ -97,8 +97,8 @@ def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     """
     check_saves(run.plan)
     run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
-    hold = Hold(check_given_id(turn.run_id))
-    return owning(run, hold, _take_turn(run, turn, max_recoveries), takes_up=False)
+    ownership = Ownership(check_given_id(turn.run_id))
+    return owning(run, ownership, _take_turn(run, turn, max_recoveries), takes_up=False)
 
 
 def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
@@ -140,7 +140,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in:
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin anew"
         raise ConfigError("checkpoint.preserve", False, allowed)
-    return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
+    return owning(run, Ownership(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
 
 
 def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: Any) -> Task[State]:
@@ -181,7 +181,7 @@ def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
 def submit(run: RunContext, state: State) -> Task[State]:
     """Save a State for a later run; return it as saved."""
     check_saves(run.plan)
-    return owning(run, Hold(id_of(state), is_brief=True), _submit(run, state))
+    return owning(run, Ownership(id_of(state), is_brief=True), _submit(run, state))
 
 
 def _submit(run: RunContext, state: State) -> Task[State]:
@@ -198,13 +198,13 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
     check_saves(run.plan)
     check_given_id(run_id)
     try:
-        yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
+        yield from owning(run, Ownership(run_id, is_brief=True), _cancel(run, run_id))
     except RunBusyError:
         yield (Amend, partial(run.services.store._cancel, run_id), run.by)
     else:
         return
     try:  # again: the owner may have released the run before it received the request
-        yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
+        yield from owning(run, Ownership(run_id, is_brief=True), _cancel(run, run_id))
     except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
         return
 
@@ -227,16 +227,16 @@ def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
 # --------------------------------------------------------------------------- recover
 
 
-def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[Recovered | None]:
     """Continue a run if it is unfinished and has no owner."""
     check_saves(run.plan)
     try:
-        state = yield from owning(run, hold, _recover(run, hold.run_id, max_recoveries), takes_up=False)
+        state = yield from owning(run, ownership, _recover(run, ownership.run_id, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
-        return Recovered(hold.run_id, getattr(error, "state", None), error)
-    return None if state is None else Recovered(hold.run_id, state)
+        return Recovered(ownership.run_id, getattr(error, "state", None), error)
+    return None if state is None else Recovered(ownership.run_id, state)
 
 
 def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:

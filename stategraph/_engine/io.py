@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
+from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
 from stategraph._protocol.commands import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import failures
@@ -45,7 +45,7 @@ class RunIO:
         queue: Takes the saves if the run does not wait for them; a `stategraph.stores._save_queue.SaveQueue`.
 
     Attributes:
-        hold: The hold of the owner of the run, once it has one.
+        ownership: The owner of the run, once it has one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RunIO:
         queue: Any = None,
     ) -> None:
         self.store, self.observer, self.queue = store, observer, queue
-        self.hold: Hold | None = None
+        self.ownership: Ownership | None = None
         self._source, self._policy, self._persist = source, policy, persist
         self._place: dict[str, Any] = {}
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
@@ -68,7 +68,7 @@ class RunIO:
     def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> RunIO:
         """Return the session of a nested run, whose graph has its own saved keys; its events include `place`."""
         nested = RunIO(self.store, self.observer, source, self._policy, persist, self.queue)
-        nested.hold = self.hold
+        nested.ownership = self.ownership
         if place:
             nested._place = {**self.place, **place}
         return nested
@@ -78,17 +78,17 @@ class RunIO:
     @property
     def is_cancelled(self) -> bool:
         """Whether the run is known to be cancelled."""
-        return self.hold is not None and self.hold.is_cancelled
+        return self.ownership is not None and self.ownership.is_cancelled
 
-    def own(self, about: tuple[Hold, bool]) -> None:
+    def own(self, about: tuple[Ownership, bool]) -> None:
         """Become the owner of a run; if the second item is true, take it from its owner."""
-        hold, take_over = about
-        self._asked(hold.run_id, "be asked who owns it", lambda: own(self.store, hold, take_over=take_over))
-        self.hold = hold
+        ownership, take_over = about
+        self._asked(ownership.run_id, "be asked who owns it", lambda: own(self.store, ownership, take_over=take_over))
+        self.ownership = ownership
 
     def hears_of_cancel(self, _: object = None) -> bool:
         """Return whether any process cancelled the run."""
-        return self.hold is not None and (self.hold.is_cancelled or self.store._is_cancelled(self.hold))
+        return self.ownership is not None and (self.ownership.is_cancelled or self.store._is_cancelled(self.ownership))
 
     def stop_if_cancelled(self, _: object = None) -> None:
         """Raise Stopped if any process cancelled the run."""
@@ -97,14 +97,14 @@ class RunIO:
 
     def write(self, write: Callable[[], _Answer]) -> _Answer:
         """Write to the store as the owner of the run; return the result."""
-        with on_behalf_of(self.hold):
+        with on_behalf_of(self.ownership):
             return write()
 
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:
         """Save a State; raise a CheckpointError if the store fails."""
-        before, acting.hold = acting.hold, self.hold
+        before, current.ownership = current.ownership, self.ownership
         try:
             if self._is_direct:
                 self.store.save(state)  # the most frequent case by far
@@ -113,7 +113,7 @@ class RunIO:
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
-            acting.hold = before
+            current.ownership = before
 
     def _save_all(self, states: Sequence[State]) -> None:
         if self.queue is not None:
@@ -181,13 +181,13 @@ class RunIO:
     @contextmanager
     def _saving(self, state: State) -> Iterator[None]:
         """Write as the owner of the run; turn a failure into a CheckpointError that holds the State."""
-        before, acting.hold = acting.hold, self.hold
+        before, current.ownership = current.ownership, self.ownership
         try:
             yield
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
-            acting.hold = before
+            current.ownership = before
 
     def _drain(self) -> None:
         if self.queue is not None:
@@ -196,7 +196,7 @@ class RunIO:
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._knows_policy = self._is_direct = False  # a store may forget the policy of a run it could not begin
-        if isinstance(error, StepConflictError) and self.hold is not None and self.store._has_lost(self.hold):
+        if isinstance(error, StepConflictError) and self.ownership is not None and self.store._has_lost(self.ownership):
             failure: CheckpointError = lost(state.run_id)
             failure.__cause__ = None if isinstance(error, RunLostError) else error
         elif isinstance(error, CheckpointError):
@@ -235,14 +235,14 @@ class RunIO:
         """Delete the parts of a run that a State of this step has joined; if the last item is true, also newer ones."""
         run_id, step, newer_too = about
         if self.queue is not None:
-            with on_behalf_of(self.hold):
+            with on_behalf_of(self.ownership):
                 self.queue.drop_parts(run_id, step, newer_too=newer_too)
         else:
             self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
     def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
         """Query the store; raise a CheckpointError if it fails."""
-        before, acting.hold = acting.hold, self.hold
+        before, current.ownership = current.ownership, self.ownership
         try:
             self._drain()
             return ask()
@@ -254,7 +254,7 @@ class RunIO:
                 reason += " (a store says with CheckpointNotFoundError that a run is not there)"
             raise CheckpointError(run_id, reason) from error
         finally:
-            acting.hold = before
+            current.ownership = before
 
     # ------------------------------------------------------------------ events
 

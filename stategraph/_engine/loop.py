@@ -66,7 +66,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
-    enter, keep, hold = run.path.append, run.services.save, run.services.hold
+    enter, keep, ownership = run.path.append, run.services.save, run.services.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
     recent, keeps_recent = run.recent, plan.saves and interval != 1
@@ -74,7 +74,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
     jots = run.outer_step is None and interval == 1 and not plan.write_behind
-    jot = hold.owners.jotting(hold) if jots and hold is not None and hold.owners is not None else None
+    owners = ownership.owners if jots and ownership is not None else None
+    jot = None if owners is None or ownership is None else owners.node_recorder(ownership)
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -135,7 +136,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)
-            if hold is not None and hold.is_cancelled:
+            if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
         elif keeps_recent:
             recent.append(state)

@@ -13,7 +13,7 @@ from stategraph._engine.saving import amend, check_saves, owning, save
 from stategraph._engine.start import stamped, with_all_keys, with_origins
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Load, Task
 from stategraph._text.shown import shorten
@@ -51,7 +51,7 @@ def resume(
         raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
     check_given_id(run_id)
     check_saves(run.plan)
-    owned = owning(run, Hold(run_id), resume_owned(run, run_id, updates or {}, pause_id))
+    owned = owning(run, Ownership(run_id), resume_owned(run, run_id, updates or {}, pause_id))
     return _taking_over(run, run_id, updates or {}, owned) if run.takes_over else owned
 
 

@@ -10,7 +10,7 @@ from weakref import ref
 from stategraph._engine.context import LOOK_AGAIN, RunContext
 from stategraph._engine.events import emit
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._owners.holds import Hold, let_go
+from stategraph._owners.base import Ownership, release
 from stategraph._protocol.commands import Amend, Command, Flush, Load, Own, Parts, Save, Sleep, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
@@ -29,32 +29,32 @@ def check_saves(plan: CompiledGraph) -> None:
 # --------------------------------------------------------------------------- owning
 
 
-def owning(run: RunContext, hold: Hold, task: Task[Any], *, takes_up: bool = True) -> Task[Any]:
+def owning(run: RunContext, ownership: Ownership, task: Task[Any], *, takes_up: bool = True) -> Task[Any]:
     """Return a task that runs as the owner of a run, if runs are saved.
 
     Args:
         run: The call.
-        hold: The hold on the run.
+        ownership: The owner of the run.
         task: The task. It begins once the run is owned. However it ends, the owner releases the run.
         takes_up: Whether to continue a cancelled run.
     """
-    return _owning(run, hold, task, takes_up) if run.plan.saves else task
+    return _owning(run, ownership, task, takes_up) if run.plan.saves else task
 
 
-def _owning(run: RunContext, hold: Hold, task: Task[Any], takes_up: bool) -> Task[Any]:
+def _owning(run: RunContext, ownership: Ownership, task: Task[Any], takes_up: bool) -> Task[Any]:
     try:
-        yield from _own(run, hold)
+        yield from _own(run, ownership)
         if takes_up:
             yield from take_up(run)
         return (yield from task)
     except GeneratorExit:
-        hold.is_abandoned = True
+        ownership.is_abandoned = True
         raise
     finally:
-        let_go(hold)
+        release(ownership)
 
 
-def _own(run: RunContext, hold: Hold) -> Task[None]:
+def _own(run: RunContext, ownership: Ownership) -> Task[None]:
     """Become the owner of the run: at once if the call takes over, otherwise when its owner releases it.
 
     Raises:
@@ -63,7 +63,7 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
     waited, delay = 0.0, _SOONEST
     while True:
         try:
-            yield (Own, run.services.own, (hold, run.takes_over))
+            yield (Own, run.services.own, (ownership, run.takes_over))
             break
         except RunBusyError as busy:
             if waited >= run.patience:
@@ -75,16 +75,16 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
                 raise busy from None
             waited += delay
             delay = min(2 * delay, _LATEST)
-    hold.call = ref(run)
+    ownership.call = ref(run)
     if EventType.LEASE_LATE in run.wanted:
-        hold.tell = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
+        ownership.warn = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
 
 
 def take_up(run: RunContext) -> Task[None]:
     """Continue a run, even if it was cancelled."""
-    hold = run.services.hold
-    if hold is not None and hold.is_cancelled:
-        yield (Amend, run.services.write, partial(run.services.store._take_up, hold))
+    ownership = run.services.ownership
+    if ownership is not None and ownership.is_cancelled:
+        yield (Amend, run.services.write, partial(run.services.store._take_up, ownership))
 
 
 def heed_cancel(run: RunContext) -> Task[float]:

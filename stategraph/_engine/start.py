@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.saving import amend, newest_of, owning
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._protocol.commands import Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
@@ -23,7 +23,7 @@ _Keys: TypeAlias = Collection[str]
 
 def execute(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Run a State from the entry point to an exit point; `restart` also allows a State of an incomplete run."""
-    return owning(run, Hold(id_of(state)), begin(run, state, restart=restart))
+    return owning(run, Ownership(id_of(state)), begin(run, state, restart=restart))
 
 
 def id_of(state: object) -> str:

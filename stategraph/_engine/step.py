@@ -237,7 +237,7 @@ class StepExecution:
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
         services = self.run.services
-        if services.hold is not None and (services.is_cancelled or monotonic() >= self._look_at):
+        if services.ownership is not None and (services.is_cancelled or monotonic() >= self._look_at):
             yield from self.stored((Load, services.stop_if_cancelled, None))
             self._look_at = monotonic() + LOOK_AGAIN
 

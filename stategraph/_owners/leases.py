@@ -21,7 +21,7 @@ from typing import Protocol
 
 import attrs
 
-from stategraph._owners.holds import Fence, Hold, Owners, busy, host_name, let_go
+from stategraph._owners.base import Fence, Owners, Ownership, busy, host_name, release
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
@@ -78,7 +78,7 @@ class Lease:
         return Owner(self.worker.host, self.worker.pid, self.since, self.until)
 
     @property
-    def is_held(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the owner is alive, as far as this process can see."""
         return self.is_running and not _has_ended(self.worker)
 
@@ -165,58 +165,58 @@ class LeaseOwners(Owners):
         self._thread: threading.Thread | None = None
 
     def own_nothing(self) -> None:
-        for hold in self._by_run.values():
-            hold.fence = 0  # a forked child is another process, and must not release the leases of its parent
+        for ownership in self._by_run.values():
+            ownership.fence = 0  # a forked child is another process, and must not release the leases of its parent
         super().own_nothing()
         self._begin()
 
     # ------------------------------------------------------------------ owning
 
-    def own(self, hold: Hold, table: Leases, *, take_over: bool) -> None:
-        if not (hold.fence and self._by_run.get(hold.run_id) is hold):  # a claimed run is owned already
-            super().own(hold, table, take_over=take_over)
+    def own(self, ownership: Ownership, table: Leases, *, take_over: bool) -> None:
+        if not (ownership.fence and self._by_run.get(ownership.run_id) is ownership):  # a claimed run is owned already
+            super().own(ownership, table, take_over=take_over)
 
-    def _prove(self, hold: Hold, loser: Hold | None, table: Leases, *, take_over: bool) -> None:
-        if take_over or not hold.is_by_hand:  # the statement of a direct write itself checks for a lease
-            self._lease(hold, take_over=take_over)
+    def _prove(self, ownership: Ownership, loser: Ownership | None, table: Leases, *, take_over: bool) -> None:
+        if take_over or not ownership.is_by_hand:  # the statement of a direct write itself checks for a lease
+            self._lease(ownership, take_over=take_over)
 
-    def settle(self, hold: Hold) -> bool:
+    def settle(self, ownership: Ownership) -> bool:
         """Acquire the lease for a direct write that found the run leased; return whether there was anything to do.
 
         Raises:
             RunBusyError: another process owns it.
         """
-        if not hold.is_by_hand or hold.fence or hold.is_lost:
+        if not ownership.is_by_hand or ownership.fence or ownership.is_lost:
             return False
-        hold.is_settled = False  # until the lease is acquired, its fence is not the fence of the run
-        self._lease(hold, take_over=False)
-        hold.is_settled = True
+        ownership.is_settled = False  # until the lease is acquired, its fence is not the fence of the run
+        self._lease(ownership, take_over=False)
+        ownership.is_settled = True
         return True
 
-    def _lease(self, hold: Hold, *, take_over: bool) -> None:
+    def _lease(self, ownership: Ownership, *, take_over: bool) -> None:
         worker, instead = self.present(), 0
-        hold.fence = new_fence()  # first: release() needs this number, whatever happens
-        while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
-            other = self._leases.lease(hold.run_id)
-            hold.check()  # otherwise a loser would take the run back from its new owner
+        ownership.fence = new_fence()  # first: release() needs this number, whatever happens
+        while (cancelled := self._leases.acquire(ownership.run_id, worker, ownership.fence, instead)) is None:
+            other = self._leases.lease(ownership.run_id)
+            ownership.check()  # otherwise a loser would take the run back from its new owner
             # A lease of this process belongs to a call that has lost the run, even if that lease has yet to arrive.
-            if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
-                hold.fence = 0
-                raise busy(hold.run_id, other.owner, 0.0)
+            if other is not None and other.worker.id != worker.id and other.is_alive and not take_over:
+                ownership.fence = 0
+                raise busy(ownership.run_id, other.owner, 0.0)
             instead = 0 if other is None else other.fence
-        hold.is_cancelled = cancelled
-        hold.check()
+        ownership.is_cancelled = cancelled
+        ownership.check()
 
-    def release(self, hold: Hold) -> None:
-        super().release(hold)
-        if hold.fence:  # also after a takeover in this process
-            self._free(hold)
+    def release(self, ownership: Ownership) -> None:
+        super().release(ownership)
+        if ownership.fence:  # also after a takeover in this process
+            self._free(ownership)
 
-    def _free(self, hold: Hold) -> None:
+    def _free(self, ownership: Ownership) -> None:
         """Release a lease, and keep trying if that fails."""
-        self._to_free[hold.fence] = hold.run_id
+        self._to_free[ownership.fence] = ownership.run_id
         is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems to be down
-        if is_late or hold.is_abandoned:
+        if is_late or ownership.is_abandoned:
             self._wake.set()
         else:
             with suppress(CheckpointError):
@@ -229,14 +229,14 @@ class LeaseOwners(Owners):
 
     def owner(self, run_id: str, table: Leases) -> Owner | None:
         lease = table.lease(run_id)
-        if lease is not None and lease.is_held and lease.fence not in self._to_free:
+        if lease is not None and lease.is_alive and lease.fence not in self._to_free:
             return lease.owner
-        hold = self.get(run_id)
-        return None if hold is None or hold.fence else hold.owner
+        ownership = self.get(run_id)
+        return None if ownership is None or ownership.fence else ownership.owner
 
     def owned_ids(self, table: Leases) -> Collection[str]:
         has_ended = cache(_has_ended)
-        by_hand = {run_id for run_id, hold in list(self._by_run.items()) if not hold.fence}
+        by_hand = {run_id for run_id, ownership in list(self._by_run.items()) if not ownership.fence}
         leased = [(run_id, fence) for run_id, fence, worker in table.leases() if not has_ended(worker)]
         return by_hand.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
@@ -253,35 +253,35 @@ class LeaseOwners(Owners):
 
     # ------------------------------------------------------------------ claiming
 
-    def orphans(self, graph: str) -> Iterator[Hold] | None:
+    def orphans(self, graph: str) -> Iterator[Ownership] | None:
         return None if self._claims is None else self._claimed(self._claims, graph)
 
-    def _claimed(self, claims: Claims, graph: str) -> Iterator[Hold]:
+    def _claimed(self, claims: Claims, graph: str) -> Iterator[Ownership]:
         """Own abandoned runs one after another; release each before the next.
 
         Each is the oldest at that moment, including runs of processes that died in the meantime. No run is tried twice.
         """
         tried: list[int] = []
         while True:
-            hold = Hold("")
+            ownership = Ownership("")
             try:
                 self._end_killed(claims)
-                worker, hold.owners, hold.fence = self.present(), self, new_fence()
-                claim = claims.claim(graph, worker, hold.fence, tried)
+                worker, ownership.owners, ownership.fence = self.present(), self, new_fence()
+                claim = claims.claim(graph, worker, ownership.fence, tried)
                 if claim is None:
-                    hold.fence = 0
+                    ownership.fence = 0
                     return
                 if claim.run_id is None:
-                    hold.fence = 0
+                    ownership.fence = 0
                     continue
-                tried, hold.run_id = [*claim.left, claim.number], claim.run_id
+                tried, ownership.run_id = [*claim.left, claim.number], claim.run_id
                 with suppress(RunBusyError):  # another thread of this process is writing to it directly
-                    self.take(hold, take_over=False)
-                    hold.is_settled, hold.is_cancelled = True, claim.is_cancelled
-                if hold.is_settled:
-                    yield hold
+                    self.take(ownership, take_over=False)
+                    ownership.is_settled, ownership.is_cancelled = True, claim.is_cancelled
+                if ownership.is_settled:
+                    yield ownership
             finally:
-                let_go(hold)
+                release(ownership)
 
     def _end_killed(self, claims: Claims) -> None:
         """Record which processes of this machine were killed."""
@@ -293,16 +293,16 @@ class LeaseOwners(Owners):
 
     def patience(self, run_id: str) -> float:
         """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it."""
-        hold = self._by_run.get(given_id(run_id))
-        is_leased = hold is not None and hold.fence
+        ownership = self._by_run.get(given_id(run_id))
+        is_leased = ownership is not None and ownership.fence
         return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")
 
     def is_sure(self) -> bool:
         """Return whether no other process can have taken a run of this process."""
         return time.monotonic() < self._sure_until or not self._leased()
 
-    def _leased(self) -> list[Hold]:
-        return [hold for hold in list(self._by_run.values()) if hold.fence]
+    def _leased(self) -> list[Ownership]:
+        return [ownership for ownership in list(self._by_run.values()) if ownership.fence]
 
     def make_sure(self) -> None:
         """Renew the lease, and find out which runs were lost.
@@ -342,8 +342,8 @@ class LeaseOwners(Owners):
                     self._leases.renew_worker(worker, self._seconds)
                     self._renewed = now
                     if not self.is_sure():  # the lease had expired for a while
-                        for hold in self._leased():
-                            self.drop_lost(hold.run_id, self._leases)
+                        for ownership in self._leased():
+                            self.forget_lost(ownership.run_id, self._leases)
                     self._sure_until = now + _SURE * self._seconds
             finally:
                 self._is_renewing = False
@@ -373,9 +373,9 @@ class LeaseOwners(Owners):
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
         message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
         logging.getLogger("stategraph").warning(message, len(leased), error.reason)
-        for hold in leased:
-            if hold.tell is not None:
-                hold.tell({"run_id": hold.run_id, "left": left, "error": str(error.reason)})
+        for ownership in leased:
+            if ownership.warn is not None:
+                ownership.warn({"run_id": ownership.run_id, "left": left, "error": str(error.reason)})
 
 
 def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:

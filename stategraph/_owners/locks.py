@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._owners.holds import LONGEST_WRITE, Fence, Hold, Owners, busy, host_name
+from stategraph._owners.base import LONGEST_WRITE, Fence, Owners, Ownership, busy, host_name
 from stategraph._values import clock
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
@@ -47,7 +47,7 @@ _JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # after the notes, 
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # offset of the flag in a note that marks a brief lock
 
-Jotting: TypeAlias = Callable[[int, bytes], None]
+NodeRecorder: TypeAlias = Callable[[int, bytes], None]
 """Records the node at work; see `LockFile.jotting`."""
 
 
@@ -165,7 +165,7 @@ class LockFile:
 
     # ------------------------------------------------------------------ the node under way
 
-    def jotting(self, byte: int) -> Jotting | None:
+    def node_recorder(self, byte: int) -> NodeRecorder | None:
         """Return a function that records the node at work on a run whose byte is locked: its start and its name.
 
         It writes to memory that is shared with other processes, without a system call. Return None where other
@@ -237,16 +237,16 @@ class LockOwners(Owners):
 
     # ------------------------------------------------------------------ owning
 
-    def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
+    def own(self, ownership: Ownership, table: Fences, *, take_over: bool) -> None:
         if not self._read_only:  # a read-only store refuses the write later
-            super().own(hold, table, take_over=take_over)
+            super().own(ownership, table, take_over=take_over)
 
-    def _prove(self, hold: Hold, loser: Hold | None, table: Fences, *, take_over: bool) -> None:
+    def _prove(self, ownership: Ownership, loser: Ownership | None, table: Fences, *, take_over: bool) -> None:
         if not CAN_LOCK:
-            _, hold.is_cancelled = table.fence(hold.run_id)
+            _, ownership.is_cancelled = table.fence(ownership.run_id)
             return
         try:
-            self._lock_run(hold, table, 0 if loser is None else table.raise_fence(hold.run_id)[0], take_over)
+            self._lock_run(ownership, table, 0 if loser is None else table.raise_fence(ownership.run_id)[0], take_over)
         except FileNotFoundError:  # the folder is gone: the store reports that at the next write
             return
         except OSError as error:
@@ -254,52 +254,52 @@ class LockOwners(Owners):
             way_out = "take a store on a local disk"
             if isinstance(error, PermissionError):
                 way_out = "make it this user's own, so that nobody else can write to it"
-            raise CheckpointError(hold.run_id, f"{reason}; {way_out}") from error
+            raise CheckpointError(ownership.run_id, f"{reason}; {way_out}") from error
 
-    def _lock_run(self, hold: Hold, fences: Fences, fence: int, take_over: bool) -> None:
+    def _lock_run(self, ownership: Ownership, fences: Fences, fence: int, take_over: bool) -> None:
         """Lock the byte of a run, beginning with a guess of its fence."""
         while True:
-            is_locked = self._lock_byte(hold, fence)
-            hold.fence, hold.is_cancelled = fences.fence(hold.run_id)
-            if hold.fence == fence:
+            is_locked = self._lock_byte(ownership, fence)
+            ownership.fence, ownership.is_cancelled = fences.fence(ownership.run_id)
+            if ownership.fence == fence:
                 if is_locked:
                     return
                 if not take_over:
-                    raise busy(hold.run_id, *self._opened().noted(_byte(hold.run_id, fence)))
-                hold.fence, _ = fences.raise_fence(hold.run_id)
-            self._unlock(hold)
-            fence = hold.fence
+                    raise busy(ownership.run_id, *self._opened().noted(_byte(ownership.run_id, fence)))
+                ownership.fence, _ = fences.raise_fence(ownership.run_id)
+            self._unlock(ownership)
+            fence = ownership.fence
 
-    def _lock_byte(self, hold: Hold, fence: int) -> bool:
+    def _lock_byte(self, ownership: Ownership, fence: int) -> bool:
         """Lock the byte of a run for a fence; return False if another process has it."""
-        byte, locks = _byte(hold.run_id, fence), self._opened()
+        byte, locks = _byte(ownership.run_id, fence), self._opened()
         with self._lock:  # a concurrent release happens before this, or sees the byte
-            hold.check()
-            hold.byte = byte if locks.lock(byte, is_brief=hold.is_brief) else 0
-        return hold.byte != 0
+            ownership.check()
+            ownership.byte = byte if locks.lock(byte, is_brief=ownership.is_brief) else 0
+        return ownership.byte != 0
 
-    def _unlock(self, hold: Hold) -> None:
+    def _unlock(self, ownership: Ownership) -> None:
         with self._lock:
-            if hold.byte and self._locks is not None:
-                self._locks.unlock(hold.byte)
-            hold.byte = 0
+            if ownership.byte and self._locks is not None:
+                self._locks.unlock(ownership.byte)
+            ownership.byte = 0
 
-    def release(self, hold: Hold) -> None:
+    def release(self, ownership: Ownership) -> None:
         with self._lock:  # other threads see both changes at once
-            self._unlock(hold)
-            super().release(hold)
+            self._unlock(ownership)
+            super().release(ownership)
 
-    def jotting(self, hold: Hold) -> Jotting | None:
-        return self._opened().jotting(hold.byte) if hold.byte else None
+    def node_recorder(self, ownership: Ownership) -> NodeRecorder | None:
+        return self._opened().node_recorder(ownership.byte) if ownership.byte else None
 
     # ------------------------------------------------------------------ looking
 
     def owner(self, run_id: str, table: Fences) -> Owner | None:
         if not self._read_only:
-            self.drop_lost(run_id, table)
-            hold = self.get(run_id)
-            if hold is not None or not CAN_LOCK:
-                return None if hold is None else hold.owner
+            self.forget_lost(run_id, table)
+            ownership = self.get(run_id)
+            if ownership is not None or not CAN_LOCK:
+                return None if ownership is None else ownership.owner
         locks = self._seen()
         return None if locks is None else locks.owner(_byte(run_id, table.fence(run_id)[0]))
 

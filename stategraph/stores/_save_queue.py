@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from stategraph._owners.holds import Hold, acting, on_behalf_of
+from stategraph._owners.base import Ownership, current, on_behalf_of
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import Part
 from stategraph.state import State, data_of
@@ -58,7 +58,7 @@ class SaveQueue:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
-        self.hold: Hold | None = None
+        self.ownership: Ownership | None = None
         self.saving = threading.Lock()  # held by the thread that saves
         self._lock = threading.Lock()  # several threads may save parts of a step
         self._writes: list[_Write] = []
@@ -94,7 +94,7 @@ class SaveQueue:
         self._put([_Write("drop_parts", run_id, (step, newer_too))])
 
     def _put(self, writes: Iterable[_Write]) -> None:
-        self.hold = acting.hold
+        self.ownership = current.ownership
         while len(self._writes) >= QUEUE_BOUND and self._error is None:
             save_queued([self])
         self._raise_error()
@@ -154,7 +154,7 @@ def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
     """Make writes of several runs: States together, parts run by run."""
     states = [(queue, some) for queue, some in writes if some[0].method == "save_many"]
     if states:
-        saves = [(queue.hold, [write.value for write in some]) for queue, some in states]
+        saves = [(queue.ownership, [write.value for write in some]) for queue, some in states]
         errors = states[0][0].store._save_runs(saves)
         for (queue, some), error in zip(states, errors, strict=True):
             queue.end(some, error)
@@ -167,7 +167,7 @@ def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
     """Save or drop parts of a run; return the error."""
     method, run_id, _ = writes[0]
     try:
-        with on_behalf_of(queue.hold):
+        with on_behalf_of(queue.ownership):
             if method == "save_parts":
                 queue.store.save_parts(run_id, [write.value for write in writes])
             else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
 import attrs
 
-from stategraph._owners.holds import Hold, Owners, guard_writes, held, on_behalf_of
+from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_of, owned
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
@@ -162,12 +162,12 @@ class CheckpointStore(ABC):
         for state in states:
             self.save(state)
 
-    def _save_runs(self, runs: Sequence[tuple[Hold | None, Sequence[State]]]) -> builtins.list[Exception | None]:
+    def _save_runs(self, runs: Sequence[tuple[Ownership | None, Sequence[State]]]) -> builtins.list[Exception | None]:
         """Save States of several runs, each on behalf of the owner of its run; return an error or None for each run."""
         errors: builtins.list[Exception | None] = []
-        for hold, states in runs:
+        for ownership, states in runs:
             try:
-                with on_behalf_of(hold):
+                with on_behalf_of(ownership):
                     self.save_many(states)
                 errors.append(None)
             except Exception as error:  # noqa: BLE001 - raised for its run
@@ -320,7 +320,7 @@ class CheckpointStore(ABC):
         from stategraph.stores._checks import check_numbers
 
         check_numbers(step, revision)
-        with held(self, check_given_id(new_run_id)):
+        with owned(self, check_given_id(new_run_id)):
             return self._fork(check_run_id(run_id), new_run_id, step, revision)
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
@@ -358,7 +358,7 @@ class CheckpointStore(ABC):
         check_numbers(revision=revision)
         if take_over:  # no owner loses its run for a step that does not exist
             self._revision(run_id, step, revision)
-        with held(self, check_run_id(run_id), take_over=take_over):
+        with owned(self, check_run_id(run_id), take_over=take_over):
             return self._roll_back(run_id, step, revision, by)
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
@@ -398,7 +398,7 @@ class CheckpointStore(ABC):
     def _save_cancelled(self, run_id: str, by: str | None) -> None:
         from stategraph.state import evolve, told
 
-        with held(self, check_given_id(run_id)):
+        with owned(self, check_given_id(run_id)):
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
                 raise RunCompleteError(run_id, state.checkpoint_node)
@@ -488,8 +488,8 @@ class CheckpointStore(ABC):
 
         Every store knows at least the calls in this process. The class of a store documents what else it knows.
         """
-        hold = self._owners.get(given_id(check_run_id(run_id)))
-        return None if hold is None else hold.owner
+        ownership = self._owners.get(given_id(check_run_id(run_id)))
+        return None if ownership is None else ownership.owner
 
     @property
     def _owners(self) -> Owners:
@@ -497,40 +497,40 @@ class CheckpointStore(ABC):
         owners: Owners = vars(self).get("_owners_") or vars(self).setdefault("_owners_", Owners())
         return owners
 
-    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+    def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
         """Acquire a run; raise RunBusyError if it has another owner, unless `take_over`."""
-        hold.store, hold.lock = self, RLock()
-        self._owners.take(hold, take_over=take_over)
+        ownership.store, ownership.lock = self, RLock()
+        self._owners.take(ownership, take_over=take_over)
 
-    def _has_lost(self, hold: Hold) -> bool:
+    def _has_lost(self, ownership: Ownership) -> bool:
         """Return whether another call took the run from this owner."""
-        return hold.is_lost
+        return ownership.is_lost
 
     def _cancel(self, run_id: str, by: str | None) -> None:
         """Record that a run is cancelled, for its owner or the next one."""
         self._owners.cancel(run_id, by)
 
-    def _is_cancelled(self, hold: Hold) -> bool:
+    def _is_cancelled(self, ownership: Ownership) -> bool:
         """Return whether the run was cancelled and not continued since."""
-        return hold.is_cancelled
+        return ownership.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
         """Return the name of the caller that cancelled a run at work, if it gave one."""
         return self._owners.cancelled_by(run_id)
 
-    def _take_up(self, hold: Hold) -> None:
+    def _take_up(self, ownership: Ownership) -> None:
         """Clear the cancellation of a run, because its owner continues it."""
-        self._owners.take_up(hold)
+        self._owners.take_up(ownership)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not cls.compares_holds:
+        if not cls.checks_owners:
             guard_writes(cls, CheckpointStore)
 
     never_waits: ClassVar[bool] = False
     """Whether calls never wait for a disk, a network or anything else slow, so that an event loop may make them."""
 
-    compares_holds: ClassVar[bool] = False
+    checks_owners: ClassVar[bool] = False
     """Whether the store itself refuses writes by calls that do not own the run; if not, this class guards it."""
 
     def close(self) -> None:  # noqa: B027

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._owners.holds import Hold, Owners, acting, held, held_if_free, is_acting, this_process
+from stategraph._owners.base import Owners, Ownership, current, is_owner, owned, owned_if_free, process_name
 from stategraph._values import clock
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -73,7 +73,7 @@ class MemoryStore(CheckpointStore):
 
     keeps_parts = True
     never_waits = True
-    compares_holds = True
+    checks_owners = True
 
     def __init__(self) -> None:
         self._runs_by_id: dict[str, _Run] = {}
@@ -94,7 +94,7 @@ class MemoryStore(CheckpointStore):
         self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
     def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
-        """Return the lock. Raise `kind` if this thread already holds it."""
+        """Return the lock. Raise `kind` if this thread already has it."""
         if self._is_in_use():
             from stategraph.stores._rows.table import used_below
 
@@ -104,8 +104,8 @@ class MemoryStore(CheckpointStore):
     @contextmanager
     def _changing(self, run_id: str, *, take_over: bool = False) -> Iterator[None]:
         """Own a run, and keep other threads out, for a change."""
-        with held(self, run_id, take_over=take_over) as hold, self._alone(run_id):
-            hold.check()
+        with owned(self, run_id, take_over=take_over) as ownership, self._alone(run_id):
+            ownership.check()
             self._changes += 1
             yield
 
@@ -116,10 +116,10 @@ class MemoryStore(CheckpointStore):
     def _owners(self) -> Owners:
         return self._owned
 
-    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
-        hold.store = self
+    def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
+        ownership.store = self
         with self._lock if take_over else nullcontext():  # so that a former owner writes nothing afterwards
-            self._owned.take(hold, take_over=take_over)
+            self._owned.take(ownership, take_over=take_over)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -136,13 +136,17 @@ class MemoryStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept, run_id, hold = as_kept(state), state.run_id, acting.hold
-        if hold is None or hold.store is not self or (hold.run_id != run_id and not is_acting(self, run_id)):
-            with held(self, run_id):
+        kept, run_id, ownership = as_kept(state), state.run_id, current.ownership
+        if (
+            ownership is None
+            or ownership.store is not self
+            or (ownership.run_id != run_id and not is_owner(self, run_id))
+        ):
+            with owned(self, run_id):
                 self._keep(state, may_change_data)
             return
         with self._alone(run_id, CheckpointSaveError):
-            hold.check()
+            ownership.check()
             self._changes += 1
             run = self._runs_by_id.get(run_id)
             if run is None:
@@ -268,7 +272,7 @@ class MemoryStore(CheckpointStore):
         found: builtins.list[Summary] = []
         revisions = Counter[int]()
         for kept in tuple(run.kept):
-            found.append(run.summary(kept, revisions[kept.step], owner=this_process()))
+            found.append(run.summary(kept, revisions[kept.step], owner=process_name()))
             revisions[kept.step] += 1
         return found
 
@@ -345,7 +349,7 @@ class MemoryStore(CheckpointStore):
                 newest = head_of(run.kept[-1])
                 if not is_nested_id(run_id) and run.policy.is_over(newest.status, time_ns_of(newest), now):
                     over.append(run_id)
-            with held_if_free(self, over) as removed:
+            with owned_if_free(self, over) as removed:
                 for run_id in removed:
                     self._drop(run_id)
             return Pruned(tuple(removed), sum(run.cut() for run in self._runs_by_id.values()))

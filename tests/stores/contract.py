@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, StateGraph
-from stategraph._owners.holds import held
+from stategraph._owners.base import owned
 from stategraph._values.ids import outer_id, step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
@@ -114,7 +114,7 @@ class StoreContract(CheckpointStoreContract):
         assert found(parent="other") == {"forked"}
         assert found(owned=True) == set()
         assert store.count(owned=False) == store.count() == 11
-        with held(store, "other"):
+        with owned(store, "other"):
             assert found(owned=True) == {"other"}
         (row,) = store.runs(prefix="run-4")
         assert row.labels == store.load("run-4").labels == {"customer": "c1", "kind": "order"}

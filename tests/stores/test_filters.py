@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stategraph import State
-from stategraph._owners.holds import held
+from stategraph._owners.base import owned
 from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
@@ -168,7 +168,7 @@ class TestOwned:
         assert [run.run_id for run in opened.runs(owned=True, limit=1, after=first.cursor)] == ["run-05"]
 
     def test_by_this_process(self, folder: Path, another: LockFile) -> None:
-        with SqliteStore(folder / "runs.db") as store, held(store, "run-04"), held(store, "run-11"):
+        with SqliteStore(folder / "runs.db") as store, owned(store, "run-04"), owned(store, "run-11"):
             another.lock(_byte("run-00", 0))
             assert [run.run_id for run in store.runs(owned=True)] == ["run-11", "run-04", "run-00"]
             assert len(store.runs(owned=False)) == 9

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from stategraph import CheckpointConfig, CheckpointError, GraphConfig, RunBusyError, RunLostError, State, StateGraph
-from stategraph._owners import holds, leases
+from stategraph._owners import base, leases
 from stategraph._values import clock
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
@@ -225,8 +225,8 @@ class TestFences:
         store, other = opened(**server.through(proxy)), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
-        hold = holds.Hold(RUN)
-        holds.own(other, hold, take_over=True)
+        ownership = base.Ownership(RUN)
+        base.own(other, ownership, take_over=True)
         proxy.answers = 0
         with pytest.raises(RunLostError):
             next(stream)
@@ -234,22 +234,22 @@ class TestFences:
         # One is to let go of what it had, and Redis may have to be told the script of that first.
         assert proxy.answers <= 4
         assert other.load(RUN).step == 1
-        holds.let_go(hold)
+        base.release(ownership)
         store.close()
         proxy.close()
 
     def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
         store, other = opened(), opened()
-        first = holds.Hold(RUN)
-        holds.own(store, first)
-        with holds.on_behalf_of(first):
+        first = base.Ownership(RUN)
+        base.own(store, first)
+        with base.on_behalf_of(first):
             store.save(State(run_id=RUN, step=1))
             store.save(nested("child", 1))
             store.save_parts(RUN, [Part(2, "map", "x", 1)])
-        second = holds.Hold(RUN)
-        holds.own(other, second, take_over=True)
-        with holds.on_behalf_of(first):
+        second = base.Ownership(RUN)
+        base.own(other, second, take_over=True)
+        with base.on_behalf_of(first):
             for write in (
                 lambda: store.save(nested("child", 2)),
                 lambda: store.save(nested("new", 1)),
@@ -260,7 +260,7 @@ class TestFences:
                 first.is_lost = False  # as in a process that has not found out
                 with pytest.raises(RunLostError):
                     write()
-        holds.let_go(second)
+        base.release(second)
         assert other.load_parts(RUN, 2, "map") == {"x": 1}
         assert other.load(f"{RUN}/#2/child").step == 1
 
@@ -316,21 +316,21 @@ class TestThreadsOfOneProcess:
         store = opened()
         table: Any = type(store._log.table)
         acquire = table.acquire
-        first, second = holds.Hold(RUN), holds.Hold(RUN)
+        first, second = base.Ownership(RUN), base.Ownership(RUN)
 
         def late(*arguments: Any) -> Any:
             monkeypatch.undo()
-            holds.own(store, second, take_over=True)
+            base.own(store, second, take_over=True)
             return acquire(*arguments)
 
         monkeypatch.setattr(table, "acquire", late)
         with pytest.raises(RunLostError):
-            holds.own(store, first)
-        with holds.on_behalf_of(second):
+            base.own(store, first)
+        with base.on_behalf_of(second):
             store.save(State(run_id=RUN, step=1))
 
         assert store.load(RUN).step == 1
-        holds.let_go(second)
+        base.release(second)
 
 
 class TestRenewal:
@@ -347,14 +347,14 @@ class TestRenewal:
 
         monkeypatch.setattr(leases.LeaseOwners, "_renew", counted)
         store = opened(lease=0.6)
-        held = [holds.Hold(f"run-{number}") for number in range(20)]
-        for hold in held:
-            holds.own(store, hold)
+        owned = [base.Ownership(f"run-{number}") for number in range(20)]
+        for ownership in owned:
+            base.own(store, ownership)
         time.sleep(1.1)
         assert 3 <= len(renewed) <= 8
         assert opened().owner("run-7") is not None
-        for hold in held:
-            holds.let_go(hold)
+        for ownership in owned:
+            base.release(ownership)
         time.sleep(1)
         count = len(renewed)
         time.sleep(0.5)
@@ -398,8 +398,8 @@ class TestRenewal:
         store, other = opened(), opened()
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
         assert server.count(place, "lease") == 0
-        hold = holds.Hold("another")
-        holds.own(store, hold)
+        ownership = base.Ownership("another")
+        base.own(store, ownership)
         assert other.owner("another") is not None
         store.close()
         assert server.count(place, "worker") == 0
@@ -409,7 +409,7 @@ class TestRenewal:
         """In order: it leaves nothing, though nobody has closed the store."""
         server.open(place).close()
         script = OWNER.partition("def node")[0]
-        script += "from stategraph._owners import holds\nholds.own(graph.store, holds.Hold('run'))"
+        script += "from stategraph._owners import base\nbase.own(graph.store, base.Ownership('run'))"
         options = json.dumps(server.config(place))
         subprocess.run([sys.executable, "-c", script, options], check=True, timeout=30)
 

@@ -22,7 +22,7 @@ from stategraph import (
     RunLostError,
     State,
 )
-from stategraph._owners import holds, leases
+from stategraph._owners import base, leases
 from stategraph.stores import PostgresStore
 from stategraph.stores._postgres.table import PostgresTable
 from tests.postgres_proxy import Proxy, folder_of
@@ -74,9 +74,9 @@ class TestNothingIsSure:
                 patch.setattr(leases.LeaseOwners, "go_on", lambda self: 0.05)
                 wait_for(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
                 time.sleep(0.1)
-                hold = holds.Hold(RUN)
-                holds.own(other, hold)
-                holds.let_go(hold)
+                ownership = base.Ownership(RUN)
+                base.own(other, ownership)
+                base.release(ownership)
             return {}
 
         graph = make_graph({"a": hangs, "b": lambda state: made.append("b")}, store=store, durability=durability)

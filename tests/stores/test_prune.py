@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stategraph import State
-from stategraph._owners.holds import Hold, held, let_go, on_behalf_of, own
+from stategraph._owners.base import Ownership, on_behalf_of, own, owned, release
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows import maintenance
@@ -34,7 +34,7 @@ def test_all_that_is_due_goes(store, monkeypatch, together):
 
 
 def test_one_that_somebody_owns_stays(store):
-    with held(store, "run-07"):
+    with owned(store, "run-07"):
         assert "run-07" not in store.prune().runs
 
     assert store.list() == ["run-07"]
@@ -45,11 +45,11 @@ def test_one_that_goes_on_meanwhile_stays(store, monkeypatch):
     """Whoever has written since the run was looked at has made another version of it."""
 
     def another_writes():
-        hold = Hold("run-07")
-        own(store, hold, take_over=True)
-        with on_behalf_of(hold):
+        ownership = Ownership("run-07")
+        own(store, ownership, take_over=True)
+        with on_behalf_of(ownership):
             store.amend(State({"n": 2}, run_id="run-07", step=1, status="completed"))
-        let_go(hold)
+        release(ownership)
 
     before_the_removal(store, monkeypatch, another_writes)
 

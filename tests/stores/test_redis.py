@@ -27,7 +27,7 @@ from stategraph import (
     StepConflictError,
     get_checkpoint_store,
 )
-from stategraph._owners import holds
+from stategraph._owners import base
 from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
@@ -203,16 +203,16 @@ class TestScripts:
         """With all that is nested in it, and its lease; runs are in many."""
         for number in range(20):
             run_id = f"run-{number}"
-            hold = holds.Hold(run_id)
-            holds.own(store, hold)
-            with holds.on_behalf_of(hold):
+            ownership = base.Ownership(run_id)
+            base.own(store, ownership)
+            with base.on_behalf_of(ownership):
                 store.save(numbered(run_id, 1))
                 store.save_parts(run_id, [Part(2, "map", "x", 1)])
             keys = [key for end in ("", "/*") for key in admin.keys(f"{{{prefix}:*}}:*:{run_id}{end}")]
             slots = {key_slot(key.encode()) for key in keys}
             assert len(keys) == 5
             assert len(slots) == 1
-            holds.let_go(hold)
+            base.release(ownership)
         tags = {key.partition("}")[0] for key in admin.keys(f"{{{prefix}:*")}
         assert 8 < len(tags) <= 16
 
@@ -546,12 +546,12 @@ class TestFaults:
         """It is had, and let go of."""
         store, other = opened(url=proxy.url), opened()
         store.save(numbered("a", 1))
-        hold = holds.Hold("a")
+        ownership = base.Ownership("a")
         proxy.mode = "cut after"
-        holds.own(store, hold)
+        base.own(store, ownership)
         assert other.owner("a") is not None
         proxy.mode = "cut after"
-        holds.let_go(hold)
+        base.release(ownership)
         assert other.owner("a") is None
 
     def test_a_server_that_is_frozen(self, servers: Callable[..., Server], prefix: str) -> None:

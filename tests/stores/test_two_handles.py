@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph._owners.holds import Hold, let_go, on_behalf_of, own
+from stategraph._owners.base import Ownership, on_behalf_of, own, release
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
@@ -349,7 +349,7 @@ class TestARollbackThatFails:
         apply = table_of(run).apply
 
         def after_another_has_written(writes):
-            own(other, Hold("a"), take_over=True)
+            own(other, Ownership("a"), take_over=True)
             return apply(writes)
 
         monkeypatch.setattr(table_of(run), "apply", after_another_has_written)
@@ -380,11 +380,11 @@ class TestARollbackThatFails:
 
         def after_another_has_written(writes):
             monkeypatch.setattr(log_of(store), "commit", commit)
-            hold = Hold("a")
-            own(other, hold, take_over=True)
-            with on_behalf_of(hold):
+            ownership = Ownership("a")
+            own(other, ownership, take_over=True)
+            with on_behalf_of(ownership):
                 other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
-            let_go(hold)
+            release(ownership)
             return commit(writes)
 
         monkeypatch.setattr(log_of(store), "commit", after_another_has_written)

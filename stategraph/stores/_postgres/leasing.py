@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from stategraph._owners.holds import Fence
+from stategraph._owners.base import Fence
 from stategraph._owners.leases import Claim, Lease, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.errors import DataError, LockNotAvailable
 
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._owners.leases import LeaseOwners
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -116,21 +116,25 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
         (found,) = server.found([(f"SELECT seal FROM {self._words.schema}run WHERE run_id = ?", (write.run_id,))])
         return found == ([(write.run.seal,)] if isinstance(write, WriteBatch) else [])
 
-    def _guard(self, run_id: str, hold: Hold | None, *, is_new: bool) -> Statement:
-        if hold is None:
+    def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:
+        if ownership is None:
             return "", ()
         lease = f"(SELECT 1 FROM {self._words.schema}lease AS l WHERE l.run_id = ? AND"
-        if not hold.fence:
+        if not ownership.fence:
             nobody = f" AND NOT EXISTS {lease} l.worker IS NOT NULL)"
             kept = f" AND run.fence = (SELECT o.fence FROM {self._words.schema}run AS o WHERE o.number = run.number)"
             return nobody if is_new else kept + nobody, (run_id,)
         # A write that waits for the row of a run is compared with the fence in it by then.
         owned = f" AND EXISTS {lease} l.fence = ? FOR SHARE)" if is_new else " AND run.fence = ?"
-        told = "" if hold.is_cancelled else f" AND NOT EXISTS {lease} l.cancelled)"
-        return owned + told, (*([run_id] if is_new else []), hold.fence, *([] if hold.is_cancelled else [run_id]))
+        told = "" if ownership.is_cancelled else f" AND NOT EXISTS {lease} l.cancelled)"
+        return owned + told, (
+            *([run_id] if is_new else []),
+            ownership.fence,
+            *([] if ownership.is_cancelled else [run_id]),
+        )
 
-    def _new_values(self, hold: Hold | None) -> Sequence[Any]:
-        return (hold.fence if hold else 0,)
+    def _new_values(self, ownership: Ownership | None) -> Sequence[Any]:
+        return (ownership.fence if ownership else 0,)
 
     # ------------------------------------------------------------------ reading
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, InvalidRunIdError
 from stategraph.stores._checks import RunFilter
@@ -29,7 +29,7 @@ def script_of(write: Write, nodes: Nodes, store: object) -> Asked:
     run_id = write.run_id
     if isinstance(write, Removal):
         version = "" if write.version is None else write.version
-        return nodes.script(run_id, REMOVE, version, given_id(run_id), *_guard(write.hold))
+        return nodes.script(run_id, REMOVE, version, given_id(run_id), *_guard(write.ownership))
     try:
         values = _values(write, nodes)
     except (TypeError, ValueError, CheckpointCorruptError) as error:
@@ -39,18 +39,18 @@ def script_of(write: Write, nodes: Nodes, store: object) -> Asked:
     return Asked(nodes.partition_of(run_id), SAVE, values)
 
 
-def _guard(hold: Hold | None) -> tuple[int, int]:
+def _guard(ownership: Ownership | None) -> tuple[int, int]:
     """Return what is compared: 0 for nothing, 1 for a fence, 2 for that nobody has the run; and the fence."""
-    if hold is None:
+    if ownership is None:
         return 0, 0
-    return (1, hold.fence) if hold.fence else (2, 0)
+    return (1, ownership.fence) if ownership.fence else (2, 0)
 
 
 def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
     run, old, run_id = batch.run, batch.old, batch.run.run_id
     nested = "all" if batch.cut_nested else "parts" if batch.cut_parts else ""
     values: list[Any] = [
-        *(run_id, given_id(run_id), *_guard(batch.hold), batch.outer or b""),
+        *(run_id, given_id(run_id), *_guard(batch.ownership), batch.outer or b""),
         *(b"" if old is None else _version_of(old), _version_of(run), pack_run(run), run.incarnation),
         *(run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run_id), batch.cut_below),

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from stategraph._owners.holds import Fence
+from stategraph._owners.base import Fence
 from stategraph._owners.leases import Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
@@ -162,8 +162,8 @@ class RedisTable(ServerTable[Links]):
             error.__cause__ = answer
             return error
         code, is_cancelled = answer if isinstance(answer, list) else (answer, False)
-        if is_cancelled and write.hold is not None:
-            write.hold.is_cancelled = True
+        if is_cancelled and write.ownership is not None:
+            write.ownership.is_cancelled = True
         return bool(code == _WRITTEN or (code == _WAS_THERE and was_again))
 
     # ------------------------------------------------------------------ removing

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 import ormsgpack
 
-from stategraph._owners.holds import acting, this_process
+from stategraph._owners.base import current, process_name
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -243,7 +243,7 @@ class CheckpointEncoder:
         if place[0] > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_to_json(state.pause)
-        facts, status, node, hold = state.facts, state.status, state.checkpoint_node, acting.hold
+        facts, status, node, ownership = state.facts, state.status, state.checkpoint_node, current.ownership
         if facts is None and status is RunStatus.ACTIVE and node:  # the most frequent case by far
             kind, by, attempts = Kind.STEP, None, 1
         else:
@@ -251,7 +251,7 @@ class CheckpointEncoder:
         encoding, payload = kept
         about = (
             *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
-            *(by, took_ns_of(state), attempts, None if hold is None else this_process(), FORMAT, encoding),
+            *(by, took_ns_of(state), attempts, None if ownership is None else process_name(), FORMAT, encoding),
         )
         seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
         return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # skips the constructor, for speed

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from stategraph._owners.holds import Hold, Owning, held_if_free, on_behalf_of
+from stategraph._owners.base import OwnableStore, Ownership, on_behalf_of, owned_if_free
 from stategraph._values import clock
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
@@ -132,8 +132,8 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
 
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     """Remove runs that have no owner and are as they were when they were checked; return their ids."""
-    with held_if_free(cast(Owning, log.table.store), [run.run_id for run in runs]) as holds:
-        removals = [_removal(run, holds[run.run_id]) for run in runs if run.run_id in holds]
+    with owned_if_free(cast(OwnableStore, log.table.store), [run.run_id for run in runs]) as ownerships:
+        removals = [_removal(run, ownerships[run.run_id]) for run in runs if run.run_id in ownerships]
         outcomes = log.commit(removals)
     removed: list[str] = []
     for removal, outcome in zip(removals, outcomes, strict=True):
@@ -145,8 +145,8 @@ def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     return removed
 
 
-def _removal(run: RunRecord, hold: Hold) -> Removal:
-    with on_behalf_of(hold):
+def _removal(run: RunRecord, ownership: Ownership) -> Removal:
+    with on_behalf_of(ownership):
         return Removal(run.run_id, run.version)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from stategraph._owners.holds import Hold, acting
+from stategraph._owners.base import Ownership, current
 from stategraph._values import clock
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
@@ -194,15 +194,15 @@ class _Owned:
     """An atomic change of one run.
 
     Attributes:
-        hold: The hold of the owner that makes it: once it is lost, nothing is written.
+        ownership: The owner that makes it: once it has lost the run, nothing is written.
     """
 
-    hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False, kw_only=True)
+    ownership: Ownership | None = attrs.field(factory=partial(getattr, current, "ownership"), init=False, kw_only=True)
 
     @property
     def is_lost(self) -> bool:
         """Whether the owner is known to have lost the run."""
-        return self.hold is not None and self.hold.is_lost
+        return self.ownership is not None and self.ownership.is_lost
 
 
 @attrs.frozen

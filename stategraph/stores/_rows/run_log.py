@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
-from stategraph._owners.holds import Hold, lost
+from stategraph._owners.base import Ownership, lost
 from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
 from stategraph.stores._checks import RunFilter
@@ -303,7 +303,7 @@ class RunLog:
             StepConflictError: the store has lost saved checkpoints of the run.
         """
         (outcome,) = self.commit([write])
-        if outcome is False and self.is_settled(write.hold):
+        if outcome is False and self.is_settled(write.ownership):
             (outcome,) = self.commit([write])
         if isinstance(outcome, CheckpointError):
             outcome.run_id = outcome.run_id or write.run_id
@@ -311,8 +311,8 @@ class RunLog:
             raise outcome
         if outcome:
             return True
-        if write.hold is not None and self.has_lost(write.hold):
-            raise lost(write.hold.run_id)
+        if write.ownership is not None and self.has_lost(write.ownership):
+            raise lost(write.ownership.run_id)
         self.check_kept(write)
         return False
 
@@ -332,18 +332,18 @@ class RunLog:
             )
             raise StepConflictError(run.run_id, reason)
 
-    def is_settled(self, hold: Hold | None) -> bool:
-        """Acquire the lease of a run that a direct write holds only in this process; return whether it was missing.
+    def is_settled(self, ownership: Ownership | None) -> bool:
+        """Acquire the lease that a direct write had skipped; return whether it was missing.
 
         Raises:
             RunBusyError: another call owns it.
         """
-        return hold is not None and self.table.owners is not None and self.table.owners.settle(hold)
+        return ownership is not None and self.table.owners is not None and self.table.owners.settle(ownership)
 
-    def has_lost(self, hold: Hold) -> bool:
+    def has_lost(self, ownership: Ownership) -> bool:
         """Return whether another call took the run from this owner."""
-        hold.is_lost = hold.is_lost or self.table.fence(hold.run_id)[0] != hold.fence
-        return hold.is_lost
+        ownership.is_lost = ownership.is_lost or self.table.fence(ownership.run_id)[0] != ownership.fence
+        return ownership.is_lost
 
     def remove(self, run_id: str) -> None:
         """Remove a run with its nested runs from the store and from memory."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from stategraph._owners.holds import Hold, acting, on_behalf_of
+from stategraph._owners.base import Ownership, current, on_behalf_of
 from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
@@ -30,8 +30,8 @@ _Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase, Del
 _Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
 """The batch to write, the base of the next row, and the base of the newest row."""
 
-Saves: TypeAlias = tuple[Hold | None, Sequence[State]]
-"""States of one run to save, in order, and the hold of its owner."""
+Saves: TypeAlias = tuple[Ownership | None, Sequence[State]]
+"""States of one run to save, in order, and its owner."""
 
 
 def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
@@ -49,7 +49,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             error.run_id = run_id
             raise
         except StepConflictError:
-            log.is_settled(acting.hold)  # if another call owns the run, that error explains more
+            log.is_settled(current.ownership)  # if another call owns the run, that error explains more
             if known is None or not log.is_stale(known[0]):
                 raise
             log.forget(run_id)
@@ -75,9 +75,9 @@ def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
     ]
 
 
-def _prepared_for(log: RunLog, hold: Hold | None, states: Sequence[State]) -> _Prepared | None:
+def _prepared_for(log: RunLog, ownership: Ownership | None, states: Sequence[State]) -> _Prepared | None:
     """Return the batch for States of a run; None if they must be saved one by one."""
-    with on_behalf_of(hold):
+    with on_behalf_of(ownership):
         try:
             return _prepared(log, states)
         except Exception:  # noqa: BLE001 - the State at fault raises it again when it is saved alone
@@ -86,7 +86,7 @@ def _prepared_for(log: RunLog, hold: Hold | None, states: Sequence[State]) -> _P
 
 def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool | Exception) -> Exception | None:
     """Complete a shared save of States, which saves them one by one if it was refused; return the error, if any."""
-    hold, states = saves
+    ownership, states = saves
     if prepared is not None and outcome is True:
         log.remember(prepared[0].run, *prepared[1:])
         return None
@@ -94,7 +94,7 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
     if type(outcome) is CheckpointSaveError:
         outcome.run_id = outcome.run_id or states[0].run_id
         return outcome
-    with on_behalf_of(hold):
+    with on_behalf_of(ownership):
         try:
             if prepared is not None:
                 log.check_kept(prepared[0])

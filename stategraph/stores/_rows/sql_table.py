@@ -8,7 +8,7 @@ from itertools import chain as chained
 from operator import attrgetter
 from typing import Any
 
-from stategraph._owners.holds import Hold
+from stategraph._owners.base import Ownership
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_statements as sql
@@ -46,10 +46,10 @@ class SqlTable(Table):
         """
 
     @abstractmethod
-    def _guard(self, run_id: str, hold: Hold | None, *, is_new: bool) -> tuple[str, Sequence[Any]]:
+    def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> tuple[str, Sequence[Any]]:
         """Return the condition that an owner still has a run, which may be new, and its values."""
 
-    def _new_values(self, hold: Hold | None) -> Sequence[Any]:
+    def _new_values(self, ownership: Ownership | None) -> Sequence[Any]:
         """Return the values of the column that only a new run is given."""
         return ()
 
@@ -72,11 +72,11 @@ class SqlTable(Table):
 
     def _is_still_owned(self, write: Write) -> bool:
         """Return whether a write was refused to an owner who still has the run; tell it if the run is cancelled."""
-        if write.hold is None or write.is_lost:
+        if write.ownership is None or write.is_lost:
             return False
-        fence, is_cancelled = self.fence(write.hold.run_id)
-        write.hold.is_cancelled |= is_cancelled
-        return fence == write.hold.fence
+        fence, is_cancelled = self.fence(write.ownership.run_id)
+        write.ownership.is_cancelled |= is_cancelled
+        return fence == write.ownership.fence
 
     def _statements(self, write: Write) -> Sequence[Statement]:
         """Return the statements of a write. None of them changes a row unless it may be made."""
@@ -104,11 +104,11 @@ class SqlTable(Table):
     def _put_run(self, batch: WriteBatch) -> Statement:
         """Return the statement that writes the record of a run, if it is as expected."""
         run, old, words, owned = batch.run, batch.old, self._words, given_id(batch.run_id)
-        guard, guarding = self._guard(owned, batch.hold, is_new=old is None)
+        guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
         if batch.outer is not None:
             guard, guarding = f"{guard}{sql.outer_is(words)}", (*guarding, owned, batch.outer)
         if old is None:
-            values = *run_values(run), run.run_id, *self._new_values(batch.hold), *guarding
+            values = *run_values(run), run.run_id, *self._new_values(batch.ownership), *guarding
             return sql.new_run(words, guard), values
         is_step = lasting_values(old) == lasting_values(run)
         fields, changed = (sql.STEP_FIELDS, step_values(run)) if is_step else (sql.RUN_FIELDS, run_values(run))
@@ -116,7 +116,7 @@ class SqlTable(Table):
 
     def _removing(self, removal: Removal) -> list[Statement]:
         run_id, words = removal.run_id, self._words
-        guard, guarding = self._guard(given_id(run_id), removal.hold, is_new=False)
+        guard, guarding = self._guard(given_id(run_id), removal.ownership, is_new=False)
         run = run_id, removal.version, *guarding
         nested = *nested_range(run_id), run_id, *guarding
         statements = [(statement, run) for statement in sql.remove(words, guard)]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._owners.holds import Fence, Hold
+from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.locks import LockOwners
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -202,8 +202,8 @@ class SqliteTable(SqlTable):
 
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 
-    def _guard(self, run_id: str, hold: Hold | None, *, is_new: bool) -> Statement:
-        return ("", ()) if hold is None else (sql.OWNED, (2 * hold.fence + hold.is_cancelled, run_id))
+    def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:
+        return ("", ()) if ownership is None else (sql.OWNED, (2 * ownership.fence + ownership.is_cancelled, run_id))
 
     # ------------------------------------------------------------------ owners
 

@@ -11,7 +11,7 @@ from typing import Unpack
 
 import attrs
 
-from stategraph._owners.holds import Hold, acting, held
+from stategraph._owners.base import Ownership, current, owned
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
@@ -101,37 +101,37 @@ class RowStore(CheckpointStore):
 
     # ------------------------------------------------------------------ saving and loading
 
-    compares_holds = True
+    checks_owners = True
 
-    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
-        hold.store = self
+    def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
+        ownership.store = self
         owners = self._log.table.owners
         if owners is not None:  # the store is open
-            owners.own(hold, self._log.table, take_over=take_over)
+            owners.own(ownership, self._log.table, take_over=take_over)
 
-    def _has_lost(self, hold: Hold) -> bool:
-        return self._log.has_lost(hold)
+    def _has_lost(self, ownership: Ownership) -> bool:
+        return self._log.has_lost(ownership)
 
     def _cancel(self, run_id: str, by: str | None) -> None:
         self._log.table.set_cancelled(run_id, True, by)
         owners = self._log.table.owners
-        hold = None if owners is None else owners.get(run_id)
-        if hold is not None:
-            hold.is_cancelled = True
+        ownership = None if owners is None else owners.get(run_id)
+        if ownership is not None:
+            ownership.is_cancelled = True
 
-    def _is_cancelled(self, hold: Hold) -> bool:
-        hold.is_cancelled = hold.is_cancelled or self._log.table.fence(hold.run_id)[1]
-        hold.check()
-        return hold.is_cancelled
+    def _is_cancelled(self, ownership: Ownership) -> bool:
+        ownership.is_cancelled = ownership.is_cancelled or self._log.table.fence(ownership.run_id)[1]
+        ownership.check()
+        return ownership.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
         return self._log.table.cancelled_by(run_id)
 
-    def _take_up(self, hold: Hold) -> None:
-        self._log.table.set_cancelled(hold.run_id, False)
-        hold.is_cancelled = False
+    def _take_up(self, ownership: Ownership) -> None:
+        self._log.table.set_cancelled(ownership.run_id, False)
+        ownership.is_cancelled = False
 
-    def _orphans(self, graph: str) -> Iterator[Hold] | None:
+    def _orphans(self, graph: str) -> Iterator[Ownership] | None:
         owners = self._log.table.owners
         return None if owners is None else owners.orphans(graph)
 
@@ -141,24 +141,24 @@ class RowStore(CheckpointStore):
 
     def save(self, state: State) -> None:
         try:
-            hold = acting.hold
-            if hold is not None and hold.store is self and hold.run_id == state.run_id:
+            ownership = current.ownership
+            if ownership is not None and ownership.store is self and ownership.run_id == state.run_id:
                 save(self._log, state)
                 return
-            with held(self, state.run_id):
+            with owned(self, state.run_id):
                 save(self._log, state)
         except AttributeError as error:
             check_state(state, error)
             raise
 
     def amend(self, state: State) -> None:
-        with held(self, state.run_id):
+        with owned(self, state.run_id):
             save(self._log, state, may_change_data=True)
 
     def save_many(self, states: Sequence[State]) -> None:
         if states:
-            with held(self, states[0].run_id) as hold:
-                (error,) = save_runs(self._log, [(hold, states)])
+            with owned(self, states[0].run_id) as ownership:
+                (error,) = save_runs(self._log, [(ownership, states)])
             if error is not None:
                 raise error
 
@@ -243,14 +243,14 @@ class RowStore(CheckpointStore):
     keeps_parts = True
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        with held(self, run_id):
+        with owned(self, run_id):
             nested.save_parts(self._log, run_id, parts)
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         return nested.load_parts(self._log, check_run_id(run_id), step, node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        with held(self, check_run_id(run_id)):
+        with owned(self, check_run_id(run_id)):
             nested.drop(self._log, run_id, step, newer_parts=newer_too)
 
     # ------------------------------------------------------------------ time travel and deletion
@@ -271,12 +271,12 @@ class RowStore(CheckpointStore):
                 raise
             self._log.forget_all(run_id)
         else:
-            with held(self, run_id, take_over=take_over):
+            with owned(self, run_id, take_over=take_over):
                 self._log.remove(run_id)
         self._log.table.erase()
 
     def _discard(self, run_id: str) -> None:
-        with held(self, run_id):
+        with owned(self, run_id):
             self._log.remove(run_id)
 
     def prune(self) -> Pruned:

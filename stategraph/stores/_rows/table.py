@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
-from stategraph._owners.holds import Fence, Owners
+from stategraph._owners.base import Fence, Owners
 from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
@@ -43,9 +43,9 @@ class Table(ABC):
         A table without transactions over several runs makes each write atomically. For several, it may return an error
         for a write of unknown outcome.
 
-        A write is made if its hold is not lost (the fence is still the same), if its run has the expected version,
-        and if the outer run has the expected incarnation. A table that may lose an answer asks again, and recognizes
-        an earlier write by its version and its seal.
+        A write is made if its owner has not lost the run (the fence is still the same), if its run has the expected
+        version, and if the outer run has the expected incarnation. A table that may lose an answer asks again, and
+        recognizes an earlier write by its version and its seal.
 
         Raises:
             CheckpointSaveError: none is made, and none of them would be made alone either.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
 
-from stategraph._owners.holds import Owning, held
+from stategraph._owners.base import OwnableStore, owned
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id, is_parts_id
 from stategraph._values.provenance import ParentStep
@@ -86,7 +86,7 @@ def _written(fields: dict[str, Any]) -> str:
 # --------------------------------------------------------------------------- from lines
 
 
-def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
+def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str]:
     """Begin the runs in lines, each with all that is nested in it, or not at all; return their ids.
 
     Raises:
@@ -96,7 +96,7 @@ def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for run_id, runs in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
-        with unknown_shown(), held(store, run_id):
+        with unknown_shown(), owned(store, run_id):
             try:
                 begin_runs(log, _batches(log, run_id, [*runs]))
             except (RunExistsError, FormatError) as error:

@@ -1,7 +1,7 @@
 """The owners of runs in this process.
 
 One call at a time works on a run. It owns the run, with all nested runs, from before its first request to the store
-until it returns. Each of its writes carries its hold, and a store refuses a write whose hold is lost.
+until it returns. Each of its writes carries the Ownership, and a store refuses a write of a lost one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fence: TypeAlias = tuple[int, bool]
 
 
 @attrs.define(eq=False)
-class Hold:
+class Ownership:
     """The ownership of a run by a call.
 
     Args:
@@ -52,8 +52,8 @@ class Hold:
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
         owners: The owners that it is released from.
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
-        tell: Warns an observer of the run that it may soon be lost; None without an observer.
-        lock: Serializes writes to a store that does not compare holds itself.
+        warn: Warns an observer of the run that it may soon be lost; None without an observer.
+        lock: Serializes writes to a store that does not check owners itself.
     """
 
     run_id: str
@@ -69,7 +69,7 @@ class Hold:
     is_abandoned: bool = False
     owners: Owners | None = None
     call: Callable[[], Any] | None = None
-    tell: Callable[[dict[str, object]], None] | None = None
+    warn: Callable[[dict[str, object]], None] | None = None
     lock: threading.RLock | None = None
 
     @since_ns.default
@@ -89,109 +89,109 @@ class Hold:
         return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns), None, *node)
 
 
-class _Acting(threading.local):
-    """The hold on whose behalf this thread writes to a store; None outside of a run."""
+class _Current(threading.local):
+    """The owner on whose behalf this thread writes to a store; None outside of a run."""
 
-    hold: Hold | None = None
+    ownership: Ownership | None = None
 
 
-acting = _Acting()
+current = _Current()
 
 
 class Owners:
     """The owners of the runs of one store in this process. A store that only one process uses needs no more."""
 
     def __init__(self) -> None:
-        self._by_run: dict[str, Hold] = {}
+        self._by_run: dict[str, Ownership] = {}
         self._cancelled: dict[str, str | None] = {}
         self._lock = threading.RLock()  # reentrant: a finaliser may release a run in the middle of an acquisition
         _all.add(self)
 
     def own_nothing(self) -> None:
-        """Drop all holds in a forked child: the runs belong to the parent."""
+        """Own nothing in a forked child: the runs belong to the parent."""
         self._lock = threading.RLock()
-        for hold in self._by_run.values():
-            hold.is_lost = True
+        for ownership in self._by_run.values():
+            ownership.is_lost = True
         self._by_run.clear()
 
     # ------------------------------------------------------------------ owning
 
-    def get(self, run_id: str) -> Hold | None:
-        """Return the hold on a run, if a call of this process owns it."""
+    def get(self, run_id: str) -> Ownership | None:
+        """Return the owner of a run, if it is a call of this process."""
         return self._by_run.get(run_id)
 
-    def own(self, hold: Hold, table: Any, *, take_over: bool) -> None:
-        """Acquire a run for this hold, in this process and against other processes.
+    def own(self, ownership: Ownership, table: Any, *, take_over: bool) -> None:
+        """Acquire a run for an owner, in this process and against other processes.
 
         Raises:
             RunBusyError: another call owns it, and `take_over` is false.
             CheckpointError: the owner cannot be determined.
         """
-        self.drop_lost(hold.run_id, table)
-        loser = self.take(hold, take_over=take_over)
+        self.forget_lost(ownership.run_id, table)
+        loser = self.take(ownership, take_over=take_over)
         try:
-            self._prove(hold, loser, table, take_over=take_over)
-            hold.is_settled = True
+            self._prove(ownership, loser, table, take_over=take_over)
+            ownership.is_settled = True
         except BaseException:
-            self.release(hold)
+            self.release(ownership)
             raise
 
-    def _prove(self, hold: Hold, loser: Hold | None, table: Any, *, take_over: bool) -> None:
+    def _prove(self, ownership: Ownership, loser: Ownership | None, table: Any, *, take_over: bool) -> None:
         """Acquire the lock or lease that proves to other processes that the owner is alive."""
 
-    def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
-        """Acquire a run for this hold in this process; return the hold that lost it, if any.
+    def take(self, ownership: Ownership, *, take_over: bool) -> Ownership | None:
+        """Acquire a run for an owner in this process; return the owner that lost it, if any.
 
         Raises:
             RunBusyError: another call owns it, and `take_over` is false.
             RunLostError: the owner has released the run already.
         """
         with self._lock:
-            other = self._by_run.get(hold.run_id)
+            other = self._by_run.get(ownership.run_id)
             if other is not None and not take_over:
-                raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            hold.owners = self  # first: a release from now on waits for the lock, or the check below sees it
-            hold.check()
+                raise busy(ownership.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
+            ownership.owners = self  # first: a release from now on waits for the lock, or the check below sees it
+            ownership.check()
             if other is not None:
                 other.is_lost = True
-            self._by_run[hold.run_id] = hold
-            hold.is_cancelled = hold.run_id in self._cancelled
+            self._by_run[ownership.run_id] = ownership
+            ownership.is_cancelled = ownership.run_id in self._cancelled
         if other is not None and other.lock is not None:
             with other.lock:  # a write of the former owner finishes, or is refused, before the new owner continues
                 pass
         return other
 
-    def release(self, hold: Hold) -> None:
-        """Forget a hold if it is the current one on its run."""
+    def release(self, ownership: Ownership) -> None:
+        """Forget an owner, unless another one has taken the run."""
         with self._lock:
-            if self._by_run.get(hold.run_id) is hold:
-                del self._by_run[hold.run_id]
+            if self._by_run.get(ownership.run_id) is ownership:
+                del self._by_run[ownership.run_id]
 
-    def drop_lost(self, run_id: str, table: Any) -> None:
-        """Forget the hold on a run that another process has taken over."""
+    def forget_lost(self, run_id: str, table: Any) -> None:
+        """Forget the owner of a run that another process has taken over."""
         other = self._by_run.get(run_id)
         if other is not None and other.is_settled and table.fence(run_id)[0] != other.fence:
             other.is_lost = True
             self.release(other)
 
-    def settle(self, hold: Hold) -> bool:
+    def settle(self, ownership: Ownership) -> bool:
         """Acquire the lease that a direct write had skipped; return whether there was anything to do."""
         return False
 
     def owner(self, run_id: str, table: Any) -> Owner | None:
         """Return the owner of a run, in this process or elsewhere."""
-        hold = self.get(run_id)
-        return None if hold is None else hold.owner
+        ownership = self.get(run_id)
+        return None if ownership is None else ownership.owner
 
     def owned_ids(self, table: Any) -> Collection[str] | None:
         """Return the ids of all runs that have an owner; None where each run must be checked."""
         return None
 
-    def orphans(self, graph: str) -> Iterator[Hold] | None:
+    def orphans(self, graph: str) -> Iterator[Ownership] | None:
         """Own abandoned runs of a graph one after another; return None where each run must be tried."""
         return None
 
-    def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
+    def node_recorder(self, ownership: Ownership) -> Callable[[int, bytes], None] | None:
         """Return a function that records the node at work for other processes; None if they do not look."""
         return None
 
@@ -204,8 +204,8 @@ class Owners:
         """Cancel a run for its owner or, without one, for the next; `by` names the caller."""
         with self._lock:
             self._cancelled.setdefault(run_id, by)
-            if (hold := self._by_run.get(run_id)) is not None:
-                hold.is_cancelled = True
+            if (ownership := self._by_run.get(run_id)) is not None:
+                ownership.is_cancelled = True
             while len(self._cancelled) > _MOST_CANCELLED:
                 del self._cancelled[next(iter(self._cancelled))]
 
@@ -213,18 +213,18 @@ class Owners:
         """Return the name of the caller that cancelled a run, if it is known."""
         return self._cancelled.get(run_id)
 
-    def take_up(self, hold: Hold) -> None:
+    def take_up(self, ownership: Ownership) -> None:
         """Clear the cancellation of a run, because its owner continues it."""
         with self._lock:
-            self._cancelled.pop(hold.run_id, None)
-            hold.is_cancelled = False
+            self._cancelled.pop(ownership.run_id, None)
+            ownership.is_cancelled = False
 
 
 _all: weakref.WeakSet[Owners] = weakref.WeakSet()
 
 
 def _after_in_child() -> None:
-    this_process.cache_clear()
+    process_name.cache_clear()
     for owners in list(_all):
         owners.own_nothing()
 
@@ -242,13 +242,13 @@ if hasattr(os, "register_at_fork"):  # not where there are no forks
 # --------------------------------------------------------------------------- owning runs of a store
 
 
-class Owning(Protocol):
+class OwnableStore(Protocol):
     """A store whose runs can be owned."""
 
-    def _own(self, hold: Hold, /, *, take_over: bool) -> None: ...
+    def _own(self, ownership: Ownership, /, *, take_over: bool) -> None: ...
 
 
-def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
+def own(store: OwnableStore, ownership: Ownership, *, take_over: bool = False) -> None:
     """Acquire a run, after a direct write in progress, or at once with `take_over`.
 
     Raises:
@@ -257,7 +257,7 @@ def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
     began = time.monotonic()
     while True:
         try:
-            store._own(hold, take_over=take_over)
+            store._own(ownership, take_over=take_over)
         except _BrieflyBusyError as error:
             if time.monotonic() - began >= error.longest:
                 raise RunBusyError(error.run_id, error.owner) from None
@@ -281,59 +281,59 @@ def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
     return error
 
 
-def let_go(hold: Hold) -> None:
-    """Release a run for good: this hold can no longer acquire it or write to it."""
-    hold.is_lost = True
-    if hold.owners is not None:
-        hold.owners.release(hold)
-        hold.owners = None
+def release(ownership: Ownership) -> None:
+    """Release a run for good: its owner can no longer acquire it or write to it."""
+    ownership.is_lost = True
+    if ownership.owners is not None:
+        ownership.owners.release(ownership)
+        ownership.owners = None
 
 
 @contextmanager
-def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
+def owned(store: OwnableStore, run_id: str, *, take_over: bool = False) -> Iterator[Ownership]:
     """Own a run for a direct write, unless this thread already writes on behalf of its owner."""
-    if is_acting(store, run_id):
-        yield cast(Hold, acting.hold)
+    if is_owner(store, run_id):
+        yield cast(Ownership, current.ownership)
         return
-    hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
+    ownership = Ownership(given_id(run_id), is_brief=True, is_by_hand=True)
     try:
-        own(store, hold, take_over=take_over)
-        with on_behalf_of(hold):
-            yield hold
+        own(store, ownership, take_over=take_over)
+        with on_behalf_of(ownership):
+            yield ownership
     finally:
-        let_go(hold)
+        release(ownership)
 
 
 @contextmanager
-def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
-    """Own the given runs that have no owner, for a direct write; yield their holds by run id."""
-    holds: dict[str, Hold] = {}
+def owned_if_free(store: OwnableStore, run_ids: Sequence[str]) -> Iterator[Mapping[str, Ownership]]:
+    """Own the given runs that have no owner, for a direct write; yield the owners by run id."""
+    ownerships: dict[str, Ownership] = {}
     with ExitStack() as stack:
         for run_id in run_ids:
-            hold = Hold(run_id, is_brief=True, is_by_hand=True)
-            stack.callback(let_go, hold)
+            ownership = Ownership(run_id, is_brief=True, is_by_hand=True)
+            stack.callback(release, ownership)
             try:
-                store._own(hold, take_over=False)
+                store._own(ownership, take_over=False)
             except RunBusyError:
                 continue
-            holds[run_id] = hold
-        yield holds
+            ownerships[run_id] = ownership
+        yield ownerships
 
 
-def is_acting(store: object, run_id: str) -> bool:
+def is_owner(store: object, run_id: str) -> bool:
     """Return whether this thread writes to a run, or to its nested runs, on behalf of its owner."""
-    hold = acting.hold
-    return hold is not None and hold.store is store and hold.run_id == given_id(run_id)
+    ownership = current.ownership
+    return ownership is not None and ownership.store is store and ownership.run_id == given_id(run_id)
 
 
 @contextmanager
-def on_behalf_of(hold: Hold | None) -> Iterator[None]:
+def on_behalf_of(ownership: Ownership | None) -> Iterator[None]:
     """Write to stores on behalf of the owner of a run, in this thread."""
-    before, acting.hold = acting.hold, hold
+    before, current.ownership = current.ownership, ownership
     try:
         yield
     finally:
-        acting.hold = before
+        current.ownership = before
 
 
 def lost(run_id: str) -> RunLostError:
@@ -370,8 +370,8 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         run_id = first if isinstance(first, str) else getattr(first, "run_id", None)
         if not isinstance(run_id, str):
             return method(store, *arguments, **named)  # it reports the invalid argument
-        with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
-            hold.check()
+        with owned(store, run_id, take_over=take_over) as ownership, ownership.lock or nullcontext():
+            ownership.check()
             return method(store, *arguments, **named)
 
     write.is_guarded = True  # type: ignore[attr-defined]
@@ -382,7 +382,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def this_process() -> str:
+def process_name() -> str:
     """Return the name of this process, as "host:pid"."""
     return f"{host_name()}:{os.getpid()}"
 
