@@ -10,9 +10,9 @@ import attrs
 from stategraph import InterruptNode, MapNode, ParallelNode, RetryPolicy, State, StateGraph, Updates
 from stategraph._drivers.sync import Performer
 from stategraph._engine.calling import cancel
+from stategraph._engine.loop import execute
 from stategraph._engine.resume import resume
-from stategraph._engine.start import execute
-from stategraph._protocol.commands import CommandType, Own, RunNode, Show, Sleep, StartNode, Task
+from stategraph._protocol import CommandType, Own, RunNode, Show, Sleep, StartNode, Task
 from stategraph.errors import CheckpointNotFoundError
 from tests.scenarios import RUN, make_graph
 

@@ -128,7 +128,7 @@ def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> Ab
     persist = checkpoint.persist
     if not isinstance(persist, Mapping):
         return frozenset((*(persist or ()), *errors))
-    from stategraph._progress.origins import AllBut  # imported when used
+    from stategraph._progress import AllBut  # imported when used
 
     return AllBut(frozenset(persist["except"]).difference(errors))
 

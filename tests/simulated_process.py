@@ -26,7 +26,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph._progress.origins import persisted
+from stategraph._progress import persisted
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -20,10 +20,9 @@ from stategraph import (
 )
 from stategraph._engine import loop
 from stategraph._engine import resume as resuming
-from stategraph._engine import start as starting
 from stategraph._engine.context import RunContext
 from stategraph._owners.base import Ownership
-from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph._protocol import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 NO_EVENTS: frozenset[EventType] = frozenset()
@@ -141,7 +140,7 @@ class Drive:
 
 def execute(run: RunContext) -> Any:
     """Begin a fresh run."""
-    return starting.execute(run, State(run_id=RUN))
+    return loop.execute(run, State(run_id=RUN))
 
 
 def resume(run: RunContext) -> Any:

@@ -37,7 +37,7 @@ from stategraph import (
     StateGraph,
     Updates,
 )
-from stategraph._progress.tracking import TrackedState
+from stategraph._progress import TrackedState
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from stategraph._drivers.limits import EitherEvent, StopSignal
 from stategraph._drivers.options import RunCall
 from stategraph._engine.calling import Recovered
-from stategraph._engine.start import id_of
+from stategraph._engine.loop import id_of
 from stategraph._util.validators import is_count
 from stategraph.errors import ConfigError
 from stategraph.state import State

@@ -13,7 +13,7 @@ from stategraph._engine.calling import Recovered, recover
 from stategraph._engine.context import RunContext
 from stategraph._engine.saving import check_saves
 from stategraph._owners.base import Ownership
-from stategraph._protocol.commands import Load, Task
+from stategraph._protocol import Load, Task
 from stategraph._util.validators import is_count
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import ConfigError

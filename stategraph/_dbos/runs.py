@@ -22,8 +22,8 @@ from stategraph._dbos.orders import (
     turns_of,
 )
 from stategraph._engine.calling import turn_of
-from stategraph._engine.pauses import to_be_answered
-from stategraph._progress.answers import is_overdue
+from stategraph._engine.resume import to_be_answered
+from stategraph._progress import is_overdue
 from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus, StatusName

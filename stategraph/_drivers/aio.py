@@ -17,7 +17,7 @@ import attrs
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
-from stategraph._protocol.commands import (
+from stategraph._protocol import (
     BLOCKING,
     WAITING,
     Amend,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from stategraph._drivers.limits import EitherEvent, Limits
-from stategraph._protocol.commands import Task, escaped
+from stategraph._protocol import Task, escaped
 from stategraph._util.cancellation import outlast
 
 _Tasks = Iterator[Task[Any]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.sync import Performer, carry_out
-from stategraph._protocol.commands import Command, Show, Stopped, Task
+from stategraph._protocol import Command, Show, Stopped, Task
 from stategraph._text.shown import describe_exception
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.state import State

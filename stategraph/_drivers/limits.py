@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._protocol.commands import Stopped
+from stategraph._protocol import Stopped
 from stategraph._util.validators import is_duration
 from stategraph.errors import ConfigError
 

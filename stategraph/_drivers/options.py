@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.start import execute
-from stategraph._protocol.commands import Task
+from stategraph._engine.loop import execute
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_duration
 from stategraph._values.provenance import NO_LABELS, checked_labels

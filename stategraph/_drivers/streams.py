@@ -12,7 +12,7 @@ from stategraph._drivers.aio import AsyncPerformer
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.iteration import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
-from stategraph._protocol.commands import Command, Stopped, Task
+from stategraph._protocol import Command, Stopped, Task
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 

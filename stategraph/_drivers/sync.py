@@ -16,7 +16,7 @@ import attrs
 
 from stategraph._drivers.calls import Outcome, Shown, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._protocol.commands import (
+from stategraph._protocol import (
     BLOCKING,
     Await,
     CannotAwait,

@@ -9,14 +9,13 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.endings import failure_at
+from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
-from stategraph._engine.saving import amend, check_saves, flush, newest_of, owning, save, take_up
-from stategraph._engine.start import admit, begin, check_not_of_another, id_of
+from stategraph._engine.saving import amend, check_saves, failure_at, flush, newest_of, owning, save, take_up
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
-from stategraph._protocol.commands import Amend, Load, Task
+from stategraph._protocol import Amend, Load, Task
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus

@@ -1,22 +1,30 @@
-"""RunContext, the state of one call of execute or resume; and the NodeContext that a node receives."""
+"""RunContext, the state of one call of execute or resume; the NodeContext of a step; and the events of a run."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import attrs
 
 from stategraph._engine.io import RunIO
-from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.events import EventType
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._protocol import Await, Command, Gather, Notify, RunNode, Show, StartNode, Task
+from stategraph._text.shown import describe_exception
+from stategraph._util.callables import failures
+from stategraph._values import clock
+from stategraph._values.events import EventType, report
+from stategraph._values.provenance import shortened_traceback
+from stategraph.edges import Edge, NoWay, describe_predicate, place_of
+from stategraph.errors import ExecutionError
 from stategraph.nodes.context import NodeContext
-from stategraph.state import State
+from stategraph.state import State, took_ns_of
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Part
@@ -138,3 +146,183 @@ class StopQuestion:
 def kept_name(name: str, state: State) -> str:
     """Return the name under which a step keeps its parts and nested run: the name of the node when the step began."""
     return name if state.progress is None else state.progress.kept_name(name)
+
+
+# --------------------------------------------------------------------------- events, and States that are shown
+
+
+def tell(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
+    """Report an event at a step."""
+    if type in run.wanted:
+        yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, **about}))
+
+
+def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
+    """Report an event of the run with its last State; an event that ends something also has its duration."""
+    if type in run.wanted:
+        about: dict[str, Any] = {"node": state.checkpoint_node, "status": state.status.value}
+        if began_ns is not None:
+            about["took"] = seconds_since(began_ns)
+        yield from tell(run, type, state.run_id, state.step, **{**about, **more})
+
+
+def seconds_since(began_ns: int) -> float:
+    """Return the seconds since a time of clock.monotonic_ns."""
+    return (clock.monotonic_ns() - began_ns) / 1e9
+
+
+def show(run: RunContext, state: State) -> Task[None]:
+    """Show a State to the caller that iterates over the run. A nested run shows nothing: it is one step."""
+    if run.shows:
+        yield (Show, None, state)
+
+
+def announce_entry(
+    run: RunContext, stage: CompiledNode, way: Edge | NoWay | None, name: str, *, begins: bool
+) -> Task[None]:
+    """Report the edges that were tried after a node, the edge that was taken, and the start of the next node.
+
+    Args:
+        run: The run.
+        stage: The node.
+        way: The edge that was taken; None if the next node handles a failure, or continues after a pause.
+        name: The next node.
+        begins: Whether the next node starts: there may be no matching edge, or the run may have reached its node limit.
+    """
+    state = run.state
+    at = state.run_id, state.step
+    edges: tuple[Edge, ...] = ()
+    if way is not None:
+        edges = stage.edges[: way.tried if isinstance(way, NoWay) else place_of(way, stage.edges) + 1]
+    elif stage.policies.on_error == name and not (state.progress and state.progress.woken):
+        handled = {"source": stage.name, "target": name, "edge": "on_error", "predicate": "on_error"}
+        yield from tell(run, EventType.EDGE_TRANSITION, *at, **handled)
+    for edge in edges:
+        about = {"source": edge.source, "target": edge.target, "edge": edge.name}
+        about["predicate"] = describe_predicate(edge.predicate)
+        yield from tell(run, EventType.EDGE_EVALUATE, *at, **about, result=edge is way)
+        if edge is way:
+            yield from tell(run, EventType.EDGE_TRANSITION, *at, **about)
+    if begins:
+        if name in run.completed:
+            yield from tell(run, EventType.CYCLE_DETECTED, state.run_id, state.step + 1, node=name)
+        yield from tell(run, EventType.NODE_START, state.run_id, state.step + 1, node=name)
+
+
+def announce_completion(run: RunContext, handler: str) -> Task[None]:
+    """Report that a node completed, or that it failed and another node handles the failure."""
+    state, took = run.state, took_ns_of(run.state)
+    run.completed.add(state.checkpoint_node)
+    attempts, outcome = state.facts.attempts if state.facts else 1, "failed" if handler else "completed"
+    about: dict[str, Any] = {"attempts": attempts, "outcome": outcome, "took": None if took is None else took / 1e9}
+    yield from emit(run, EventType.NODE_COMPLETE, state, **about)
+
+
+def announce_failure(run: RunContext, name: str, error: BaseException, attempt: int, began_ns: int) -> Task[None]:
+    """Report that an attempt of a node failed."""
+    if EventType.NODE_ERROR in run.wanted:
+        about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
+        yield from tell(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
+
+
+def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:
+    """Report that the run ends early, and at which node: the failed node, otherwise the last one entered."""
+    if EventType.GRAPH_ERROR in run.wanted:
+        node, about = run.path[-1] if run.path else state.checkpoint_node, about_error(error)
+        if isinstance(error, ExecutionError) and state.error is not None:
+            node, info = error.node_name, state.error
+            about |= {"error_type": info.type, "traceback": info.traceback}
+        about["attempts"] = state.facts.attempts if state.facts else 1
+        yield from emit(run, EventType.GRAPH_ERROR, state, run.began_ns, **{**about, "node": node})
+
+
+def about_error(error: BaseException) -> dict[str, Any]:
+    """Return the event data that describe an exception."""
+    about = {"error": describe_exception(error), "error_type": type(error).__name__}
+    return {**about, "traceback": shortened_traceback(error)}
+
+
+_Answer = TypeVar("_Answer")
+_Inside: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+
+# --------------------------------------------------------------------------- observers around nodes
+
+
+def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
+    """Run a task whose nodes the observer wraps in a context manager."""
+    inside = partial(_inside, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
+    go_on, value = task.send, None
+    while True:
+        try:
+            command = go_on(value)
+        except StopIteration as end:
+            return cast(_Answer, end.value)
+        try:
+            value = yield _placed(run, command, inside)
+            go_on = task.send
+        except GeneratorExit:
+            task.close()
+            raise
+        except BaseException as error:
+            go_on, value = task.throw, error
+
+
+def _placed(run: RunContext, command: Command, inside: _Inside) -> Command:
+    kind, function, argument = command
+    if kind is Gather:
+        tasks, *how = argument
+        return kind, function, ((placed(run, task) for task in tasks), *how)
+    if kind is Await:
+        return kind, _Awaited(inside, function), argument  # type: ignore[arg-type]
+    if kind is RunNode or kind is StartNode:
+        return kind, partial(_call, inside, cast(Callable[[Any], Any], function)), argument
+    return command
+
+
+def _call(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any:
+    with inside():
+        return function(argument)
+
+
+class _Awaited(Coroutine[Any, Any, Any]):
+    """Await the result of an async node. Closing this closes the node's coroutine if it was never awaited."""
+
+    def __init__(self, inside: _Inside, awaitable: Awaitable[Any]) -> None:
+        self._awaitable = awaitable
+        self._work = self._go(inside)
+
+    async def _go(self, inside: _Inside) -> Any:
+        with inside():
+            return await self._awaitable
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+        if isinstance(self._awaitable, Coroutine):
+            self._awaitable.close()
+
+
+@contextmanager
+def _inside(observer: Any, call_id: str, run_id: str) -> Iterator[None]:
+    """Enter the observer's context manager around a node. An exception it raises is logged once."""
+    leave: Callable[[], object] = bool
+    try:
+        leave = observer.enter_node(call_id, run_id)
+    except failures() as error:
+        report(observer, error)
+    try:
+        yield
+    finally:
+        try:
+            leave()
+        except failures() as error:
+            report(observer, error)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
-from stategraph._protocol.commands import Stopped
+from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
@@ -149,7 +149,7 @@ class RunIO:
     def _persisted(self, state: State) -> State:
         if self._persist is None:
             return state
-        from stategraph._progress.origins import persisted  # imported when used: few graphs save only some keys
+        from stategraph._progress import persisted  # imported when used: few graphs save only some keys
 
         return persisted(state, self._persist)
 

@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.endings import end_early
+from stategraph._engine.saving import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._progress.origins import GIVEN
-from stategraph._protocol.commands import Task
+from stategraph._progress import GIVEN
+from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import lay_over

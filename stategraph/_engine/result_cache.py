@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
-from stategraph._protocol.commands import Cache, Task
+from stategraph._protocol import Cache, Task
 from stategraph._util.callables import version_of
 from stategraph._values.events import EventType
 from stategraph._values.progress import CachedResult, Changes

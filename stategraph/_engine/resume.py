@@ -1,30 +1,40 @@
-"""Resuming a run from its saved State."""
+"""Resuming a run from its saved State; pauses, and how a run continues after an answer or a deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.events import emit
-from stategraph._engine.loop import run_from
-from stategraph._engine.pauses import check_answers, take_answer, take_answer_of_fork, to_be_answered
-from stategraph._engine.saving import amend, check_saves, owning, save
-from stategraph._engine.start import stamped, with_all_keys, with_origins
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
+from stategraph._engine.loop import run_from, stamped, with_all_keys, with_origins
+from stategraph._engine.saving import (
+    amend,
+    check_saves,
+    failure_at,
+    handled_data,
+    owning,
+    rescue,
+    save,
+)
+from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import Ownership
-from stategraph._progress.answers import awaited
-from stategraph._protocol.commands import Load, Task
-from stategraph._text.shown import shorten
+from stategraph._progress import awaited, awake, is_overdue
+from stategraph._protocol import Load, StoreFailed, Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.progress import evolved
+from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
-from stategraph.errors import SchemaError
-from stategraph.state import State, data_of, evolve, told, with_data
+from stategraph.errors import AnswerError, SchemaError
+from stategraph.nodes.base import NOTHING
+from stategraph.nodes.step import Question
+from stategraph.state import State, completed_by, data_of, evolve, told, with_data
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -187,3 +197,160 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     replaced = {key: (values[key],) if key in values else () for key in given}
     earlier = state.progress.replaced if state.progress else {}
     return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
+
+
+# --------------------------------------------------------------------------- pauses
+
+
+def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
+    """Return a paused State prepared to continue at its paused node, and the updates with the validated answer.
+
+    If the deadline has passed and the question has no default answer, the node has failed: the run continues at the
+    node that handles the failure, or fails here.
+    """
+    pause = cast(Pause, saved.pause)
+    key = pause.response_param
+    question = yield from _question(run, saved, pause)
+    if is_overdue(pause):
+        if question.otherwise is NOTHING:
+            return (yield from _expired(run, saved, pause)), updates
+        if key in updates:
+            raise AnswerError(saved.run_id, pause, "the answer comes too late: resume without an answer goes on")
+        updates = {**updates, cast(str, key): question.otherwise}
+    elif key is not None and key not in updates:
+        given = f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"
+        raise AnswerError(saved.run_id, pause, given)
+    if key is not None:
+        updates = _with_checked_answer(run, saved, pause, question, updates)
+    return awake(saved, pause), updates
+
+
+def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
+    """Validate an answer to the pause from which a fork was made; return the updates."""
+    pause = awaited(saved)
+    if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
+        return updates
+    question = yield from _question(run, saved, pause)
+    return _with_checked_answer(run, saved, pause, question, updates)
+
+
+def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
+    stage = run.plan.stages[pause.node]
+    try:
+        return (yield from stage.node.asked(StepExecution(run, stage, saved)))
+    except StoreFailed as failed:
+        raise cast(BaseException, failed.__cause__) from None
+
+
+def _with_checked_answer(
+    run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the updates with the validated answer. Raises AnswerError if the answer is invalid."""
+    key = cast(str, pause.response_param)
+    try:
+        # Without a schema the answer is kept as given: the node that asked converts it.
+        checked = fitting(run, {key: question.accepted(updates[key])}, saved)
+    except ValueError as error:
+        raise AnswerError(saved.run_id, pause, str(error)) from error
+    return updates if run.plan.schema is None else {**updates, **checked}
+
+
+def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
+    """Return the State of a run whose deadline has passed, for the node that handles failures of the paused node.
+
+    If no node handles them, save the run as failed and raise the error.
+    """
+    run.state = run.saved = saved
+    name, cause = pause.node, TimeoutError(f"nobody answered until {pause.deadline}")
+    run.path.append(name)
+    failure = failure_at(run, name, f"failed: {describe_exception(cause)}", cause)
+    failure.state = evolve(failure.state, pause=None)
+    stage = run.plan.stages[name]
+    handler = stage.policies.on_error
+    if handler is None:
+        failure.__cause__ = cause
+        yield from rescue(run, failure)
+        raise failure
+    before = evolve(saved, status=RunStatus.ACTIVE, pause=None)
+    after = completed_by(name, before, handled_data(run, failure, before, name))
+    progress = StepExecution(run, stage, before).progress_after(after, is_failed=True)
+    return evolve(after, progress=evolved(progress, next_node=handler))
+
+
+# --------------------------------------------------------------------------- matching answers to pauses
+
+
+def check_answers(
+    saved: State, updates: Mapping[str, Any], pause_id: str | None, waits_since: datetime | None = None
+) -> None:
+    """Raise AnswerError if an update answers a pause at which the run does not wait.
+
+    Args:
+        saved: The newest State of the run.
+        updates: The updates given to resume.
+        pause_id: The id of the pause to answer, if given.
+        waits_since: When the call began to wait for the run. It cannot answer a question asked after that.
+    """
+    pause = saved.pause if saved.status is RunStatus.PAUSED else None
+    pauses = () if pause is None else pause.each
+    asked = [one for one in pauses if one.response_param in updates]
+    problem = ""
+    if pause_id is not None and pause_id not in [one.id for one in pauses]:
+        problem = f"the pause that is to be answered is over: {_what_came_of_it(saved)}"
+    elif closed := sorted(_answered(saved) & updates.keys() - {one.response_param for one in pauses}):
+        problem = f"{shorten(closed[0])} has been answered before, and an answer counts once. {_WAY_OUT}"
+    elif pause_id is None and waits_since is not None and any(one.at > waits_since for one in asked):
+        problem = "it has asked this only while resume waited for the run: look at it, then answer with pause=..."
+    if problem:
+        raise AnswerError(saved.run_id, pause, problem)
+
+
+def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | None) -> State:
+    """Reduce a State that waits at several pauses to the one that is answered.
+
+    Without an answer, choose an overdue pause, otherwise the first one.
+
+    Raises:
+        AnswerError: several pauses wait, and the caller does not name one.
+    """
+    pauses = cast(Pause, saved.pause).each
+    asked = [pause for pause in pauses if pause.response_param in updates]
+    if pause_id is not None:
+        found = [pause for pause in pauses if pause.id == pause_id]
+    elif len(asked) > 1:
+        parts = ", ".join([shorten(pause.part) for pause in asked[:5]] + ["..."] * (len(asked) > 5))
+        problem = f"parts {parts} ask for {asked[0].response_param!r}: say which of {len(asked)} is answered, by pause="
+        raise AnswerError(saved.run_id, saved.pause, problem)
+    else:
+        found = asked or [pause for pause in pauses if is_overdue(pause)] or [*pauses]
+    return evolve(saved, pause=found[0])
+
+
+_WAY_OUT = "To change it, take it back (store.rollback), or give it to a copy of the run (store.fork)"
+
+
+def _answered(saved: State) -> AbstractSet[str]:
+    """Return the keys whose pauses were answered, without answers that were withdrawn since.
+
+    Answers of the current step are in `answer`, those of earlier steps in `answered`, withdrawn answers in both. A fork
+    that has not moved has no answers. An answer under a key that is not saved must be given again.
+    """
+    progress = saved.progress
+    if progress is None or saved.status is RunStatus.COMPLETED:  # a complete run accepts no answers
+        return frozenset()
+    is_new_fork = saved.parent is not None and saved.parent.step == saved.step
+    earlier = frozenset[str]() if is_new_fork else progress.answered - progress.answer.keys()
+    return ((progress.answer.keys() - progress.answered) | earlier) - (progress.origins.keys() - saved.keys())
+
+
+def _what_came_of_it(saved: State) -> str:
+    if saved.status is RunStatus.COMPLETED:
+        return f"the run is complete, after step {saved.step}"
+    if saved.status is RunStatus.PAUSED:
+        return "the run waits at another one"
+    progress = saved.progress
+    if progress is None or progress.woken is None:
+        return f"the run has gone on, and is {saved.status.value} after step {saved.step}"
+    if progress.answer and progress.answered.issuperset(progress.answer):
+        return "the run was taken back to where it asks, and asks again when it is resumed without an answer"
+    return f"it has been answered, and the run is {saved.status.value} at node {shorten(progress.next_node)}"

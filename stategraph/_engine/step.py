@@ -10,14 +10,19 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import LOOK_AGAIN, RunContext, context_of, kept_name
-from stategraph._engine.events import about_error, announce_failure, show, tell
+from stategraph._engine.context import (
+    LOOK_AGAIN,
+    RunContext,
+    about_error,
+    announce_failure,
+    context_of,
+    kept_name,
+    show,
+    tell,
+)
 from stategraph._graph.compiled import CompiledNode
-from stategraph._progress.answers import without_answers
-from stategraph._progress.origins import GIVEN, Written, origins_after
-from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task
-from stategraph._protocol.limited import limited
+from stategraph._progress import GIVEN, ReadSet, Written, origins_after, unwatched, watched, without_answers
+from stategraph._protocol import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task, limited
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import PART_EVENTS, EventType

@@ -8,16 +8,14 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.endings import move_notes
-from stategraph._engine.loop import run_from
+from stategraph._engine.loop import run_from, stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.resume import renamed, revive
-from stategraph._engine.saving import amend
-from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
+from stategraph._engine.saving import amend, move_notes
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
-from stategraph._progress.answers import awaited, awake, before_updates, is_overdue
-from stategraph._protocol.commands import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
+from stategraph._progress import awaited, awake, before_updates, is_overdue
+from stategraph._protocol import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import nested_id
 from stategraph._values.progress import evolved

@@ -14,7 +14,7 @@ import attrs
 
 from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
-from stategraph._protocol.commands import RunNode, StartNode
+from stategraph._protocol import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items

@@ -44,7 +44,7 @@ def problems_of(
     for name, node in nodes.items():
         problems += node.problems(name)
         if node.writes & persist and node.writes - persist:
-            from stategraph._progress.origins import mixture  # imported when used, as those below
+            from stategraph._progress import mixture  # imported when used, as those below
 
             problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
     for name, handler in handlers.items():
@@ -156,7 +156,7 @@ def _keys_named(
     nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], persist: AbstractSet[str]
 ) -> dict[str, str]:
     """Return the keys that are named anywhere, each with one place that names it."""
-    from stategraph._progress.origins import AllBut  # imported when used
+    from stategraph._progress import AllBut  # imported when used
 
     named = persist.keys if isinstance(persist, AllBut) else persist
     known = dict.fromkeys(sorted(named), "checkpoint.persist names")

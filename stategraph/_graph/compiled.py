@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
 
-from stategraph._protocol.commands import CommandType
+from stategraph._protocol import CommandType
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.provenance import GraphStructure

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._protocol.commands import CannotAwait, Finish, Task
+from stategraph._protocol import CannotAwait, Finish, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.nodes.step import StepContext
 from stategraph.state import State

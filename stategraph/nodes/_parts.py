@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from stategraph._progress.answers import awaited
-from stategraph._protocol.commands import (
+from stategraph._progress import awaited
+from stategraph._protocol import (
     Await,
     CannotAwait,
     Finish,
@@ -30,8 +30,8 @@ from stategraph._protocol.commands import (
     StartNode,
     StoreFailed,
     Task,
+    limited,
 )
-from stategraph._protocol.limited import limited
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs

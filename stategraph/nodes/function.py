@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
 from stategraph._values.frozen import changed_items, lay_over, plain_key

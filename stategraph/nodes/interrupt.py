@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph._values.provenance import ErrorInfo

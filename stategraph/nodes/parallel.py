@@ -8,8 +8,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from stategraph._progress.tracking import unwatched
-from stategraph._protocol.commands import Task
+from stategraph._progress import unwatched
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 from stategraph.state import State
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._progress.answers import awaited
-from stategraph._protocol.commands import Task
+from stategraph._progress import awaited
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.progress import NodeOutline, Structures

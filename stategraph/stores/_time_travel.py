@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stategraph._progress.answers import asking_again, gives_back, waiting_anew
+from stategraph._progress import asking_again, gives_back, waiting_anew
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id, generation_of, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus

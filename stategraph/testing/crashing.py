@@ -17,7 +17,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.subgraphs import NestedRun
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import equipped, saved_keys
-from stategraph._protocol.commands import Task
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import NESTED, is_nested_id
 from stategraph._values.progress import KeptParts, Part

@@ -1,0 +1,383 @@
+"""What a State carries for a resume beside its data: answers to pauses, origins of unsaved keys, and reads.
+
+For every unsaved key, `Progress.origins` records the node and step that wrote it, and the keys the node had read. A
+value can be recomputed while all its sources are unchanged: once a source is overwritten or removed,
+`Origin.overwritten` names it. Resuming a run needs no more than this, and the record changes only in steps that concern
+an unsaved key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Set as AbstractSet
+from functools import wraps
+from typing import Any, TypeVar, overload
+
+import attrs
+
+from stategraph._text.shown import shorten
+from stategraph._values import clock
+from stategraph._values.frozen import changed_items
+from stategraph._values.progress import Origin, Pause, evolved
+from stategraph._values.provenance import RunStatus
+from stategraph.state import State, data_of, evolve, with_data
+
+# --------------------------------------------------------------------------- answers to pauses, and their withdrawal
+
+
+def awaited(state: State) -> Pause | None:
+    """Return the pause at which a State waits; None if it does not wait.
+
+    After a resume in which no node has completed yet, it is the answered pause.
+    """
+    progress = state.progress
+    if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
+        return state.pause
+    return progress.woken
+
+
+def awake(paused: State, pause: Pause) -> State:
+    """Return a paused State prepared to continue at its paused node; the answer can be added next."""
+    answered = paused.progress.answered if paused.progress else frozenset()
+    key = pause.response_param
+    answer = dict(paused.progress.answer) if paused.progress else {}
+    if key is not None:  # last, as the newest; the value that the key had before the step stays recorded
+        answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
+    woken = attrs.evolve(pause, value=None, others=())
+    progress = evolved(paused.progress, next_node=pause.node, woken=woken, answer=answer, answered=answered - {key})
+    return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)
+
+
+def waiting_anew(paused: State, pause: Pause) -> State:
+    """Return a paused State that waits again, without an answer yet.
+
+    If it waits at several pauses, an answer applies to none of them: it asks them all first.
+    """
+    pause = attrs.evolve(pause, id="", response_param=None) if pause.others else pause
+    state, key = awake(paused, pause), pause.response_param
+    answered = state.progress.answered if state.progress else frozenset()
+    return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
+
+
+def gives_back(state: State) -> bool:
+    """Return whether a State holds answers that are withdrawn when a run returns to it."""
+    return state.progress is not None and bool(state.progress.answer)
+
+
+def asking_again(state: State) -> State:
+    """Return the State for a run that returns to it, without the answers given there: it asks again."""
+    progress = state.progress
+    if progress is None or not progress.answer:
+        return state
+    if state.pause is not None:  # for a further answer: the step begins again
+        state = evolve(state, status=RunStatus.ACTIVE, pause=None)
+    answered = progress.answered | progress.answer.keys()
+    return evolve(without_answers(state), progress=evolved(progress, answered=answered))
+
+
+def without_answers(state: State) -> State:
+    """Return the State with its data from before the answers of the current step."""
+    progress = state.progress
+    if progress is None or not progress.answer:
+        return state
+    return _with_old_values(state, progress.answer)
+
+
+def is_overdue(pause: Pause) -> bool:
+    """Return whether the deadline of a pause has passed."""
+    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline
+
+
+def before_updates(state: State) -> State | None:
+    """Return the State without the updates of a resume that nested runs have not received; None if there are none."""
+    replaced = state.progress.replaced if state.progress else None
+    if not replaced:
+        return None
+    return _with_old_values(state, replaced)
+
+
+def _with_old_values(state: State, olds: Mapping[str, tuple[Any, ...]]) -> State:
+    """Return the State with the earlier values of some keys, given as tuples; an empty tuple removes the key."""
+    data = {key: olds.get(key, (value,)) for key, value in data_of(state).items()}  # in the order of the State
+    data |= {key: olds[key] for key in sorted(olds.keys() - data.keys())}
+    return with_data(state, {key: old[0] for key, old in data.items() if old})
+
+
+# --------------------------------------------------------------------------- the origins of unsaved keys
+
+GIVEN = ""
+"""In place of the node that wrote a key: the value came with the input or an update, or the engine wrote it."""
+
+
+class AllBut(AbstractSet[str]):
+    """All keys except some, as an infinite set: it supports ``in``, ``&`` and ``-``.
+
+    Args:
+        keys: The excluded keys.
+    """
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        self.keys = keys
+
+    def __contains__(self, key: object) -> bool:
+        return key not in self.keys
+
+    def __rand__(self, others: AbstractSet[str]) -> frozenset[str]:
+        return frozenset(others) - self.keys
+
+    def __rsub__(self, others: AbstractSet[str]) -> frozenset[str]:
+        return frozenset(others) & self.keys
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("these keys have no end")
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+
+def persisted(state: State, keys: AbstractSet[str] | None) -> State:
+    """Return the State that is saved: only these keys, or all of them if `keys` is None."""
+    if keys is None:
+        return state
+    return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def _keys(keys: Iterable[str]) -> frozenset[str]:
+    return frozenset(keys)
+
+
+@attrs.frozen
+class Written:
+    """The keys that a step has set and removed."""
+
+    put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
+    gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:
+        """Return the differences; named keys count as set even if their values are equal."""
+        return cls({*changed_items(before, after), *named}, before.keys() - after.keys())
+
+    def check_one_kind(self, persist: AbstractSet[str]) -> None:
+        """Raise ValueError if unsaved keys were written together with a change of saved keys.
+
+        To recompute the unsaved keys, the node would have to run on data from before the change.
+        """
+        others, saved = self.put - persist, (self.put | self.gone) & persist
+        if others and saved:
+            raise ValueError(mixture(others, saved))
+
+
+def mixture(others: Collection[str], saved: Collection[str]) -> str:
+    """Describe the mistake of a node that writes both kinds of keys."""
+    named, missing = (", ".join(shorten(key) for key in sorted(keys)[:5]) for keys in (saved, others))
+    return (
+        f"it writes keys that are saved ({named}) and keys that are not ({missing}), which it could not compute again "
+        "by themselves: make it two nodes, or name all of them, or none, in checkpoint.persist"
+    )
+
+
+def origins_after(
+    origins: Mapping[str, Origin], persist: AbstractSet[str], had: Collection[str], written: Written, origin: Origin
+) -> Mapping[str, Origin]:
+    """Return the origins after a step or an update.
+
+    Args:
+        origins: The origins before.
+        persist: The saved keys.
+        had: All keys before.
+        written: The keys that were set and removed.
+        origin: The origin of the values that were set.
+    """
+    # A new unsaved key is also missing when earlier values are recomputed.
+    new = {key for key in written.put if key not in had and key not in persist}
+    changed = written.put | written.gone
+    touched = changed - new
+    after = {key: old.without(touched) for key, old in origins.items() if key not in changed}
+    own = origin.without(touched)  # it may have read what it wrote
+    after.update(dict.fromkeys(sorted(written.put - persist), own))
+    return origins if after == origins else after
+
+
+def accounted(
+    state: State, before: State, written: Written, persist: AbstractSet[str] | None, defaults: Mapping[str, Any]
+) -> State:
+    """Return the State with updated origins of its keys, after a change that no node made.
+
+    Args:
+        state: The State.
+        before: The State before that.
+        written: The keys that were written.
+        persist: The saved keys; None for all.
+        defaults: The defaults of the graph.
+    """
+    progress = state.progress
+    if persist is None:
+        return state if progress is None else evolve(state, progress=evolved(progress, origins={}))
+    had = data_of(before).keys()
+    defaulted = (data_of(state).keys() - had) & persist
+    written = Written(written.put | defaulted, written.gone)
+    origins: Mapping[str, Origin] = progress.origins if progress else {}
+    origins = origins_after(origins, persist, had, written, Origin(GIVEN, state.step, ()))
+    return evolve(state, progress=evolved(progress, origins=_origins_given(origins, persist, state, defaults)))
+
+
+def _origins_given(
+    origins: Mapping[str, Origin], persist: AbstractSet[str], state: State, defaults: Mapping[str, Any]
+) -> Mapping[str, Origin]:
+    """Return the origins for a State that enters a graph: keys without a known node count as given.
+
+    Defaults need no origin, and keys that are now saved lose theirs. A value derived from such a key may depend on data
+    that is no longer there.
+    """
+    data = data_of(state)
+    kept = {key for key in origins if key in persist}
+    given = {
+        key: Origin(GIVEN, state.step, frozenset())
+        for key, value in data.items()
+        if key not in persist and key not in origins and not (key in defaults and defaults[key] is value)
+    }
+    if not kept and not given:
+        return origins
+    return {**{key: old.without(kept) for key, old in origins.items() if key not in kept}, **given}
+
+
+# --------------------------------------------------------------------------- the reads of a node
+
+_Default = TypeVar("_Default")
+_ABSENT = object()
+_FIELDS = tuple(name for base in State.__mro__ for name in getattr(base, "__slots__", ()) if name != "__weakref__")
+
+
+@attrs.define(eq=False)
+class ReadSet:
+    """The reads of a node from its input State.
+
+    Attributes:
+        given: The data of that State.
+        keys: The keys that were read, or looked up.
+        is_all: Whether the node read something that depends on all keys, such as their number.
+    """
+
+    given: dict[str, Any]
+    keys: set[str] = attrs.field(factory=set)
+    is_all: bool = False
+
+    def note(self, key: object, found: object) -> None:
+        """Record that a key was read, unless the node itself put the value there."""
+        if isinstance(key, str) and self.given.get(key, _ABSENT) is found:
+            self.keys.add(str(key))
+
+    @property
+    def read(self) -> frozenset[str] | None:
+        """The keys that were read; None for all."""
+        return None if self.is_all else frozenset(self.keys)
+
+
+class TrackedState(State):
+    """A State that records its reads. States derived from it record their reads as well."""
+
+    __slots__ = ("_reads",)
+    _reads: ReadSet
+
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        """Return an ordinary State: a State constructed from the class, as by attrs.evolve, records nothing."""
+        return State(*args, **fields)
+
+    def _all(self) -> dict[str, Any]:
+        self._reads.is_all = True
+        return data_of(self)
+
+    def _at(self, key: object) -> Any:
+        """Return the value of the key or, if there is none, _ABSENT; record the read in both cases."""
+        found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
+        self._reads.note(key, found)
+        return found
+
+    # ------------------------------------------------------------------ reading
+
+    def __getitem__(self, key: str) -> Any:
+        self._at(key)
+        return data_of(self)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return self._at(key) is not _ABSENT
+
+    @overload
+    def get(self, key: str, /) -> Any: ...
+    @overload
+    def get(self, key: str, /, default: _Default) -> Any | _Default: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        found = self._at(key)
+        return default if found is _ABSENT else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def keys(self) -> KeysView[str]:
+        return self._all().keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._all().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._all().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._all()
+        return bool(unwatched(self) == unwatched(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        self._all()
+        return repr(unwatched(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        self._all()
+        return State.__deepcopy__(unwatched(self), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._all()
+        return unwatched, (unwatched(self),)
+
+    # ------------------------------------------------------------------ changing, which returns a new State
+
+    def remove(self, key: str) -> State:
+        self._at(key)  # reads whether it exists
+        return watched(State.remove(self, key), self._reads)
+
+
+def _watching(change: Callable[..., State]) -> Callable[..., State]:
+    """Wrap a method of State that returns a new State, so that the result records its reads, too."""
+
+    @wraps(change)
+    def changed(self: TrackedState, *args: Any, **fields: Any) -> State:
+        return watched(change(self, *args, **fields), self._reads)
+
+    return changed
+
+
+for _change in (State.set, State.update, State.merge, State.clone, State.set_checkpoint_node, State.paused):
+    setattr(TrackedState, _change.__name__, _watching(_change))
+
+
+def watched(state: State, reads: ReadSet) -> State:
+    """Return the State as one that records its reads."""
+    made: State = object.__new__(TrackedState)
+    for name in _FIELDS:
+        object.__setattr__(made, name, getattr(state, name))
+    object.__setattr__(made, "_reads", reads)
+    return made
+
+
+def unwatched(value: Any) -> Any:
+    """Return an ordinary State for one that records its reads; return any other value unchanged."""
+    return with_data(value, data_of(value)) if type(value) is TrackedState else value

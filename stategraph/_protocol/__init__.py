@@ -1,1 +1,0 @@
-"""The protocol between nodes, engine and drivers."""
