@@ -665,6 +665,25 @@ def test_who_is_taken_over_saves_nothing_at_once(
             base.release(ownership)
 
 
+def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
+    """The cancellation is refused, and the run stays deleted."""
+
+    class Raced(MemoryStore):
+        def load(self, *which: Any, **how: Any) -> State:
+            state = super().load(*which, **how)
+            thread = threading.Thread(target=self.delete, args=(RUN,), kwargs={"take_over": True})
+            thread.start()
+            thread.join()
+            return state
+
+    store = Raced()
+    store.save(State(run_id=RUN, step=1))
+
+    with pytest.raises(RunLostError):
+        store.cancel(RUN)
+    assert store.list() == []
+
+
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
     """Though another thread was about to own it on its behalf, or to write."""
     late = base.Ownership(RUN)

@@ -328,7 +328,7 @@ def nested(step, run_id="a/#2/child", status="active", **data):
     return State({"n": step, **data}, run_id=run_id, step=step, status=status, parent=parent)
 
 
-class TestARollbackThatFails:
+class TestAChangeThatFails:
     """Either all of it is done, or nothing."""
 
     @pytest.fixture
@@ -344,8 +344,17 @@ class TestARollbackThatFails:
         assert store.load_parts("a", 3, "map") == {"x": "kept"}
         assert store.load("a/#3/child")["n"] == 1
 
-    def test_since_another_has_taken_the_run(self, run, other, monkeypatch):
-        """Just before it is made: who had the run until then has lost it, and who only writes to it finds it busy."""
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda run: run.rollback("a", 1),
+            lambda run: run.rollback("a", 1, take_over=True),
+            lambda run: run.delete("a"),
+            lambda run: run.delete("a", take_over=True),
+        ],
+    )
+    def test_since_another_has_taken_the_run(self, run, other, monkeypatch, call):
+        """As `delete(take_over=True)` does at the same moment: the call has lost the run, or finds it busy."""
         apply = table_of(run).apply
 
         def after_another_has_written(writes):
@@ -354,7 +363,7 @@ class TestARollbackThatFails:
 
         monkeypatch.setattr(table_of(run), "apply", after_another_has_written)
         with pytest.raises((RunLostError, RunBusyError)):
-            run.rollback("a", 1)
+            call(run)
 
         self.check_kept(other)
 
