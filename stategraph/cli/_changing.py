@@ -95,9 +95,12 @@ def answer(request: Request, /, run_id: str, value: str | None, graph: str, paus
             f"{run_id} waits for {number} answers: say which is given, with --pause; stategraph show {run_id} has them"
         )
     meant = [waiting for waiting in state.pause.each if pause and waiting.id.startswith(pause)]
-    answered = meant[0] if len(meant) == 1 else state.pause
-    named: Pause | str = answered if len(meant) == 1 or not pause else pause  # which the graph refuses
-    return _gone_on(request, flow, run_id, _answer_to(answered, run_id, value), pause=named, **how)
+    if pause and len(meant) != 1:
+        ids = ", ".join(waiting.id for waiting in state.pause.each)
+        problem = "several pauses begin so" if meant else "no pause begins so, or it is over"
+        raise Failure(Exit.CONFLICT, f"--pause {pause}: {problem}; {run_id} waits at {ids}")
+    answered = meant[0] if meant else state.pause
+    return _gone_on(request, flow, run_id, _answer_to(answered, run_id, value), pause=answered, **how)
 
 
 def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:

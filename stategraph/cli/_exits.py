@@ -85,7 +85,8 @@ def message_of(error: Exception) -> str:
     notes = getattr(error, "__notes__", ())
     if isinstance(error, errors.CheckpointNotFoundError):
         steps = f"stategraph history {error.run_id} lists its steps"
-        way_out = "stategraph runs lists the runs" if error.step is None else steps
+        runs = "stategraph runs lists the runs, completed ones where preserve=True keeps them"
+        way_out = runs if error.step is None else steps
         return "; ".join((str(error).rpartition("; ")[0], *notes, way_out))
     if isinstance(error, errors.RunCompleteError):
         way_out = f"stategraph show {error.run_id} tells more"

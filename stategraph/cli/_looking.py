@@ -47,6 +47,8 @@ from stategraph.cli._output import (
 from stategraph.stores._rows.store import RowStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stategraph._values.progress import Pause
     from stategraph._values.provenance import Owner
     from stategraph.state import State
@@ -179,7 +181,7 @@ def show(request: Request, run_id: str, step: int | None, revision: int | None, 
     state = look(store, run_id, step, revision)
     missing = [key for key in keys if key not in state]
     if missing:
-        raise Failure(Exit.NOT_FOUND, f"{run_id} has no key {missing[0]!r}")
+        raise Failure(Exit.NOT_FOUND, f"{run_id} has no key {missing[0]!r}; it has {cut(', '.join(state)) or 'none'}")
     owner = store.owner(run_id) if state.status == "active" else None
     if screen.is_json:
         screen.document(state_shape(state, owner, keys))
@@ -248,8 +250,12 @@ def history(request: Request, run_id: str, last: int | None) -> None:
     if screen.is_json:
         screen.document([summary_shape(row) for row in rows])
     else:
-        cells = [(*_cells(row), screen.time(row.timestamp), (note_text(row), "dim")) for row in rows]
-        screen.table(("step", "kind", "node", "took", "when", ""), cells)
+        _show_history(screen, rows)
+
+
+def _show_history(screen: Screen, rows: Sequence[Summary]) -> None:
+    cells = [(*_cells(row), screen.time(row.timestamp), (note_text(row), "dim")) for row in rows]
+    screen.table(("step", "kind", "node", "took", "when", ""), cells)
 
 
 def _cells(row: Summary) -> tuple[str, tuple[str, str], str, str]:
@@ -301,8 +307,10 @@ def watch(request: Request, run_id: str, every: float) -> int:
         for newest in rows:
             if screen.is_json:
                 screen.record(summary_shape(newest))
-            else:
+            elif screen.is_terminal:
                 _show_row(screen, newest)
+            else:
+                _show_history(screen, [newest])
         if newest.status in END_OF_CALL:
             return END_OF_CALL[newest.status]
         if not is_owned and was_owned is not False and not screen.is_json:

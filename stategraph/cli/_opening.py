@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stategraph._text.shown import describe_exception, with_article
+from stategraph._util.callables import problem_of
 from stategraph.cli._exits import Exit, Failure, exit_of, message_of
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, InvalidRunIdError
 
@@ -144,6 +145,10 @@ def load_graph(name: str) -> StateGraph:
     from stategraph.graph import StateGraph
 
     if callable(found) and not isinstance(found, StateGraph):
+        problem = problem_of(found, 0)
+        if problem:
+            way_out = "name a StateGraph, or a function without parameters that returns one"
+            raise Failure(Exit.USAGE, f"--graph {name}: {way_out}; {problem}")
         try:
             found = found()
         except Exception as error:

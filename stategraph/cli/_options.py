@@ -88,8 +88,11 @@ class Request:
                 f"--store: the graph keeps its runs in the {store}: leave --store out or, where the graph names it "
                 "by a relative path, start in the folder that this counts from"
             )
-        if self.config:
-            note(f"stategraph: --config is not looked at: the graph keeps its runs in the {store}")
+        is_comparable = hasattr(store, "path") or "://" not in (self.address or "")
+        is_ignored = self.address and is_comparable and not _is_at(store, self.address)
+        if self.config or is_ignored:
+            ignored = "--config" if self.config else "STATEGRAPH_STORE"
+            note(f"stategraph: {ignored} is not looked at: the graph keeps its runs in the {store}")
 
     def like(self, run_id: str) -> str | None:
         """Return the id of a run that was perhaps meant."""
@@ -172,7 +175,7 @@ def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], c
         called = common(click.make_pass_decorator(Request, ensure=True)(call))
         for option in reversed(options):
             called = option(called)
-        return click.command(function.__name__.rstrip("_"), epilog=f"\b\nExamples:\n{examples}")(called)
+        return click.command(function.__name__.rstrip("_"), epilog=f"\b\nExamples:{examples}")(called)
 
     return declare
 

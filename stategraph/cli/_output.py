@@ -87,6 +87,7 @@ class Screen:
         if not self.is_terminal:
             for row in rows:
                 print("\t".join(_styled(cell)[0] for cell in row))
+            sys.stdout.flush()
             return
         from rich.table import Table
         from rich.text import Text

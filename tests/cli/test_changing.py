@@ -49,7 +49,8 @@ def test_only_the_pause_that_was_meant_is_answered(shop):
     """Another one is a conflict, and the run waits as before; the beginning of its id will do."""
     pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]
 
-    assert process(*ANSWER, "true", "--pause", "another", cwd=shop).code == 5
+    refused = process(*ANSWER, "true", "--pause", "another", cwd=shop)
+    assert (refused.code, f"waiting waits at {pause}\n" in refused.err) == (5, True)
     assert status_of("waiting") == "paused"
     assert process(*ANSWER, "true", "--pause", pause[:6], cwd=shop).code == 0
 
@@ -97,6 +98,7 @@ def test_a_run_is_resumed(shop):
         ("app:nothing", 2, "has no 'nothing'"),
         ("app:number", 2, "is an int"),
         ("app:broken", 1, "no graph today"),
+        ("app:MapNode", 2, "name a StateGraph, or a function without parameters that returns one"),
         ("bad:graph", 1, "ZeroDivisionError"),
     ],
 )
@@ -115,6 +117,9 @@ def test_the_graph_has_a_store_of_its_own(shop):
     """A store that is named beside it is refused, not ignored."""
     assert process("--store", "other.db", *ANSWER, "true", cwd=shop).code == 2
     assert "leave --store out" in process(*ANSWER, "true", "--store", "other.db", cwd=shop).err
+    for address, is_noted in (("other.db", True), ("postgresql://here/runs", True), ("runs.db", False)):
+        noted = process(*ANSWER, cwd=shop, STATEGRAPH_STORE=address).err
+        assert ("STATEGRAPH_STORE is not looked at: the graph keeps its runs in" in noted) == is_noted
     told = process("--config", "other.toml", "resume", "done", "--graph", "app:graph", cwd=shop)
     assert (told.code, told.err.splitlines()[0].partition(": the graph keeps")[0]) == (
         5,

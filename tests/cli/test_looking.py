@@ -539,7 +539,9 @@ def test_help_has_examples_and_the_version_is_that_of_the_package():
     assert "Exit codes: 0 ok" in call("--help").out
     assert len(commands()) > 10
     for name in commands():
-        assert "Examples:" in call(name, "--help").out, name
+        examples = call(name, "--help").out.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+        assert examples, name
+        assert all(line.startswith("    stategraph ") for line in examples), name
 
 
 def test_what_is_not_used_is_not_imported(shop):

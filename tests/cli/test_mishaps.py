@@ -89,8 +89,10 @@ def _time_of(run_id):
     ("arguments", "told"),
     [
         (["show", "waitin"], "no checkpoint of run 'waitin' in the "),
-        (["show", "waitin"], "; did you mean waiting?; stategraph runs lists the runs\n"),
-        (["resume", "dome", "--graph", "app:graph"], "; did you mean done?; stategraph runs lists the runs\n"),
+        (["show", "waitin"], "; did you mean waiting?; stategraph runs lists the runs, "),
+        (["resume", "dome", "--graph", "app:graph"], "; did you mean done?; stategraph runs lists the runs, "),
+        (["show", "x"], "; stategraph runs lists the runs, completed ones where preserve=True keeps them\n"),
+        (["show", "done", "--key", "totl"], "done has no key 'totl'; it has key, order, total, log, "),
         (["show", "done", "--step", "9"], "; stategraph history done lists its steps\n"),
         (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
         (["fork", "done", "burnt"], "choose another id, or forget it with stategraph delete burnt\n"),

@@ -58,7 +58,8 @@ def test_watching_changes_nothing(shop):
     """As all looking."""
     before = listing(shop)
 
-    assert process("--store", "runs.db", "watch", "done", cwd=shop).code == 0
+    watched_rows = process("--store", "runs.db", "watch", "done", cwd=shop)
+    assert watched_rows == process("--store", "runs.db", "history", "done", cwd=shop)  # a pipe gets tabs and dates
     failed = process("--store", "runs.db", "watch", "burnt", cwd=shop)
     assert failed.code == 1
     assert "ValueError: the van\\x1b[31m burns" in failed.out
