@@ -27,7 +27,7 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import blocks, new_run, plan_of, short_config
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
-from stategraph.observers.registry import checked_observer, get_observer, with_progress
+from stategraph.observers import check_observer, get_observer, with_progress
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
@@ -82,7 +82,7 @@ class StateGraph(GraphBuilder):
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
         self.config = config
-        self.observer = get_observer(config.observer) if observer is None else checked_observer(observer)
+        self.observer = get_observer(config.observer) if observer is None else check_observer(observer)
         options = checkpoint.store_options() if store is None else {}
         self.store = get_checkpoint_store(checkpoint.store, **options) if store is None else checked_store(store)
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved

@@ -13,8 +13,7 @@ import pytest
 from stategraph import ConfigError, ExecutionError, RetryPolicy, State, get_observer
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
-from stategraph.observers._views import MOST_LINES, Lines, Live, Watched
-from stategraph.observers.progress import ProgressObserver
+from stategraph.observers.progress import MOST_LINES, Lines, Live, ProgressObserver, Watched
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 
 HOSTILE = "\x1b[31mred\nnew line [bold]\udcff\u202e"
@@ -225,7 +224,7 @@ class TestRates:
     )
     def test_items(self, monkeypatch: pytest.MonkeyPatch, done: int, found: int, failed: int, told: str) -> None:
         """What was found done says nothing about how fast it goes."""
-        monkeypatch.setattr("stategraph.observers._views.time.monotonic", lambda: 10.0)
+        monkeypatch.setattr("stategraph.observers.progress.time.monotonic", lambda: 10.0)
         run = Watched("g", began=0.0, total=100, done=done, found=found, failed=failed)
 
         assert run.items == told

@@ -1,6 +1,85 @@
-"""Observers, which hear of events: the base class, the registry, and those that come with stategraph."""
+"""Observers, which receive events: the base class, the registry, and the observers of stategraph itself."""
 
-from stategraph.observers.base import MultiObserver, Observer
-from stategraph.observers.registry import get_observer, register_observer
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stategraph._values.events import Listener, listener_problem
+from stategraph._values.registry import Registry
+from stategraph.errors import ConfigError
+from stategraph.observers.base import MultiObserver, NoopObserver, Observer
 
 __all__ = ["MultiObserver", "Observer", "get_observer", "register_observer"]
+
+
+def _structlog(level: str = "info") -> Listener:
+    from stategraph.observers.logging import StructlogObserver  # imported when used, as are the two below
+
+    return StructlogObserver(level)
+
+
+def _progress(every: float = 1.0) -> Listener:
+    from stategraph.observers.progress import ProgressObserver
+
+    return ProgressObserver(every=every)
+
+
+def _opentelemetry() -> Listener:
+    from stategraph.observers.opentelemetry import OpenTelemetryObserver
+
+    return OpenTelemetryObserver()
+
+
+_observers: Registry[Listener] = Registry(
+    "observer",
+    "stategraph.observers",
+    is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
+)
+_observers.register("noop", NoopObserver())
+_observers.register("structlog", _structlog)
+_observers.register("progress", _progress)
+_observers.register("opentelemetry", _opentelemetry)
+
+
+def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:
+    """Register an observer under a name, in place of an earlier observer of that name.
+
+    It is an instance (anything with ``on_event``), or a class or function that makes one. An installed package can instead name its observers in the entry-point
+    group ``stategraph.observers``.
+
+    Raises:
+        ConfigError: the name is empty, or the observer is async or no observer at all.
+    """
+    if hasattr(observer, "on_event") and not isinstance(observer, type):
+        check_observer(observer, f"observer {name!r}")
+    _observers.register(name, observer)
+
+
+def get_observer(name: str, **options: Any) -> Listener:
+    """Return the observer of a name. The same name and options give the same object.
+
+    Raises:
+        UnknownNameError: no observer has this name; the text lists the known names.
+        ConfigError: the observer does not take these options, or is async.
+    """
+    return check_observer(_observers.get(name, options), f"observer {name!r}")
+
+
+def with_progress(observer: Listener) -> Listener:
+    """Return an observer that also shows the progress of runs."""
+    shown = get_observer("progress")
+    return observer if observer is shown else MultiObserver(observer, shown)
+
+
+def check_observer(observer: Any, key: str = "observer") -> Listener:
+    """Return an observer unchanged.
+
+    Raises:
+        ConfigError: it is no observer; the key names it.
+    """
+    problem = listener_problem(observer)
+    if problem:
+        way_out = " (names go into GraphConfig(observer=...))" if key == "observer" else ""
+        raise ConfigError(key, observer, f"{problem}{way_out}")
+    return observer  # type: ignore[no-any-return]

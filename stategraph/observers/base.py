@@ -1,4 +1,4 @@
-"""Observers, which hear of events: the base class, one that ignores them, and one that passes them on to several."""
+"""The base class of observers, an observer that ignores all events, and one that passes them on to several."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Observer:
     """Base for observers. Anything with ``on_event`` is one; this class adds the defaults."""
 
     def on_event(self, event: Event) -> None:
-        """Hear of an event, in the thread of the run, in order. What this raises is logged once and breaks nothing."""
+        """Receive an event, in order and in the thread of the run. An exception is logged once and breaks nothing."""
 
     def wants(self, type: EventType) -> bool:
-        """Return whether to hear of events of this type.
+        """Return whether to receive events of this type.
 
-        It is called when a run starts; an event that no observer wants is never built.
+        It is called when a run starts. An event that no observer wants is never built.
         """
         return True
 
@@ -33,13 +33,13 @@ class NoopObserver(Observer):
 
 
 class MultiObserver(Observer):
-    """Passes events to several observers, in the order given. One that raises does not keep an event from the others.
+    """Passes each event to several observers, in the order given, even if one of them raises.
 
     Args:
         observers: The observers, or one iterable of them.
 
     Raises:
-        ConfigError: one of them is a class, async, or no observer at all.
+        ConfigError: an observer is a class, async, or no observer at all.
     """
 
     def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
@@ -58,7 +58,7 @@ class MultiObserver(Observer):
 
 
 def _enter_all(observers: list[Any], call_id: str, run_id: str) -> Callable[[], object]:
-    """Have each of the observers put something around a node; return what takes all of it away."""
+    """Call `enter_node` of each observer; return a function that undoes all of it."""
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.enter_node(call_id, run_id))

@@ -23,17 +23,16 @@ _LEVELS = {
     EventType.NODE_RETRY: _WARNING,
     EventType.CHECKPOINT_RESUME: _INFO,
     EventType.LEASE_LATE: _WARNING,
-}  # everything else is for debugging
+}  # all others have debug
 
 
 class StructlogObserver(Observer):
-    """Logs the life of a run at info, retries and late leases at warning, failures at error, and all else at debug.
+    """Logs starts and ends of runs at info, retries and late leases at warning, failures at error, all else at debug.
 
-    Lines go where structlog is configured to send them; if it is not configured, to stderr, so that a program's output
-    stays its own.
+    If structlog is configured, it decides where lines go. Otherwise they go to stderr.
 
     Args:
-        level: The lowest level to log: "debug", "info", "warning" or "error". Events below it are not even built.
+        level: The lowest level to log: "debug", "info", "warning" or "error". Events below it are never built.
     """
 
     def __init__(self, level: str = "info") -> None:
@@ -46,40 +45,36 @@ class StructlogObserver(Observer):
         return type in self._wanted
 
     def on_event(self, event: Event) -> None:
-        err = sys.stderr
-        shows = err is not None and err.isatty()  # a person sees the lines in colours
+        err, data = sys.stderr, {"graph": event.source, **event.data}
+        shows = err is not None and err.isatty()  # a terminal shows the lines in colours
         if shows or "structlog" in sys.modules:
-            import structlog  # imported when used: it takes 20 ms, and lines without colours can do without
+            import structlog  # imported when used: it takes 20 ms, and plain lines do not need it
 
-            if structlog.is_configured():
-                _log(structlog.get_logger("stategraph"), event)
-            elif shows:
-                _log(structlog.wrap_logger(structlog.PrintLogger(err)), event)
-            else:
-                _write(err, event, {**structlog.contextvars.get_contextvars(), "graph": event.source, **event.data})
-        else:
-            _write(err, event, {"graph": event.source, **event.data})
+            is_configured = structlog.is_configured()
+            if shows or is_configured:
+                plain: Any = structlog.PrintLogger(err)
+                logger = structlog.get_logger("stategraph") if is_configured else structlog.wrap_logger(plain)
+                logger.log(_level(event.type), event.type.value, **data)
+                return
+            data = {**structlog.contextvars.get_contextvars(), **data}
+        if err is not None:
+            _write(err, event, data)
 
 
 def _level(type: EventType) -> int:
     return _LEVELS.get(type, _DEBUG)
 
 
-def _log(logger: Any, event: Event) -> None:
-    logger.log(_level(event.type), event.type.value, graph=event.source, **event.data)
-
-
 _HEADS = {kind: f"[{_NAMES[_level(kind)]:9}] {kind.value:30}" for kind in EventType}
 
 
-def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:
-    """Write a line as structlog does where it is not configured."""
-    if err is not None:
-        pairs = " ".join([f"{key}={_shown(value)}" for key, value in sorted(data.items())])
-        err.write(f"{_when(int(event.timestamp.timestamp()))} {_HEADS[event.type]} {pairs}\n")
+def _write(err: TextIO, event: Event, data: Mapping[str, Any]) -> None:
+    """Write the line that structlog writes by default, without importing it."""
+    pairs = " ".join([f"{key}={_shown(value)}" for key, value in sorted(data.items())])
+    err.write(f"{_when(int(event.timestamp.timestamp()))} {_HEADS[event.type]} {pairs}\n")
 
 
-@lru_cache(maxsize=1)  # many lines have the same
+@lru_cache(maxsize=1)  # lines of one second share it
 def _when(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
@@ -88,4 +83,4 @@ def _shown(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         return repr(value)
     is_quoted = " " in value or "=" in value or '"' in value or "'" in value
-    return repr(value) if is_quoted else str(value)
+    return repr(value) if is_quoted else value

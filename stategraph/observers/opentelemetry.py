@@ -21,25 +21,25 @@ from stategraph._values import clock
 from stategraph._values.events import Event, EventType
 from stategraph.observers.base import Observer
 
-_MOST_BEFORE = 10_000  # runs of which it is known which span was their last
+_MOST_BEFORE = 10_000  # runs whose last span is remembered
 _DURATIONS = {
     "run": "How long calls and nested runs took, until they ended or paused",
     "node": "How long nodes took, with all of their attempts",
     "checkpoint.save": "How long it took to save a State",
 }
-"""What is measured in seconds."""
+"""Histograms in seconds, with their descriptions."""
 
 
 @attrs.define(eq=False)
 class _Run:
-    """A run, or a nested one, in a call, and the node that is under way in it.
+    """A run of a call, which may be nested, and its current node.
 
     Attributes:
-        graph: What names its graph in spans and metrics.
-        about: Attributes that its spans share.
-        span: Its span.
-        node: That of the node; one that records nothing if none is under way.
-        parts: How many parts of the node have ended in which way.
+        graph: The attribute that names its graph in spans and metrics.
+        about: The attributes that its spans share.
+        span: The span of the run.
+        node: The span of the current node; an invalid span if there is none.
+        parts: How many parts of the node have ended, by outcome.
     """
 
     graph: Mapping[str, Any]
@@ -50,14 +50,14 @@ class _Run:
 
 
 class OpenTelemetryObserver(Observer):
-    """Makes a span of each call of a graph, each nested run and each node, and measures them.
+    """Makes a span for each call of a graph, each nested run and each node, and measures them.
 
-    What nodes do is in the context of their spans, in threads and tasks as well: spans that they begin stand below. See
+    Nodes run in the context of their spans, in threads and tasks as well: spans that they begin are children. See
     docs/observers.md for the names.
 
     Args:
         tracer_provider: Where spans go; the global provider if it is None.
-        meter_provider: Likewise, for what is measured.
+        meter_provider: Where metrics go; the global provider if it is None.
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
@@ -96,11 +96,11 @@ class OpenTelemetryObserver(Observer):
             self._begin_run(event.source, data, at)
         else:
             run = self._runs.get((data["call_id"], data["run_id"]))
-            if run is not None:  # else it is not under way: it is about to be
+            if run is not None:  # a resume may report its checkpoint before the run starts
                 self._heard[event.type](run, data, at)
 
     def enter_node(self, call_id: str, run_id: str) -> Callable[[], object]:
-        """Make the span of the node that is under way the current one; return what undoes that."""
+        """Make the span of the current node the current span; return a function that undoes it."""
         run = self._runs.get((call_id, run_id))
         if run is None or run.node is trace.INVALID_SPAN:
             return bool
@@ -143,7 +143,7 @@ class OpenTelemetryObserver(Observer):
 
     def _end_failed(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
         run.span.set_attributes({"error.type": data["error_type"], "stategraph.failed_node": data["node"]})
-        if data["error_type"] != "RunCancelledError":  # which is no error but a wish
+        if data["error_type"] != "RunCancelledError":  # a cancelled run has not failed
             for span in (run.span, run.node):
                 span.set_status(trace.StatusCode.ERROR, data["error"])
         run.node.set_attribute("stategraph.outcome", "failed" if data["status"] == "failed" else "cut off")
@@ -173,7 +173,7 @@ class OpenTelemetryObserver(Observer):
         run.node.add_event("exception", {**_exception(data), "stategraph.attempt": data["attempt"]}, at)
 
     def _note_retry(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
-        run.parts = Counter()  # those that are kept are found again
+        run.parts = Counter()  # the next attempt finds and counts the kept parts again
         self._retries.add(1, {**run.graph, "stategraph.node": data["node"]})
         run.node.add_event("retry", {"stategraph.attempt": data["attempt"], "stategraph.delay": data["delay"]}, at)
 
