@@ -24,7 +24,7 @@ from stategraph import (
     key_equals,
 )
 from stategraph.stores.memory import MemoryStore
-from stategraph.testing.clocks import fixed
+from stategraph.testing import fixed
 from tests.conftest import make_store
 from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, counted, make_graph, reopened, trace
 from tests.test_nested_pauses import within

@@ -218,7 +218,7 @@ class TestResumesEverywhere:
             calls.append(1)
             return {"n": len(calls)}
 
-        with pytest.raises(AssertionError, match="two runs that nobody disturbed end differently: 'n' is 2, not 1"):
+        with pytest.raises(AssertionError, match="two undisturbed runs end differently: 'n' is 2, not 1"):
             assert_resumes_everywhere(graph_of(count), State())
         assert assert_resumes_everywhere(graph_of(count), State(), ignore=["n"])
 
@@ -298,7 +298,7 @@ class TestResumesEverywhere:
         def use_it(state: State) -> dict[str, str]:
             return {"found": opened.pop()} if opened else {}
 
-        with pytest.raises(AssertionError, match="'found' is not there; it was 'open'"):
+        with pytest.raises(AssertionError, match="'found' is missing; it was 'open'"):
             assert_resumes_everywhere(graph_of(open_it, use_it), State())
 
     def test_a_pause_without_an_answer_is_told_of(self) -> None:

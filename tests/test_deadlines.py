@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stategraph import AnswerError, ExecutionError, InterruptNode, RunStatus, State
-from stategraph.testing.clocks import fixed
+from stategraph.testing import fixed
 from tests.scenarios import RUN, Scene, broken_first, make_graph, trace
 from tests.test_pauses import reviewed
 

@@ -45,8 +45,8 @@ _observers.register("opentelemetry", _opentelemetry)
 def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:
     """Register an observer under a name, in place of an earlier observer of that name.
 
-    It is an instance (anything with ``on_event``), or a class or function that makes one. An installed package can instead name its observers in the entry-point
-    group ``stategraph.observers``.
+    It is an instance (anything with ``on_event``), or a class or function that makes one. An installed package can
+    instead name its observers in the entry-point group ``stategraph.observers``.
 
     Raises:
         ConfigError: the name is empty, or the observer is async or no observer at all.

@@ -96,7 +96,7 @@ class OpenTelemetryObserver(Observer):
             self._begin_run(event.source, data, at)
         else:
             run = self._runs.get((data["call_id"], data["run_id"]))
-            if run is not None:  # a resume may report its checkpoint before the run starts
+            if run is not None:  # a State may be saved before the run starts
                 self._heard[event.type](run, data, at)
 
     def enter_node(self, call_id: str, run_id: str) -> Callable[[], object]:

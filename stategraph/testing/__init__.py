@@ -1,9 +1,9 @@
-"""For tests: of your graphs, and of a store of your own.
+"""Tools for tests of your graphs, and of your own store.
 
-Graphs: `assert_resumes_everywhere`, `kill_at`, `fail_at` and `fixed`, and in pytest the fixtures ``memory_store`` and
-``fixed_clock``. They take nothing but stategraph; see docs/testing.md.
+For graphs: `assert_resumes_everywhere`, `kill_at`, `fail_at` and `fixed`, and in pytest the fixtures ``memory_store``
+and ``fixed_clock``. They need only stategraph; see docs/testing.md.
 
-Stores, with the extra ``[testing]``::
+For stores, with the extra ``[testing]``::
 
     from stategraph.testing import CheckpointStoreContract
 
@@ -21,10 +21,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stategraph.testing.clocks import fixed
     from stategraph.testing.contract import CheckpointStoreContract
     from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES, is_same
-    from stategraph.testing.crashing import Killed, MortalStore, assert_resumes_everywhere, fail_at, kill_at
+    from stategraph.testing.crashing import Killed, MortalStore, assert_resumes_everywhere, fail_at, fixed, kill_at
 
 __all__ = [
     "HOSTILE_RUN_IDS",
@@ -42,17 +41,16 @@ __all__ = [
 ]
 
 _CORPUS = ("HOSTILE_RUN_IDS", "KEPT_VALUES", "RUN_IDS", "UNKEPT_VALUES", "is_same")
-_CRASHING = ("Killed", "MortalStore", "assert_resumes_everywhere", "fail_at", "kill_at")
+_CRASHING = ("Killed", "MortalStore", "assert_resumes_everywhere", "fail_at", "fixed", "kill_at")
 _MODULES = {
     "CheckpointStoreContract": "contract",
-    "fixed": "clocks",
     **dict.fromkeys(_CORPUS, "corpus"),
     **dict.fromkeys(_CRASHING, "crashing"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: the contract takes pytest, which tests of graphs do not."""
+    """Import a name when it is used: the contract needs pytest, tests of graphs do not."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,30 +13,71 @@ import attrs
 import pytest
 
 from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep, RunStatus
-from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, StepConflictError
+from stategraph.config import CheckpointConfig, GraphConfig
+from stategraph.errors import (
+    CheckpointNotFoundError,
+    InvalidRunIdError,
+    RunBusyError,
+    RunLostError,
+    StepConflictError,
+)
+from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS
 from stategraph.testing.history import HistoryContract
-from stategraph.testing.owning import OwningContract
 from stategraph.testing.values import PAUSE, ValuesContract, check_each, saved_at
 
+RUN = "order-1"
+_Meddle = Callable[[], Any]
 
-class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
-    """Inherit from this and give it a fixture named ``store`` that makes an empty store.
 
-    Set `keeps_history` to False for a store that keeps the newest State of a run only. Values of finished parts are
+def graph_of(store: CheckpointStore, meddle: _Meddle = dict, *, has_third: bool = False, **options: Any) -> StateGraph:
+    """Return a graph of two or three steps. During the second, another thread calls `meddle`."""
+
+    def meddled(state: State) -> dict[str, Any]:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(meddle).result()
+        return {"made": [*state["made"], "b"]}
+
+    checkpoint = CheckpointConfig(**{"interval": 1, "preserve": True, **options})
+    graph = StateGraph(GraphConfig("orders", checkpoint=checkpoint), store=store)
+    graph.add_node("a", lambda state: {"made": ["a"]})
+    graph.add_node("b", meddled)
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    if has_third:
+        graph.add_node("c", lambda state: {})
+        graph.add_edge("b", "c")
+    graph.set_exit_point("c" if has_third else "b")
+    return graph
+
+
+_CHANGES: dict[str, Callable[[CheckpointStore], Any]] = {
+    "save": lambda store: store.save(attrs.evolve(store.load(RUN), step=9)),
+    "amend": lambda store: store.amend(store.load(RUN)),
+    "delete": lambda store: store.delete(RUN),
+    "rollback": lambda store: store.rollback(RUN, 1),
+}
+
+_each_durability = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+
+
+class CheckpointStoreContract(ValuesContract, HistoryContract):
+    """Tests for a store: inherit from this class and add a fixture named ``store`` that returns an empty store.
+
+    Set `keeps_history` to False for a store that keeps only the newest State of a run. Tests of finished parts are
     skipped for a store whose `CheckpointStore.keeps_parts` is False.
     """
 
     @pytest.fixture
     def store(self) -> CheckpointStore:
-        """Return an empty store: the tests of a store replace this."""
+        """Return an empty store. Your test class replaces this fixture."""
         raise NotImplementedError("give the test class a fixture named store that makes an empty store")
 
     # ------------------------------------------------------------------ one run
 
-    def test_what_is_saved_is_loaded(self, store: CheckpointStore) -> None:
+    def test_a_saved_state_is_loaded(self, store: CheckpointStore) -> None:
         """A loaded State equals the saved one, in data and in provenance."""
         state = State(
             {"topic": "checkpoints"},
@@ -56,7 +98,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert store.load("a").fingerprint == state.fingerprint
 
     def test_the_newest_step_is_loaded(self, store: CheckpointStore) -> None:
-        """A later step takes the place of an earlier one. A clock that goes backwards changes nothing."""
+        """A later step replaces an earlier one, even if the clock goes backwards."""
         noon = datetime(2024, 1, 1, 12, tzinfo=UTC)
         for step in (1, 2, 5):
             store.save(State({"n": step}, run_id="a", step=step, timestamp=noon - timedelta(hours=step)))
@@ -79,7 +121,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
 
     @pytest.mark.parametrize(("step", "reason"), [(5, "step 5"), (3, "step 3 is behind step 5")])
     def test_a_saved_step_is_not_replaced(self, store: CheckpointStore, step: int, reason: str) -> None:
-        """Other data for the newest step, or a step before it, are refused, and the saved State stays."""
+        """Saving an older step, or other data for the newest one, is refused and changes nothing."""
         state = State({"n": 1}, run_id="a", step=5)
         store.save(state)
 
@@ -89,7 +131,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert store.load("a") == state
 
     def test_amend_changes_the_data_of_the_newest_step(self, store: CheckpointStore) -> None:
-        """A run that is brought back to life has its newest State replaced; an older one is refused as by save."""
+        """`amend` replaces the newest State, and refuses an older step as `save` does."""
         store.save(State({"n": 1}, run_id="a", step=2))
 
         store.amend(State({"n": 2}, run_id="a", step=2))
@@ -100,8 +142,8 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
 
     # ------------------------------------------------------------------ several runs
 
-    def test_a_run_that_is_not_there(self, store: CheckpointStore) -> None:
-        """Loading it names the run; deleting it is no error."""
+    def test_an_unknown_run(self, store: CheckpointStore) -> None:
+        """Loading it raises an error that names it. Deleting it is no error."""
         with pytest.raises(CheckpointNotFoundError, match="'nobody'"):
             store.load("nobody")
         with pytest.raises(LookupError):
@@ -110,7 +152,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert store.list() == []
 
     def test_delete_forgets_only_that_run(self, store: CheckpointStore) -> None:
-        """All others stay, however alike their ids are; its own can be used again."""
+        """Runs with similar ids stay, and the deleted id can be used again."""
         others = ["a+1", "a-1", "a.1", "a/1", "a/b", "a:1", "a=1", "a@1", "ab", "b"]
         for run_id in [*others, "a"]:
             for step in (1, 2):
@@ -130,7 +172,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
     # ------------------------------------------------------------------ ids
 
     def test_run_ids(self, store: CheckpointStore) -> None:
-        """Every id in the grammar can be saved, listed, loaded and deleted."""
+        """Every allowed id can be saved, listed, loaded and deleted."""
 
         def check(run_id: str) -> None:
             store.save(State(run_id=run_id, step=1))
@@ -142,19 +184,19 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         check_each(zip(RUN_IDS, RUN_IDS, strict=True), check)
 
     def test_hostile_run_ids_are_refused(self, store: CheckpointStore) -> None:
-        """No id becomes a path or a part of a query: what is not in the grammar goes nowhere."""
+        """Ids outside the grammar are refused, so no id becomes a path or a part of a query."""
 
         def check(run_id: Any) -> None:
-            for ask in (lambda run_id: State(run_id=run_id), store.load, store.delete, store.owner):
+            for call in (lambda run_id: State(run_id=run_id), store.load, store.delete, store.owner):
                 with pytest.raises(InvalidRunIdError):
-                    ask(run_id)
+                    call(run_id)
 
         check_each(((ascii(run_id)[:30], run_id) for run_id in HOSTILE_RUN_IDS), check)
 
     # ------------------------------------------------------------------ lists, pauses
 
-    def test_runs_reports_every_run(self, store: CheckpointStore) -> None:
-        """Its newest checkpoint, why it failed and what it waits for, filtered by status and graph."""
+    def test_runs_lists_every_run(self, store: CheckpointStore) -> None:
+        """It shows the newest checkpoint of each run with its error and pause, and filters by status and graph."""
         error = ErrorInfo("ValueError", "no topic", "draft")
         store.save(State(run_id="a", step=1, graph="review"))
         store.save(State(run_id="b", step=2, graph="review", status="failed", error=error, checkpoint_node="plan"))
@@ -170,7 +212,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert store.history("c")[-1].pause == PAUSE
 
     def test_runs_come_in_pages(self, store: CheckpointStore) -> None:
-        """The cursor of the last row of a page leads to the next page; each run comes once, in the same order."""
+        """The cursor of a page's last row leads to the next page. Each run comes once, in the same order."""
         for number in range(7):
             store.save(State(run_id=f"run-{number}", step=1))
         pages = [store.runs(limit=3)]
@@ -180,8 +222,8 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert [len(page) for page in pages] == [3, 3, 1, 0]
         assert [run.run_id for page in pages for run in page] == [run.run_id for run in store.runs()]
 
-    def test_a_saved_step_pauses_and_goes_on(self, store: CheckpointStore) -> None:
-        """The same step is saved without a pause, with one, with another, and without."""
+    def test_a_saved_step_pauses_and_continues(self, store: CheckpointStore) -> None:
+        """A step can be saved without a pause, with a pause, with another pause, and without again."""
         pauses = PAUSE, attrs.evolve(PAUSE, reason="x", value=None, response_param=None, deadline=None), None
         paused = [saved_at(2, status="paused" if pause else "active", pause=pause) for pause in pauses]
         for saved in (saved_at(2), *paused):
@@ -192,10 +234,10 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         store.save(saved_at(3))
         assert store.load("a").pause is None
 
-    # ------------------------------------------------------------------ all at once
+    # ------------------------------------------------------------------ threads
 
     def test_threads_save_side_by_side(self, store: CheckpointStore) -> None:
-        """Runs of different threads do not disturb each other."""
+        """Runs in different threads do not disturb each other."""
 
         def run(name: str) -> None:
             for step in range(1, 21):
@@ -209,7 +251,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         assert {store.load(name).step for name in names} == {20}
 
     def test_a_reader_sees_the_old_state_or_the_new_one(self, store: CheckpointStore) -> None:
-        """Never a mixture of both."""
+        """A reader never sees a mixture of both."""
         store.save(State({"a": 0, "b": [0] * 100}, run_id="a", step=1))
         done = threading.Event()
 
@@ -230,8 +272,8 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
 
         assert all(reader.result() for reader in readers)
 
-    def test_nothing_is_imported_because_of_what_is_stored(self, store: CheckpointStore) -> None:
-        """Loading makes values of known types and needs no other module."""
+    def test_loading_imports_nothing(self, store: CheckpointStore) -> None:
+        """Stored data never cause an import: loading makes values of known types only."""
         store.save(State(KEPT_VALUES, run_id="a", step=1))
         store.load("a")
         modules = set(sys.modules)
@@ -239,3 +281,84 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, OwningContract):
         store.load("a")
 
         assert set(sys.modules) == modules
+
+    # ------------------------------------------------------------------ owners
+
+    def test_a_run_is_owned_while_a_call_works_on_it(self, store: CheckpointStore) -> None:
+        """It has no owner before and afterwards."""
+        owners: list[Any] = [store.owner(RUN)]
+        graph_of(store, lambda: owners.append(store.owner(RUN))).execute(State(run_id=RUN))
+
+        before, during = owners
+        assert before is store.owner(RUN) is None
+        assert during.pid > 0
+        assert during.host
+        assert during.since.tzinfo is not None
+
+    @_each_durability
+    @pytest.mark.parametrize("how", ["execute", "resume"])
+    def test_a_second_call_is_refused(self, store: CheckpointStore, how: str, durability: Any) -> None:
+        """It is refused before anything runs or is saved, and the error names the owner. The first call continues."""
+        refused: list[RunBusyError] = []
+
+        def second() -> None:
+            with pytest.raises(RunBusyError) as raised:
+                getattr(graph_of(store, pytest.fail), how)(State(run_id=RUN) if how == "execute" else RUN)
+            refused.append(raised.value)
+
+        state = graph_of(store, second, durability=durability).execute(State(run_id=RUN))
+
+        assert state["made"] == ["a", "b"]
+        assert store.load(RUN) == state
+        assert refused[0].run_id == RUN
+        assert refused[0].owner.pid > 0
+
+    @pytest.mark.parametrize("change", _CHANGES.values(), ids=list(_CHANGES))
+    def test_direct_changes_of_an_owned_run_are_refused(self, store: CheckpointStore, change: Any) -> None:
+        """Calls on the store cannot change a run while a graph works on it."""
+
+        def refused() -> None:
+            with pytest.raises(RunBusyError):
+                change(store)
+
+        state = graph_of(store, refused, retention="full").execute(State(run_id=RUN))
+
+        assert store.load(RUN) == state
+
+    @_each_durability
+    def test_an_owner_that_lost_its_run_writes_nothing_more(self, store: CheckpointStore, durability: Any) -> None:
+        """Another call has taken the run over and completed it."""
+
+        def taken_over() -> None:
+            graph_of(store).execute(State({"by": "the second"}, run_id=RUN, step=5), take_over=True)
+
+        with pytest.raises(RunLostError) as lost:
+            graph_of(store, taken_over, durability=durability).execute(State({"by": "the first"}, run_id=RUN))
+
+        assert store.load(RUN)["by"] == "the second"
+        assert store.load(RUN).step == 7
+        assert lost.value.run_id == RUN
+        assert lost.value.state is not None
+        assert lost.value.state["by"] == "the first"
+        assert store.owner(RUN) is None
+
+    @_each_durability
+    @pytest.mark.parametrize("begins_again", [False, True])
+    def test_a_deleted_run_does_not_come_back(
+        self, store: CheckpointStore, durability: Any, begins_again: bool
+    ) -> None:
+        """Its former owner does not replace a new run of the same id either."""
+
+        def deleted() -> None:
+            store.delete(RUN, take_over=True)  # type: ignore[call-arg]  # every store takes it
+            if begins_again:
+                store.save(State({"by": "another"}, run_id=RUN, step=1))
+
+        with pytest.raises(RunLostError):
+            graph_of(store, deleted, durability=durability).execute(State(run_id=RUN))
+
+        if begins_again:
+            assert store.load(RUN)["by"] == "another"
+        else:
+            with pytest.raises(CheckpointNotFoundError):
+                store.load(RUN)

@@ -1,4 +1,4 @@
-"""Values and ids that a store meets in the wild: what it keeps exactly, what it refuses."""
+"""Values and run ids that every store must keep exactly, or must refuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Colour(enum.Enum):
 
 @register_type
 class Weekdays(enum.Flag):
-    """A registered flag, whose combinations have no name of their own."""
+    """A registered flag. Its combinations have no names."""
 
     MONDAY = 1
     FRIDAY = 16
@@ -55,7 +55,7 @@ class Point:
 @register_type
 @dataclasses.dataclass
 class Order:
-    """A registered dataclass, which can be changed and holds other objects."""
+    """A registered dataclass that is mutable and holds other objects."""
 
     number: int
     items: list[Any]
@@ -63,19 +63,19 @@ class Order:
 
 
 class Unregistered(enum.Enum):
-    """An enum that nobody registered."""
+    """An enum that is not registered."""
 
     MEMBER = 1
 
 
 @attrs.define
 class UnregisteredPoint:
-    """An attrs class that nobody registered."""
+    """An attrs class that is not registered."""
 
     x: int = 0
 
 
-_NAMED = namedtuple("_NAMED", "x y")  # noqa: PYI024 - it is the plain kind that is to be refused
+_NAMED = namedtuple("_NAMED", "x y")  # noqa: PYI024 - stores must refuse the plain kind
 _FIXED_OFFSET = timezone(timedelta(hours=-3, minutes=-30, seconds=-5))
 
 KEPT_VALUES: dict[str, Any] = {
@@ -122,7 +122,7 @@ KEPT_VALUES: dict[str, Any] = {
 }
 for _ in range(90):
     KEPT_VALUES["nested 90 deep"] = [KEPT_VALUES["nested 90 deep"]]
-"""Values that come back exactly as they were, by what is special about them."""
+"""Values that a store must return exactly, by description."""
 
 
 class _DictOfMine(dict[str, int]):
@@ -181,30 +181,31 @@ UNKEPT_VALUES: dict[str, Callable[[], Any]] = {
     "subclass of str": lambda: _StrOfMine("a"),
     "enum that is not registered": lambda: Unregistered.MEMBER,
     "attrs class that is not registered": UnregisteredPoint,
-    "time zone of one's own": lambda: Order(1, [datetime(2024, 1, 1, tzinfo=_Zone())]),
+    "custom time zone": lambda: Order(1, [datetime(2024, 1, 1, tzinfo=_Zone())]),
     "object that contains itself": _cyclic_objects,
     "object with an attribute that is no field": _with_extra_attribute,
 }
-"""Makers of values that are refused at save, by what they are."""
+"""Functions that make values that `save` must refuse, by description."""
 
 RUN_IDS: list[str] = [
     *("a", "A-1_b.c:d", "parent/child", "a/b/c", "x" * 200, "-", "0", "a..b", "con", "a:b/c-d"),
     *("ann@example.com", "a+b=c", "@", "=1+1", "a@1", "a/@2"),
 ]
-"""Ids that are allowed."""
+"""Allowed run ids."""
 
 HOSTILE_RUN_IDS: list[Any] = [
     *("", ".", "..", "../x", "../../etc/passwd", "a/../b", "a/./b", "a/", "/a", "/etc/passwd", "a//b", ".a", "a/.b"),
     *("a b", "a\0b", "a\nb", "a\\b", "C:\\x", "a%2e", "a*", "a'; DROP TABLE Cache; --", "%", "$HOME", "~", "a\n"),
     *("ä", "\ud800", "\u202e", "x" * 201, "x" * 10_000_000, None, 5, b"a", ["a"], True),
 ]
-"""What is no run id: paths out of a folder, parts of queries, and whatever else is not in the grammar."""
+"""Refused run ids: paths out of a folder, parts of queries, and others outside the grammar."""
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal in value and type, to the last part: 1 is not True, nan is nan, -0.0 not 0.0.
+    """Return whether two values and all of their parts have the same value and type.
 
-    A read-only container of a State is the same as the ordinary one that it was made from.
+    1 is not True, nan is nan, and -0.0 is not 0.0. A read-only container of a State is the same as the ordinary
+    container that it was made from.
     """
     kind = _kind(a)
     if kind is not _kind(b):

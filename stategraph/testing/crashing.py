@@ -1,11 +1,13 @@
-"""Processes that die and nodes that fail, at a place that a test chooses; and whether a graph comes through that."""
+"""Kill a run or let a node fail at a chosen place, and check that graphs recover."""
 
 from __future__ import annotations
 
 import builtins
 import copy
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -19,6 +21,7 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import equipped, saved_keys
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
+from stategraph._values import clock
 from stategraph._values.ids import NESTED, is_nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import RunStatus
@@ -33,22 +36,22 @@ from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.memory import MemoryStore
 
 Answers: TypeAlias = Mapping[str, Any] | Callable[[State], Mapping[str, Any]]
-"""What is answered to pauses: answers by their keys, or a function of the paused State that returns updates."""
+"""Answers to pauses: a mapping from keys to answers, or a function from the paused State to updates."""
 
 
 class Killed(BaseException):
-    """The process of a run is dead. It is no Exception: nothing in a program that is killed would see it."""
+    """The process of a run is dead. It is a BaseException: a killed program handles no exception."""
 
 
 class MortalStore(CheckpointStore):
-    """Hands every call on to another store until its process dies. From then on nothing is written or read any more.
+    """Passes all calls to another store until its process dies, and then refuses them.
 
-    What the other store holds then is what a killed process leaves.
+    The other store then holds the data that a killed process leaves.
 
     Args:
         kept: The other store.
-        dies_at: The number of the write at which the process dies, from 1; None if it dies only by `die`.
-        after: Whether that write is done first.
+        dies_at: The number of the write at which the process dies, from 1; None if only `die` kills it.
+        after: Whether to do that write first.
     """
 
     def __init__(self, kept: CheckpointStore, dies_at: int | None = None, *, after: bool = False) -> None:
@@ -58,11 +61,11 @@ class MortalStore(CheckpointStore):
 
     @property
     def keeps_parts(self) -> bool:  # type: ignore[override]
-        """As the other one."""
+        """Whether the other store keeps parts."""
         return self.kept.keeps_parts
 
     def die(self) -> NoReturn:
-        """Let the process die: for use in a node, too."""
+        """Kill the process. A node may call this, too."""
         self.is_dead = True
         raise Killed
 
@@ -70,7 +73,7 @@ class MortalStore(CheckpointStore):
         self._write(f"step {state.step} is saved", self.kept.save, state)
 
     def amend(self, state: State) -> None:
-        self._write(f"step {state.step} is saved once more", self.kept.amend, state)
+        self._write(f"step {state.step} is saved again", self.kept.amend, state)
 
     def delete(self, run_id: str) -> None:
         self._write("the run is deleted", self.kept.delete, run_id)
@@ -109,12 +112,12 @@ class MortalStore(CheckpointStore):
             self.die()
 
 
-# --------------------------------------------------------------------------- one death, one failure
+# --------------------------------------------------------------------------- one kill, one failure
 
 
 @contextmanager
 def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
-    """Let the process of a run die when it saves a step: what is called in the block ends there.
+    """Kill the process of a run when it saves a step. The calls in the block end there.
 
     ::
 
@@ -123,13 +126,13 @@ def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
         assert graph.store.load("a").step == 2
         graph.resume("a")
 
-    The block is left as if all in it had ended; the store holds what a killed process leaves. Runs of all graphs count
-    that are called in the block, in any thread. Numbers are those of the steps of the outermost runs.
+    The block ends without an exception, and the store holds the data that a killed process leaves. This applies to all
+    graphs that are called in the block, in any thread. A number counts the steps of the outermost runs.
 
     Args:
-        step: The number of the step, or the name of the node that makes it. Of a node of a nested graph, the name is a
-            path, such as "research/search"; of a branch, "both/left/search".
-        saved: Whether it is saved first; if not, the step before is the newest one.
+        step: The number of the step, or the name of its node. A node of a nested graph is named by its path, such as
+            "research/search", or "both/left/search" in a branch.
+        saved: Whether to save the step first. If not, the step before it is the newest one.
 
     Raises:
         AssertionError: no run saved this step.
@@ -148,7 +151,7 @@ def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
             self.die()
 
     def dying(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
-        synchronous = attrs.evolve(plan, write_behind=False)  # or the step would be saved, or not, by chance
+        synchronous = attrs.evolve(plan, write_behind=False)  # else chance would decide whether the step is saved
         return _plan.new_run(synchronous, config, Dying(store), *about, **more)
 
     with _runs_made_by(dying), suppress(Killed):
@@ -162,15 +165,15 @@ def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
 
 
 def _has_come_to(step: int | str, state: State) -> bool:
-    """Return whether a State that is saved is that after a step, or a later one."""
+    """Return whether a saved State is at a step, or after it."""
     if not isinstance(step, str):
-        return state.step >= step and not is_nested_id(state.run_id)  # their steps have numbers of their own
+        return state.step >= step and not is_nested_id(state.run_id)  # nested runs count their own steps
     is_after_a_step = state.status in (RunStatus.ACTIVE, RunStatus.COMPLETED)
     return is_after_a_step and step == _way_to(state.run_id) + state.checkpoint_node
 
 
 def _way_to(run_id: str) -> str:
-    """Return what leads to the graph of a nested run from the outermost one: names, each followed by a slash."""
+    """Return the path from the outermost graph to that of a nested run: names, each followed by a slash."""
     nested = [part.partition("/")[2].split("~") for part in run_id.split(NESTED)[1:]]
     ways = [name if not part or part[0].isdecimal() else f"{name}/{part[0]}" for name, *part in nested]
     return "".join(f"{unquote(way)}/" for way in ways)
@@ -178,13 +181,13 @@ def _way_to(run_id: str) -> str:
 
 @contextmanager
 def fail_at(node: str, error: Exception | None = None, *, times: int = 1) -> Iterator[None]:
-    """Let a node fail before it does anything, the first times that it is called in the block.
+    """Let the first calls of a node in the block fail before it does anything.
 
     Args:
-        node: Its name in the graph that is called. Of a node of a nested graph it is a path, such as "research/search";
-            of a branch, "both/left/search".
-        error: What is raised; a RuntimeError if nothing is given.
-        times: How often; attempts of a retry count.
+        node: The name of the node. A node of a nested graph is named by its path, such as "research/search", or
+            "both/left/search" in a branch.
+        error: The exception to raise; a RuntimeError by default.
+        times: How many calls fail. Each attempt of a retry counts.
 
     Raises:
         AssertionError: the node was not called.
@@ -207,7 +210,7 @@ def fail_at(node: str, error: Exception | None = None, *, times: int = 1) -> Ite
 
 
 def _failing_at(path: str, fail: Callable[[], None], plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
-    """Return a graph whose node at a path fails, if there is one."""
+    """Return a copy of a graph whose node at this path fails; the graph itself if it has no such node."""
     stage = plan.stages.get(path)
     if stage is not None:
         stage = attrs.evolve(stage, node=_FailingNode(stage.node, fail), is_plain=False)
@@ -226,7 +229,7 @@ def _failing_at(path: str, fail: Callable[[], None], plan: CompiledGraph, store:
 
 
 class _FailingNode(Node):
-    """A node that is like another one, and fails first."""
+    """Fails first, and then works like another node."""
 
     def __init__(self, node: Node, fail: Callable[[], None]) -> None:
         vars(self).update((name, getattr(node, name)) for name in dir(node) if not name.startswith("_"))
@@ -243,7 +246,7 @@ class _FailingNode(Node):
 
 @contextmanager
 def _runs_made_by(make: Callable[..., RunContext]) -> Iterator[None]:
-    """Have the runs of all graphs made by this function."""
+    """Let this function make the runs of all graphs."""
     names = vars(_graph)
     before, names["new_run"] = names["new_run"], make
     try:
@@ -252,7 +255,7 @@ def _runs_made_by(make: Callable[..., RunContext]) -> Iterator[None]:
         names["new_run"] = before
 
 
-# --------------------------------------------------------------------------- every death
+# --------------------------------------------------------------------------- all kills
 
 
 def assert_resumes_everywhere(
@@ -260,35 +263,35 @@ def assert_resumes_everywhere(
 ) -> int:
     """Check that a run ends the same wherever its process is killed.
 
-    The run is made on a memory store of its own, every step saved. It is killed before and after each write, goes on as
-    `StateGraph.run` does, and has to end with the same data, after as many steps, as one that nobody disturbed.
-    Nodes are called for real, and many times; nothing is written to the store of the graph.
-    All of it happens in this process, so what nodes leave in global variables is still there after a kill.
+    Each run has its own memory store, which saves every step. It is killed before and after each write, continues as
+    `StateGraph.run` does, and must end with the same data and number of steps as an undisturbed run. Nodes are really
+    called, many times. Nothing is written to the store of the graph. Everything happens in this process, so global
+    variables survive a kill.
 
     Args:
         graph: The graph.
-        state: What the run begins with.
-        answers: What pauses are answered with, if the run pauses.
-        ignore: Keys that need not be the same, such as those with times in them; or one of them.
+        state: The State that the run begins with.
+        answers: The answers to pauses, if the run pauses.
+        ignore: A key that may differ, such as one with a time, or several keys.
 
     Returns:
-        How many times it was killed.
+        How many times the run was killed.
 
     Raises:
-        AssertionError: it ends differently; or two runs that nobody disturbed do.
-        ExecutionError: a run that nobody disturbed fails.
+        AssertionError: the run ends differently, or two undisturbed runs do.
+        ExecutionError: an undisturbed run fails.
     """
     undisturbed = MortalStore(MemoryStore())
     expected = _to_the_end(_on(graph, undisturbed), state, answers)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
-    if graph.config.checkpoint.persist is not None:  # a run that was complete when its process was killed has no others
+    if graph.config.checkpoint.persist is not None:  # a run that completed before the kill has only these
         saved = saved_keys(graph.config.checkpoint)
         ignored.update(key for key in expected if key not in saved)
     again = _to_the_end(_on(graph, MortalStore(MemoryStore())), state, answers)
     if different := _difference(expected, again, ignored):
         raise AssertionError(
-            f"two runs that nobody disturbed end differently: {different}. Its nodes depend on something outside of "
-            "the State; keys that may differ are named by ignore=(...)"
+            f"two undisturbed runs end differently: {different}. The nodes depend on something outside of the State; "
+            "ignore=(...) names keys that may differ"
         )
     total = len(undisturbed.writes)
     deaths = 0
@@ -306,9 +309,9 @@ def assert_resumes_everywhere(
 
 
 def _killed_once(graph: StateGraph, state: State, answers: Answers | None, dying: MortalStore) -> State | None:
-    """Run a graph until its process dies, and go on; return how it ends, or None if the process did not die.
+    """Run a graph until its process dies, and continue; return the last State, or None if the process did not die.
 
-    Parts that run at the same time may be saved together: then there are fewer writes than in another run.
+    Parts that run at the same time may share a write, so a run may have fewer writes than another.
     """
     with suppress(Killed):
         _to_the_end(_on(graph, dying), state, answers)
@@ -316,15 +319,15 @@ def _killed_once(graph: StateGraph, state: State, answers: Answers | None, dying
 
 
 def _place(dying: MortalStore, total: int) -> str:
-    """Say where a process died."""
+    """Return in words where a process died."""
     if not dying.is_dead:
-        return "in a process that was to be killed later"
+        return "before the process was killed"
     when = "after" if dying.after else "before"
     return f"killed {when} write {len(dying.writes)} of {total}, when {dying.writes[-1]}"
 
 
 def _on(graph: StateGraph, store: CheckpointStore) -> StateGraph:
-    """Return a graph like this one over another store, with every step saved."""
+    """Return a copy of a graph on another store that saves every step."""
     persist = graph.config.checkpoint.persist
     checkpoint = CheckpointConfig(interval=1, preserve=True, persist=persist)
     made = copy.copy(graph)
@@ -335,7 +338,7 @@ def _on(graph: StateGraph, store: CheckpointStore) -> StateGraph:
 
 
 def _to_the_end(graph: StateGraph, state: State, answers: Answers | None) -> State:
-    """Run, and answer whatever is asked."""
+    """Run a graph to its end, and answer its pauses."""
     state = graph.run(state)
     while state.status is RunStatus.PAUSED:
         state = graph.resume(state.run_id, _answer(state, answers), pause=state.pause)
@@ -351,21 +354,48 @@ def _answer(state: State, answers: Answers | None) -> Mapping[str, Any]:
     if answers is None or pause.response_param not in answers:
         raise AssertionError(
             f"the run pauses at node {pause.node!r} for {pause.response_param!r}: "
-            f"say what is answered, as answers={{{pause.response_param!r}: ...}}"
+            f"give the answer, as answers={{{pause.response_param!r}: ...}}"
         )
     return {pause.response_param: answers[pause.response_param]}
 
 
 def _difference(expected: State, ended: State, ignore: Collection[str]) -> str:
-    """Return how two runs ended differently, in words; empty if they did not."""
+    """Return in words how the ends of two runs differ; empty if they do not."""
     if expected.step != ended.step:
         return f"after {ended.step} steps, not {expected.step}"
-    before, after = ({key: value for key, value in one.items() if key not in ignore} for one in (expected, ended))
+    before, after = ({key: value for key, value in state.items() if key not in ignore} for state in (expected, ended))
     gone = sorted(before.keys() - after.keys())
     if gone:
-        return f"{gone[0]!r} is not there; it was {shorten(before[gone[0]])}"
+        return f"{gone[0]!r} is missing; it was {shorten(before[gone[0]])}"
     changed = differing_items(before, after)
     if changed:
         key = min(changed)
         return f"{key!r} is {shorten(changed[key])}, " + (f"not {shorten(before[key])}" if key in before else "new")
     return ""
+
+
+# --------------------------------------------------------------------------- time and ids
+
+
+_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@contextmanager
+def fixed(start: datetime = _BEGINNING, tick: timedelta = timedelta(seconds=1)) -> Iterator[None]:
+    """Fix time and ids.
+
+    The clock begins at `start` and advances by `tick` whenever it is read. Steps take no time, and new runs are named
+    ``run-1``, ``run-2`` and so on. This applies to the whole process: do not run such tests in parallel threads.
+
+    Args:
+        start: The first time; aware.
+        tick: How far the clock advances; may be negative.
+    """
+    times = (clock.to_ns(start + count * tick) for count in itertools.count())
+    ids = (f"run-{count}" for count in itertools.count(1))
+    before = clock.now_ns, clock.monotonic_ns, clock.new_run_id
+    clock.now_ns, clock.monotonic_ns, clock.new_run_id = times.__next__, int, ids.__next__
+    try:
+        yield
+    finally:
+        clock.now_ns, clock.monotonic_ns, clock.new_run_id = before

@@ -1,4 +1,4 @@
-"""The promises of a store about copies of runs, retention, and time travel."""
+"""The promises of a store about the past of runs: histories, forks, rollbacks, retention."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class HistoryContract:
-    """The part of `CheckpointStoreContract` that is about the past of runs."""
+    """The part of `CheckpointStoreContract` about the past of runs."""
 
     keeps_history: ClassVar[bool] = True
 
-    def test_history_of_a_run_that_keeps_the_newest(self, store: CheckpointStore) -> None:
-        """It is the newest checkpoint; nothing, where there is no run."""
+    def test_the_default_history_is_the_newest_checkpoint(self, store: CheckpointStore) -> None:
+        """Older steps cannot be loaded. An unknown run has no history."""
         for step in (1, 2, 3):
             store.save(State({"n": step}, run_id="a", step=step, checkpoint_node=f"node-{step}"))
 
@@ -36,8 +36,8 @@ class HistoryContract:
 
     # ------------------------------------------------------------------ forks
 
-    def test_a_fork_is_a_copy_of_its_own(self, store: CheckpointStore) -> None:
-        """It is active, knows where it comes from, and needs the source no more."""
+    def test_a_fork_is_an_independent_copy(self, store: CheckpointStore) -> None:
+        """It is active, names its parent, and survives the deletion of its source."""
         store.save(State({"n": [1]}, run_id="a", step=4, status="failed", error=ErrorInfo("ValueError", "", "x")))
 
         forked = store.fork("a", "b")
@@ -49,8 +49,8 @@ class HistoryContract:
         store.save(State({"n": 2}, run_id="b", step=5, parent=forked.parent))
         assert store.load("b")["n"] == 2
 
-    def test_a_fork_of_a_run_that_waits_goes_on_there(self, store: CheckpointStore) -> None:
-        """It is active, and begins with the node that waits."""
+    def test_a_fork_of_a_paused_run_is_active(self, store: CheckpointStore) -> None:
+        """It continues with the node that waits."""
         store.save(saved_at(2, status="paused", pause=PAUSE))
 
         forked = store.fork("a", "b")
@@ -60,8 +60,8 @@ class HistoryContract:
         assert forked.progress is not None
         assert forked.progress.next_node == PAUSE.node
 
-    def test_a_fork_never_takes_the_place_of_a_run(self, store: CheckpointStore) -> None:
-        """An id that is taken is an error, and so is a run that is not there."""
+    def test_a_fork_never_replaces_a_run(self, store: CheckpointStore) -> None:
+        """A used id is an error, and so is an unknown source."""
         store.save(State({"n": 1}, run_id="a", step=1))
         store.save(State({"n": 2}, run_id="b", step=1))
 
@@ -77,21 +77,21 @@ class HistoryContract:
 
     @pytest.fixture
     def full(self, store: CheckpointStore) -> CheckpointStore:
-        """Return the store, which is to keep all of a run "a"."""
+        """Return the store after asking it to keep the full history of run "a"."""
         if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+            pytest.skip("keeps_history is False: this store keeps only the newest State of a run")
         store.retain("a", RetentionPolicy("full"))
         return store
 
     @pytest.fixture
     def long_run(self, full: CheckpointStore) -> CheckpointStore:
-        """Return the store, with a run "a" of 60 steps that are all kept: a list grows, a key comes and goes."""
+        """Return the store with all 60 steps of a run "a", made by `long_run_of`."""
         for state in long_run_of(60):
             full.save(state)
         return full
 
     def test_every_step_can_be_loaded(self, long_run: CheckpointStore) -> None:
-        """With retention "full" each comes back as it was saved, in values and in types; the history lists it."""
+        """With retention "full" each step keeps its values and types, and the history lists it."""
         for state, row in zip(long_run_of(60), long_run.history("a"), strict=True):
             loaded = long_run.load("a", state.step)
             assert is_same(dict(loaded), dict(state))
@@ -101,7 +101,7 @@ class HistoryContract:
 
     @pytest.mark.parametrize("window", [1, 5, 40])
     def test_a_window_keeps_the_newest(self, full: CheckpointStore, window: int) -> None:
-        """Exactly so many checkpoints can be seen and loaded, and older ones cannot. A rollback forgets later ones."""
+        """Exactly as many checkpoints as the window are listed and loaded. A rollback deletes later ones."""
         full.retain("a", RetentionPolicy("windowed", window=window))
         states = long_run_of(60)
         for state in states:
@@ -115,8 +115,8 @@ class HistoryContract:
         full.rollback("a", back)
         assert max(row.step for row in full.history("a")) == back
 
-    def test_rollback_forgets_what_came_later(self, long_run: CheckpointStore) -> None:
-        """The run goes on from there as if they had never been. Without such a step, nothing is forgotten."""
+    def test_rollback_deletes_later_steps(self, long_run: CheckpointStore) -> None:
+        """The run continues from there. A rollback to an unknown step deletes nothing."""
         with pytest.raises(CheckpointNotFoundError, match="step 99"):
             long_run.rollback("a", 99)
         assert long_run.load("a").step == 60
@@ -130,8 +130,7 @@ class HistoryContract:
         assert long_run.load("a", 20) == state
 
     def test_a_fork_has_the_history(self, long_run: CheckpointStore) -> None:
-        """Every step up to the one where it was forked off, whatever becomes of the source; a rollback leaves it the
-        fork that it was."""
+        """It has every step up to the fork, even after its source is deleted. A rollback keeps its parent."""
         states = long_run_of(60)
         forked = long_run.fork("a", "b", 30)
         long_run.delete("a")
@@ -144,8 +143,8 @@ class HistoryContract:
         assert long_run.load("b")["n"] == "new"
         assert long_run.rollback("b", 20).parent == long_run.load("b").parent == forked.parent
 
-    def test_prune_removes_what_is_due(self, full: CheckpointStore) -> None:
-        """Completed runs whose time is over; never one that can be resumed, and never the newest State of one."""
+    def test_prune_removes_expired_runs(self, full: CheckpointStore) -> None:
+        """It removes completed runs after their ttl, and never a run that can be resumed."""
         for run_id, status in (("done", "completed"), ("failed", "failed"), ("active", "active")):
             full.retain(run_id, RetentionPolicy(ttl=60))
             full.save(State(run_id=run_id, step=1, status=status, timestamp=LONG_AGO))
@@ -160,7 +159,7 @@ class HistoryContract:
 
 
 def long_run_of(steps: int) -> list[State]:
-    """Return the States of a run in which a list grows, a key comes and goes, and an object changes."""
+    """Return the States of a run: a list grows, a key comes and goes, and an object changes."""
     order = Order(1, [])
     states = [State({"log": [], "big": "x" * 2_000}, run_id="a", timestamp=datetime(2024, 1, 1, tzinfo=UTC))]
     for step in range(1, steps + 1):

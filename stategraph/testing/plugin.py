@@ -1,4 +1,4 @@
-"""Fixtures that pytest finds where stategraph is installed."""
+"""Fixtures of pytest, which finds them where stategraph is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def memory_store() -> MemoryStore:
-    """Return a memory store of the test's own, for ``StateGraph(..., store=memory_store)``."""
+    """Return a new memory store, for ``StateGraph(..., store=memory_store)``."""
     from stategraph.stores.memory import MemoryStore  # imported when used: pytest loads this file in every project
 
     return MemoryStore()
@@ -21,8 +21,8 @@ def memory_store() -> MemoryStore:
 
 @pytest.fixture
 def fixed_clock() -> Iterator[None]:
-    """Fix time and run ids for the test, as `stategraph.testing.fixed` does."""
-    from stategraph.testing.clocks import fixed
+    """Fix time and run ids for the whole test, as `stategraph.testing.fixed` does."""
+    from stategraph.testing.crashing import fixed
 
     with fixed():
         yield

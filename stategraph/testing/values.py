@@ -1,4 +1,4 @@
-"""The promises of a store about values: wherever a value is saved, it comes back exactly, or it is refused."""
+"""The promises of a store about values: wherever a value is saved, it comes back exactly or is refused."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PROGRESS: dict[str, Any] = {
     "kept_names": {"write": "draft", "draft": "write"},
     "replaced": {"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)},
 }
-"""What a State knows of how far its run is, by attribute."""
+"""An example value for each attribute of Progress."""
 
 
 def check_each(values: Iterable[tuple[str, Any]], check: Callable[[Any], None]) -> None:
-    """Check every value, and only then fail, with the name of each value that failed.
+    """Check every value, and fail only then, with the names of all values that failed.
 
     Raises:
-        BaseExceptionGroup: With what each failing check has raised.
+        BaseExceptionGroup: at least one check failed; it holds their exceptions.
     """
     failures: dict[str, BaseException] = {}
     for name, value in values:
@@ -57,7 +57,7 @@ def check_each(values: Iterable[tuple[str, Any]], check: Callable[[Any], None]) 
 def check_refused(
     save: Callable[[Any], object], match: str | None = None, is_left: Callable[[], bool] = lambda: True
 ) -> None:
-    """Check that each value that cannot be kept is refused when it is saved, and what was saved before is left."""
+    """Check that `save` refuses each value of UNKEPT_VALUES, and that `is_left` is still true afterwards."""
 
     def check(make: Callable[[], Any]) -> None:
         value = make()
@@ -70,18 +70,18 @@ def check_refused(
 
 
 def saved_at(step: int, **about: Any) -> State:
-    """Return a State of a run "a"."""
+    """Return a State of run "a"."""
     return State({"n": step}, run_id="a", step=step, timestamp=NOON, **about)
 
 
 @attrs.frozen
 class _Place:
-    """A place where a value may stand.
+    """A place where a State may have a value.
 
     Attributes:
-        save: Saves a value there, at step 3 of a run "a".
-        load: Returns the value as each way to read it shows it.
-        path: What an error about it begins with.
+        save: Saves a value there, at step 3 of run "a".
+        load: Returns the value once for each way to read it.
+        path: A pattern for the beginning of an error about it.
     """
 
     save: Callable[[CheckpointStore, Any], object]
@@ -98,8 +98,8 @@ def _pause(value: Any) -> State:
 
 
 def _pauses(store: CheckpointStore) -> list[Any]:
-    shown: list[Any] = [store.load("a"), store.runs()[0], store.history("a")[-1]]
-    return [one.pause.value for one in shown]
+    rows: list[Any] = [store.load("a"), store.runs()[0], store.history("a")[-1]]
+    return [row.pause.value for row in rows]
 
 
 _PLACES = {
@@ -128,20 +128,20 @@ _PLACES = {
 
 
 class ValuesContract:
-    """The part of `CheckpointStoreContract` that is about values, and all of it that a serializer can break.
+    """The part of `CheckpointStoreContract` about values: all promises that a serializer can break.
 
-    It takes a fixture named ``store`` that makes an empty store.
+    It needs a fixture named ``store`` that returns an empty store.
     """
 
     @pytest.fixture(params=_PLACES)
     def place(self, request: pytest.FixtureRequest, store: CheckpointStore) -> _Place:
-        """Return a place where values stand."""
+        """Return a place for values."""
         if request.param == "a part" and not store.keeps_parts:
-            pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
+            pytest.skip("keeps_parts is False: this store keeps no finished parts")
         return _PLACES[request.param]
 
     def test_values_are_kept_exactly(self, store: CheckpointStore, place: _Place) -> None:
-        """What is loaded has the values and the types of what was saved."""
+        """Loaded values equal the saved ones in value and type."""
 
         def check(value: Any) -> None:
             store.delete("a")
@@ -151,8 +151,8 @@ class ValuesContract:
 
         check_each(KEPT_VALUES.items(), check)
 
-    def test_values_that_cannot_be_kept_are_refused(self, store: CheckpointStore, place: _Place) -> None:
-        """The error names the place, and what was saved before is still there."""
+    def test_other_values_are_refused(self, store: CheckpointStore, place: _Place) -> None:
+        """The error names the place, and the checkpoint before stays."""
         store.save(saved_at(2))
 
         def save(value: Any) -> None:
@@ -163,8 +163,8 @@ class ValuesContract:
 
         check_refused(save, rf"{place.path}.*orders\[1\]\.total", is_left)
 
-    def test_what_is_kept_never_changes(self, store: CheckpointStore, place: _Place) -> None:
-        """Objects can be changed; what was saved of them, and what was loaded before, cannot."""
+    def test_saved_objects_never_change(self, store: CheckpointStore, place: _Place) -> None:
+        """Changes of the original object or of a loaded copy do not reach the store."""
         order = Order(1, ["tea"])
         store.save(saved_at(2))
         place.save(store, [order])
@@ -175,8 +175,8 @@ class ValuesContract:
 
         assert place.load(store)[0][0].items == ["tea"]
 
-    def test_an_object_that_changed_between_two_saves_is_saved_as_it_is_now(self, store: CheckpointStore) -> None:
-        """The State holds the same object, and the store must not take it for the same value."""
+    def test_a_changed_object_is_saved_again(self, store: CheckpointStore) -> None:
+        """The State holds the same object, but the store must not mistake it for the same value."""
         order = Order(1, ["tea"])
         state = State({"order": order, "nested": [{"order": order}]}, run_id="a", step=1)
         store.save(state)
@@ -188,8 +188,8 @@ class ValuesContract:
         assert store.load("a")["nested"][0]["order"].items == ["tea", "milk"]
 
     @pytest.mark.parametrize("changed", [[1, 2, 3, 4, 5], [1, 9, 3, 4], [1, 2], [], [1, 2, 3, [4]], [0, 1, 2, 3]])
-    def test_a_list_that_changed_is_saved_as_it_is_now(self, store: CheckpointStore, changed: list[Any]) -> None:
-        """Whether it grew at its end, in its middle, or not at all."""
+    def test_a_changed_list_is_saved_again(self, store: CheckpointStore, changed: list[Any]) -> None:
+        """The list may grow at its end, change in its middle, or shrink."""
         state = State({"log": [1, 2, 3], "other": "x" * 100}, run_id="a", step=1)
         store.save(state)
 
@@ -198,7 +198,7 @@ class ValuesContract:
         assert is_same(store.load("a")["log"], changed)
 
     def test_progress_comes_and_goes(self, store: CheckpointStore) -> None:
-        """A State has what it was saved with, and nothing of what the step or the steps before had."""
+        """A State has only its own progress, and nothing of earlier saves."""
         single = [Progress(**{name: value}) for name, value in PROGRESS.items()]
         progresses = [None, *single, Progress(partial=Partial("write")), Progress(**PROGRESS), None]
         for step, progress in enumerate([*progresses, *reversed(progresses)], 1):
@@ -208,7 +208,7 @@ class ValuesContract:
                 assert store.load("a").progress == saved.progress
 
     def test_a_value_of_megabytes(self, store: CheckpointStore) -> None:
-        """Size is no reason to lose anything."""
+        """A large value is kept exactly."""
         text = "x" * 20_000_000
         store.save(State({"text": text}, run_id="a", step=1))
 
