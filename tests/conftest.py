@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,17 @@ from stategraph import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_sync
+from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_sync, each_pair_of
 
 # A shell that runs the tests in the background has them ignore interrupts, and with them all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Stores refuse files that a group can write to, and some systems let it write to all that a user makes.
 os.umask(0o022)
+# Most of what tests write is synced, which takes no time where it is kept in memory.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9:
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None
 # Processes that tests start compile stategraph once and not each time, even where Python is told to write no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -77,16 +84,8 @@ def driver(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=["memory", "disk", "four methods"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """An empty store of each kind."""
-    store: CheckpointStore
-    match request.param:
-        case "memory":
-            store = MemoryStore()
-        case "disk":
-            store = DiskStore(tmp_path / "runs")
-        case _:
-            store = FourMethodStore()
-    yield store
-    store.close()
+    with make_store(request.param, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture(params=NODES)
@@ -95,10 +94,20 @@ def as_node(request: pytest.FixtureRequest) -> Any:
     return NODES[request.param]
 
 
-@pytest.fixture
-def scene(any_store: CheckpointStore, driver: Any, as_node: Any) -> Scene:
-    """Every driver with every store and both kinds of nodes."""
-    return Scene(any_store, driver, as_node)
+@pytest.fixture(params=each_pair_of("memory", "sqlite", "four methods"), ids=" ".join)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver and both kinds of nodes with every store."""
+    kind, driver, nodes = request.param
+    with make_store(kind, tmp_path) as store:
+        yield Scene(store, DRIVERS[driver], NODES[nodes])
+
+
+@pytest.fixture(params=each_pair_of("memory", "disk", "sqlite"), ids=" ".join)
+def durable_scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver and both kinds of nodes with every store that keeps histories and the progress of a run."""
+    kind, driver, nodes = request.param
+    with make_store(kind, tmp_path) as store:
+        yield Scene(store, DRIVERS[driver], NODES[nodes])
 
 
 @pytest.fixture
@@ -128,18 +137,24 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
             return FourMethodStore()
 
 
-@pytest.fixture(params=["memory", "sqlite", "disk"])
-def play(request: pytest.FixtureRequest, driver: Any, tmp_path: Path) -> Iterator[Scene]:
-    """Every driver with every store that keeps the parts of a step; nodes are as they are given."""
-    with make_store(request.param, tmp_path) as store:
-        yield Scene(store, driver, as_sync)
+PLAYS = [("memory", "sync"), ("sqlite", "sync"), ("sqlite", "async"), ("disk", "async")]
+"""Every driver and every store that keeps the parts of a step. A driver does not know which store saves its run."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "disk", "four methods"])
-def any_play(request: pytest.FixtureRequest, driver: Any, tmp_path: Path) -> Iterator[Scene]:
-    """Every driver with every store; nodes are as they are given."""
-    with make_store(request.param, tmp_path) as store:
-        yield Scene(store, driver, as_sync)
+@pytest.fixture(params=PLAYS, ids=" ".join)
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver, and every store that keeps the parts of a step; nodes are as they are given."""
+    kind, driver = request.param
+    with make_store(kind, tmp_path) as store:
+        yield Scene(store, DRIVERS[driver], as_sync)
+
+
+@pytest.fixture(params=[*PLAYS, ("four methods", "sync")], ids=" ".join)
+def any_play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver, and every store; nodes are as they are given."""
+    kind, driver = request.param
+    with make_store(kind, tmp_path) as store:
+        yield Scene(store, DRIVERS[driver], as_sync)
 
 
 @pytest.fixture

@@ -189,6 +189,16 @@ def as_async(function: Node) -> Node:
 NODES: dict[str, Callable[[Node], Node]] = {"sync nodes": as_sync, "async nodes": as_async}
 
 
+def each_pair_of(*stores: str) -> list[tuple[str, str, str]]:
+    """Return triples of a store, a driver and a kind of nodes: any two of these meet in one triple.
+
+    A driver does not know which store saves its run, and neither knows what makes a node: all three need not meet.
+    """
+    mixes = [zip(DRIVERS, NODES, strict=True), zip(DRIVERS, reversed(NODES), strict=True)]
+    pairs = itertools.cycle([list(mix) for mix in mixes])
+    return [(store, *pair) for store, mix in zip(stores, pairs, strict=False) for pair in mix]
+
+
 def trace(name: str) -> Node:
     """-> a node that appends its name to the key "trace"."""
 

@@ -61,9 +61,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
 
 
 @pytest.fixture
-def scene(store: CheckpointStore, driver: Any, as_node: Any) -> Scene:
-    """Every driver with every one of these stores and both kinds of nodes."""
-    return Scene(store, driver, as_node)
+def scene(durable_scene: Scene) -> Scene:
+    """Every driver with these stores and both kinds of nodes."""
+    return durable_scene
 
 
 @pytest.fixture(params=HOW)

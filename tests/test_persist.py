@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from stategraph import (
     CachePolicy,
     CheckpointConfig,
-    CheckpointStore,
     ConfigError,
     EventType,
     ExecutionError,
@@ -38,28 +37,17 @@ from stategraph import (
     Updates,
 )
 from stategraph._progress import TrackedState
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import Killed, MortalStore
 from tests.scenarios import DRIVERS, RUN, Scene, WatchedStore, broken_first, make_graph, raises, reopened
-
-STORES: dict[str, Callable[[Path], CheckpointStore]] = {
-    "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
-    "disk": lambda folder: DiskStore(folder / "runs"),
-}
-"""The stores that keep what a State knows besides its data."""
 
 Log = list[str]
 
 
-@pytest.fixture(params=STORES)
-def scene(request: pytest.FixtureRequest, tmp_path: Path, driver: Any, as_node: Any) -> Iterator[Scene]:
-    """Every driver with both kinds of nodes and every store."""
-    store = STORES[request.param](tmp_path)
-    yield Scene(store, driver, as_node)
-    store.close()
+@pytest.fixture
+def scene(durable_scene: Scene) -> Scene:
+    """The stores that keep what a State knows besides its data."""
+    return durable_scene
 
 
 def fetch(state: State) -> dict[str, Any]:
@@ -123,12 +111,18 @@ def begin(scene: Scene, steps: Mapping[str, Any], data: Mapping[str, Any], persi
 class TestGoingOn:
     """A run that is resumed ends like one that never stopped."""
 
-    @pytest.mark.parametrize("keys", [{}, {"persist": {"except": ["index", "size"]}}], ids=str)
     @pytest.mark.parametrize("failing", STEPS)
-    @pytest.mark.parametrize("options", [{}, {"interval": 3}, {"durability": "async"}, {"durability": "exit"}], ids=str)
-    def test_a_run_that_failed(self, scene: Scene, failing: str, options: dict[str, Any], keys: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *({}, {"interval": 3}, {"durability": "async"}, {"durability": "exit"}),
+            {"persist": {"except": ["index", "size"]}},
+        ],
+        ids=str,
+    )
+    def test_a_run_that_failed(self, scene: Scene, failing: str, options: dict[str, Any]) -> None:
         """Wherever it failed, it ends with the same data, step and node."""
-        graph = begin(scene, fails_in(STEPS, failing), {"topic": "states"}, **options, **keys)
+        graph = begin(scene, fails_in(STEPS, failing), {"topic": "states"}, **options)
         assert scene.store.load(RUN).keys() <= set(PERSIST)
         whole = make_graph(STEPS, store=MemoryStore()).execute(State({"topic": "states"}, run_id=RUN))
 
