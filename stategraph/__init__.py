@@ -23,7 +23,7 @@ _HOMES = {
     """,
     "graph": "StateGraph",
     "nodes._chunks": "Updates",
-    "nodes.context": "NodeContext",
+    "nodes.function": "NodeContext",
     "nodes.interrupt": "InterruptNode",
     "nodes.map": "MapNode",
     "nodes.parallel": "ParallelNode",

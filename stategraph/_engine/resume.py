@@ -32,8 +32,7 @@ from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import AnswerError, SchemaError
-from stategraph.nodes.base import NOTHING
-from stategraph.nodes.step import Question
+from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve, told, with_data
 
 if TYPE_CHECKING:

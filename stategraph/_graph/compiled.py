@@ -19,7 +19,7 @@ from stategraph.nodes.function import NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
-    from stategraph.nodes.step import NestedStep
+    from stategraph.nodes.base import NestedStep
     from stategraph.policies import CachePolicy, RetryPolicy
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from stategraph._protocol import CannotAwait, Finish, Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.base import StepContext
 from stategraph.state import State
 
 

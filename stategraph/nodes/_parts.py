@@ -35,9 +35,8 @@ from stategraph._protocol import (
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, PartTold, Question, StepContext
 from stategraph.nodes.function import FunctionNode
-from stategraph.nodes.step import PartTold, Question, StepContext
 from stategraph.policies import RetryPolicy, check_policies
 from stategraph.state import State
 

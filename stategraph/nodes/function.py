@@ -1,10 +1,10 @@
-"""A function as a node."""
+"""A function as a node, and NodeContext, a node's view of its current step."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import attrs
 
@@ -12,16 +12,79 @@ from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
 from stategraph._values.frozen import changed_items, lay_over, plain_key
-from stategraph.nodes.base import Node
+from stategraph._values.ids import escaped, nested_id
+from stategraph.nodes.base import Node, StepContext
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes.context import NodeContext
-    from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; also with a NodeContext, if it has a parameter for one."""
+
+LONGEST_KEY = 255
+"""Maximum characters of an idempotency key: the limit of services such as Stripe."""
+
+
+@attrs.frozen
+class NodeContext:
+    """The current step, for a node that takes a context.
+
+    Attributes:
+        run_id: The run.
+        graph: The name of the graph, from its config.
+        node: The node.
+        step: The number of the step once it is completed (the first one is 1).
+        attempt: The number of the attempt of this step, from 1; for a separately retried item, of the item.
+        generation: How often the run was rolled back.
+        part: The branch, or the number of the item, if the node has several; otherwise empty.
+    """
+
+    run_id: str
+    graph: str
+    node: str
+    step: int
+    attempt: int = 1
+    generation: int = 0
+    part: str = ""
+    # the name of the node when the step began, if it was renamed since
+    _kept_name: str = attrs.field(default="", kw_only=True, eq=False, repr=False)
+    _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
+    _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run should stop: it was cancelled, or the timeout of the call has passed.
+
+        A long-running node checks it now and then, and returns early or raises. It is always false in a process of
+        `ParallelNode` or `MapNode`.
+        """
+        return self._is_stopping()
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same key whenever this step is repeated, even after a crash, and a different key for every other step.
+
+        Pass it to services that do an operation once per key, such as payments. It contains the graph, the run, the
+        step and the node (and the part), as in ``orders/order-1/#3/pay``; in a nested run, the outermost graph and the
+        path from there, as in ``orders/order-1/#3/pay/#1/charge``. Names are percent-encoded except for the characters
+        ``A-Z a-z 0-9 . _ ~ -``. It is ASCII and has at most 255 characters: the end of a longer key is replaced by
+        ``##`` and the SHA-256 of the whole key. Two stores with runs of the same id and graph give the same keys, and
+        so does a run that is deleted and begun again under its id.
+        """
+        kept = nested_id(self.run_id, self.step, self._kept_name or self.node, self.generation)
+        part = f"/{escaped(self.part)}" if self.part else ""
+        return _shortened(f"{escaped(self._outermost or self.graph)}/{kept}{part}")
+
+
+def _shortened(key: str) -> str:
+    if len(key) <= LONGEST_KEY:
+        return key
+    import hashlib  # imported when used
+
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{key[: LONGEST_KEY - len(digest) - 2]}##{digest}"  # no other key has ## in it
+
 
 if TYPE_CHECKING:
     GivenFunction: TypeAlias = Callable[[Any], Any] | Callable[[Any, NodeContext], Any]
@@ -58,9 +121,7 @@ class FunctionNode(Node):
         is_generator, is_async = is_generator_callable(function), is_async_callable(function)
         called, further = None, _parameters(function)[1:]
         if further:
-            from stategraph.nodes.context import taking_context  # imported when used: most nodes have one parameter
-
-            called = taking_context(function, further)
+            called = _taking_context(function, further)
         return cls(function, called or function, called is not None, is_async, is_generator)
 
     def bound(self, step: StepContext, part: str = "", attempt: int = 0) -> Callable[[Any], Any]:
@@ -68,11 +129,17 @@ class FunctionNode(Node):
 
         A separately retried part has its own `attempt`.
         """
+        function = self.function
         if not self.wants_context:
-            return self.function
-        from stategraph.nodes.context import bound
+            return function
+        context = step.context(part, attempt)
+        if self.is_generator or not self.is_async:
+            return lambda argument: function(argument, context)
 
-        return bound(self.function, step.context(part, attempt), is_async=self.is_async and not self.is_generator)
+        async def awaited(argument: Any) -> Any:  # recognized as async
+            return await function(argument, context)
+
+        return awaited
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, if this one takes an object of the schema."""
@@ -148,3 +215,53 @@ def _parameters(function: NodeFunction) -> list[inspect.Parameter]:
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         raise TypeError("it takes no positional argument; a node is a function of a State: def node(state)")
     return parameters
+
+
+def _taking_context(
+    function: Callable[..., Any], further: Sequence[inspect.Parameter]
+) -> Callable[[Any, Any], Any] | None:
+    """Adapt a function to be called with a State and a NodeContext; None if it takes no context.
+
+    The context goes to the parameter annotated with NodeContext or named ``context``, or to the second positional
+    parameter if it has no default.
+
+    Args:
+        function: The function.
+        further: Its parameters after the first one.
+
+    Raises:
+        TypeError: a parameter has no value.
+    """
+    others = [p for p in further if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
+    context = next(filter(_names_context, others), None)
+    if context is None and others and others[0].kind is not inspect.Parameter.KEYWORD_ONLY and _is_required(others[0]):
+        context = others[0]
+    for parameter in others:
+        if parameter is not context and _is_required(parameter):
+            raise TypeError(
+                f"nothing is passed for its parameter {parameter.name!r}: "
+                "give it a default, or bind it with functools.partial"
+            )
+    if context is None:
+        return None
+    if context is further[0] and context.kind is not inspect.Parameter.KEYWORD_ONLY:
+        return function
+    return _pass_by_keyword(function, context.name)
+
+
+def _names_context(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    named = annotation if isinstance(annotation, str) else ""  # as with "from __future__ import annotations"
+    annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
+    return parameter.name == "context" or annotated
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _pass_by_keyword(function: Callable[..., Any], keyword: str) -> Callable[[Any, Any], Any]:
+    def call(state: Any, context: NodeContext) -> Any:
+        return function(state, **{keyword: context})
+
+    return call

@@ -12,8 +12,7 @@ from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
 from stategraph._values.progress import NodeOutline, Structures
-from stategraph.nodes.base import NOTHING, Node
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.base import NOTHING, Node, StepContext
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:

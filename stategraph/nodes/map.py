@@ -11,9 +11,8 @@ from stategraph._text.shown import shorten
 from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
-from stategraph.nodes.base import Node, graph_of
+from stategraph.nodes.base import Node, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode
-from stategraph.nodes.step import StepContext
 from stategraph.policies import RetryPolicy
 from stategraph.state import State, evolve
 

@@ -16,9 +16,8 @@ from stategraph._util.validators import is_name
 from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
-from stategraph.nodes.base import Node, graph_of
+from stategraph.nodes.base import Node, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
-from stategraph.nodes.step import StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:

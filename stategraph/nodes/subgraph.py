@@ -17,8 +17,7 @@ from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
-from stategraph.nodes.base import Node
-from stategraph.nodes.step import NestedStep, Question, StepContext
+from stategraph.nodes.base import NestedStep, Node, Question, StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
 from stategraph.config import CheckpointConfig
 from stategraph.graph import StateGraph
-from stategraph.nodes.base import Node
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.base import Node, StepContext
 from stategraph.observers.base import NoopObserver
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
