@@ -23,7 +23,7 @@ _HOMES = {
     """,
     "graph": "StateGraph",
     "nodes._chunks": "Updates",
-    "nodes.function": "NodeContext",
+    "nodes.base": "NodeContext",
     "nodes.interrupt": "InterruptNode",
     "nodes.map": "MapNode",
     "nodes.parallel": "ParallelNode",

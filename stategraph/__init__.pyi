@@ -35,7 +35,7 @@ from stategraph.errors import (
 )
 from stategraph.graph import StateGraph
 from stategraph.nodes._chunks import Updates
-from stategraph.nodes.function import NodeContext
+from stategraph.nodes.base import NodeContext
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode

@@ -23,7 +23,7 @@ from stategraph._values.events import EventType, report
 from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError
-from stategraph.nodes.function import NodeContext
+from stategraph.nodes.base import NodeContext
 from stategraph.state import State, took_ns_of
 
 if TYPE_CHECKING:

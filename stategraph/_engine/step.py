@@ -30,8 +30,8 @@ from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
-from stategraph.nodes.base import NestedStep, PartTold
-from stategraph.nodes.function import NodeContext, data_from
+from stategraph.nodes.base import NestedStep, NodeContext, PartTold
+from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
 _KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}

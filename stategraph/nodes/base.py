@@ -1,4 +1,4 @@
-"""Node: the work of a step; StepContext: the services of the run for it; Question: what it asks people."""
+"""Node: the work of a step; NodeContext and StepContext: the step, for functions and for nodes; Question."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 from stategraph._protocol import Task
+from stategraph._values.ids import escaped, nested_id
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
     from stategraph._values.progress import NodeOutline, Structures
-    from stategraph.nodes.function import NodeContext
 
 
 def graph_of(given: Any) -> Any:
@@ -98,6 +98,70 @@ class Node:
     def problems(self, name: str) -> Iterator[str]:
         """Yield the reasons why it cannot work under this name in a graph."""
         yield from ()
+
+
+LONGEST_KEY = 255
+"""Maximum characters of an idempotency key: the limit of services such as Stripe."""
+
+
+@attrs.frozen
+class NodeContext:
+    """The current step, for a node that takes a context.
+
+    Attributes:
+        run_id: The run.
+        graph: The name of the graph, from its config.
+        node: The node.
+        step: The number of the step once it is completed (the first one is 1).
+        attempt: The number of the attempt of this step, from 1; for a separately retried item, of the item.
+        generation: How often the run was rolled back.
+        part: The branch, or the number of the item, if the node has several; otherwise empty.
+    """
+
+    run_id: str
+    graph: str
+    node: str
+    step: int
+    attempt: int = 1
+    generation: int = 0
+    part: str = ""
+    # the name of the node when the step began, if it was renamed since
+    _kept_name: str = attrs.field(default="", kw_only=True, eq=False, repr=False)
+    _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
+    _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run should stop: it was cancelled, or the timeout of the call has passed.
+
+        A long-running node checks it now and then, and returns early or raises. It is always false in a process of
+        `ParallelNode` or `MapNode`.
+        """
+        return self._is_stopping()
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same key whenever this step is repeated, even after a crash, and a different key for every other step.
+
+        Pass it to services that do an operation once per key, such as payments. It contains the graph, the run, the
+        step and the node (and the part), as in ``orders/order-1/#3/pay``; in a nested run, the outermost graph and the
+        path from there, as in ``orders/order-1/#3/pay/#1/charge``. Names are percent-encoded except for the characters
+        ``A-Z a-z 0-9 . _ ~ -``. It is ASCII and has at most 255 characters: the end of a longer key is replaced by
+        ``##`` and the SHA-256 of the whole key. Two stores with runs of the same id and graph give the same keys, and
+        so does a run that is deleted and begun again under its id.
+        """
+        kept = nested_id(self.run_id, self.step, self._kept_name or self.node, self.generation)
+        part = f"/{escaped(self.part)}" if self.part else ""
+        return _shortened(f"{escaped(self._outermost or self.graph)}/{kept}{part}")
+
+
+def _shortened(key: str) -> str:
+    if len(key) <= LONGEST_KEY:
+        return key
+    import hashlib  # imported when used
+
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{key[: LONGEST_KEY - len(digest) - 2]}##{digest}"  # no other key has ## in it
 
 
 class StepContext(Protocol):
