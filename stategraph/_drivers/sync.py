@@ -1,8 +1,7 @@
-"""The loop that blocks; and calls whose outcome is passed from one thread to another."""
+"""The loop that blocks."""
 
 from __future__ import annotations
 
-import contextvars
 import sys
 import threading
 import time
@@ -11,11 +10,11 @@ from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.limits import Limits, MakeError, Outcome, Shown, StopSignal, call_apart
 from stategraph._protocol import (
     BLOCKING,
     Await,
@@ -46,37 +45,6 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
-
-
-Outcome: TypeAlias = tuple[Any, BaseException | None]
-"""The result of a call, and the exception it raised."""
-
-
-class Shown(BaseException):
-    """Leaves the loop of a driver to show a State: a check in the loop itself would slow every command."""
-
-
-def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
-    """Return the result or exception of a call.
-
-    Some exceptions would stop the loop, or get lost, if they were raised in a thread of a pool.
-    """
-    try:
-        return function(argument), None
-    except BaseException as error:
-        return None, error
-
-
-def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
-    """Call a function in its own thread, which passes the outcome to `done`.
-
-    That thread is never joined, not even at the end of the process: a function cannot be stopped, and one that takes
-    too long is abandoned.
-    """
-    run = contextvars.copy_context().run
-    threading.Thread(
-        target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
-    ).start()
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
