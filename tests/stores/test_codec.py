@@ -100,7 +100,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None, print_blob=True)
+@settings(max_examples=100, deadline=None, print_blob=True)
 @given(_VALUES)
 def test_every_value_comes_back_exactly(value: Any) -> None:
     """In values and in types, to the last part; and it gives the same bytes again."""

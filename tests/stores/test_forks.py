@@ -82,7 +82,7 @@ def test_a_child_that_is_forked_while_others_save(store):
     for thread in threads:
         thread.start()
     try:
-        all_ended = all(in_child(lambda number=number: use(store, f"child-{number}")) for number in range(20))
+        all_ended = all(in_child(lambda number=number: use(store, f"child-{number}")) for number in range(8))
     finally:
         done.set()
         for thread in threads:

@@ -25,7 +25,7 @@ from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import PostgresStore, RedisStore
 from tests.scenarios import RUN, make_graph, traces
-from tests.stores.lease_servers import SERVERS, LeaseServer
+from tests.stores.servers import SERVERS, StoreServer, in_threads, wait_until
 
 Store: TypeAlias = PostgresStore | RedisStore
 
@@ -60,19 +60,19 @@ except RunLostError:
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> LeaseServer:
+def server(request: pytest.FixtureRequest) -> StoreServer:
     """-> a server of each kind."""
     return SERVERS[request.param]
 
 
 @pytest.fixture
-def place(server: LeaseServer) -> str:
+def place(server: StoreServer) -> str:
     """-> a place on it where nothing is."""
     return server.new_place()
 
 
 @pytest.fixture
-def opened(server: LeaseServer, place: str) -> Iterator[Callable[..., Store]]:
+def opened(server: StoreServer, place: str) -> Iterator[Callable[..., Store]]:
     """-> opens a store in the place, once more each time: each is as a process of its own to the others."""
     stores: list[Store] = []
 
@@ -86,7 +86,7 @@ def opened(server: LeaseServer, place: str) -> Iterator[Callable[..., Store]]:
 
 
 @pytest.fixture
-def elsewhere(server: LeaseServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def elsewhere(server: StoreServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """-> starts an owner of the run on another machine, with a lease of one second."""
     started: list[subprocess.Popen[str]] = []
 
@@ -188,7 +188,7 @@ class TestByHand:
             assert other.prune().runs == ()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    def test_they_take_no_lease(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
+    def test_they_take_no_lease(self, server: StoreServer, opened: Callable[..., Store], place: str) -> None:
         """The statement that writes looks whether somebody has one."""
         store = opened()
         for step in (1, 2):
@@ -197,7 +197,7 @@ class TestByHand:
 
     @pytest.mark.parametrize("what", ["save", "delete", "rollback"])
     def test_of_a_run_whose_owner_is_gone(
-        self, server: LeaseServer, opened: Callable[..., Store], place: str, what: str
+        self, server: StoreServer, opened: Callable[..., Store], place: str, what: str
     ) -> None:
         """They are made, and whoever had it has lost it."""
         store, other = opened(), opened()
@@ -219,7 +219,7 @@ class TestByHand:
 class TestFences:
     """Each write of an owner carries one."""
 
-    def test_a_refused_one_is_not_tried_again(self, server: LeaseServer, opened: Callable[..., Store]) -> None:
+    def test_a_refused_one_is_not_tried_again(self, server: StoreServer, opened: Callable[..., Store]) -> None:
         """Who has lost the run is told by one statement, and why by another."""
         proxy = server.proxy()
         store, other = opened(**server.through(proxy)), opened()
@@ -281,7 +281,7 @@ class TestNothingIsSure:
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_the_run_stops_before_others_can_have_it(
-        self, server: LeaseServer, opened: Callable[..., Store], durability: str
+        self, server: StoreServer, opened: Callable[..., Store], durability: str
     ) -> None:
         """However long the store would wait for its server, and however often it saves."""
         proxy = server.proxy()
@@ -301,7 +301,7 @@ class TestNothingIsSure:
         assert time.monotonic() - began < 7  # and not 60; to connect once more takes 2 s at least
         assert made == ["a"]
         proxy.mode = "pass"
-        wait_for(lambda: store.owner(RUN) is None)  # the lease was let go of once the server could be told
+        wait_until(lambda: store.owner(RUN) is None)  # the lease was let go of once the server could be told
         store.close()
         proxy.close()
 
@@ -362,7 +362,7 @@ class TestRenewal:
         assert not any(thread.name == "stategraph-leases" for thread in threading.enumerate())
 
     def test_one_that_fails_is_told(
-        self, server: LeaseServer, opened: Callable[..., Store], caplog: pytest.LogCaptureFixture
+        self, server: StoreServer, opened: Callable[..., Store], caplog: pytest.LogCaptureFixture
     ) -> None:
         """And the next one is made; the run goes on, as nobody has taken it."""
         proxy = server.proxy()
@@ -393,7 +393,7 @@ class TestRenewal:
             monkeypatch.undo()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    def test_all_is_let_go_of_at_the_end(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
+    def test_all_is_let_go_of_at_the_end(self, server: StoreServer, opened: Callable[..., Store], place: str) -> None:
         """Of a run: its lease; of a store or a process: all that it has."""
         store, other = opened(), opened()
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
@@ -405,7 +405,7 @@ class TestRenewal:
         assert server.count(place, "worker") == 0
         assert other.owner("another") is None
 
-    def test_a_process_that_ends(self, server: LeaseServer, place: str) -> None:
+    def test_a_process_that_ends(self, server: StoreServer, place: str) -> None:
         """In order: it leaves nothing, though nobody has closed the store."""
         server.open(place).close()
         script = OWNER.partition("def node")[0]
@@ -420,7 +420,7 @@ class TestRunsThatHaveAnOwner:
     """They are found by the leases."""
 
     def test_no_other_run_is_read(
-        self, server: LeaseServer, opened: Callable[..., Store], place: str, caplog: pytest.LogCaptureFixture
+        self, server: StoreServer, opened: Callable[..., Store], place: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """So nothing is logged of one that is damaged."""
         store, other = opened(), opened()
@@ -442,7 +442,7 @@ class TestRunsThatHaveAnOwner:
 
     def test_until_the_lease_runs_out(
         self,
-        server: LeaseServer,
+        server: StoreServer,
         opened: Callable[..., Store],
         place: str,
         elsewhere: Callable[[], subprocess.Popen[str]],
@@ -487,12 +487,9 @@ def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
         sweeper = make_graph(graph, store=opened(pool=1), preserve=True)
         recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
 
-    threads = [threading.Thread(target=sweep) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    raised = in_threads(*[sweep] * 6)
 
+    assert raised == []
     assert recovered == Counter(f"run-{number}" for number in range(60))
     assert first.count(status="active") == 0
 
@@ -594,7 +591,7 @@ HIDDEN = [
     or subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode != 0,
     reason="hiding the processes of other users takes root on Linux",
 )
-def test_an_owner_that_proc_hides(server: LeaseServer, place: str) -> None:
+def test_an_owner_that_proc_hides(server: StoreServer, place: str) -> None:
     """Is alive as long as there is such a process, whatever another user sees of it; killed, it is gone at once."""
     options = server.config(place)
     with server.open(place) as store:
@@ -610,11 +607,3 @@ def test_the_lease_of_a_config() -> None:
     """Goes to stores on servers; on one machine nobody needs it."""
     assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
     assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, for ten seconds at most."""
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)

@@ -11,7 +11,7 @@ from stategraph.state import evolve
 from stategraph.stores import DiskStore, SqliteStore
 from stategraph.stores._rows import loading
 from stategraph.stores.base import RetentionPolicy
-from tests.stores.lease_servers import SERVERS
+from tests.stores.servers import SERVERS
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,15 +24,14 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
-    get_checkpoint_store,
 )
 from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.saving import next_place
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
+from tests.stores.servers import again, in_threads, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -88,50 +85,11 @@ def proxy() -> Iterator[Proxy]:
     made.close()
 
 
-def numbered(run_id: str, step: int, **data: Any) -> State:
-    """-> the State of a run at a step."""
-    return State({"n": step, **data}, run_id=run_id, step=step)
-
-
-def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
-    """Do all of this at the same time; -> what was raised."""
-    raised: list[BaseException] = []
-
-    def do(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=do, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
-
-
 # --------------------------------------------------------------------------- statements
 
 
 class TestStatements:
     """How many, and how they are prepared."""
-
-    def test_a_save_is_one_round_trip(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """The first of a run, those that follow, and those that change more than a step does."""
-        store = opened(dsn=proxy.dsn)
-        trips = []
-        for step in range(1, 8):
-            proxy.answers = 0
-            store.save(numbered("a", step))
-            trips.append(proxy.answers)
-
-        # Whether there is such a run is asked once, and statements that come again are prepared once.
-        assert trips[0] == 2
-        assert trips[-2:] == [1, 1]
-        proxy.answers = 0
-        store.amend(numbered("a", 7, other=1))
-        assert proxy.answers == 1
 
     def test_a_run_owns_its_run_with_two_more(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
         """To lease it and to free it; between them, a step that is saved is one."""
@@ -190,20 +148,6 @@ def chain_of(steps: int, store: PostgresStore, node: Callable[[State], Any] = la
     graph.set_entry_point(names[0])
     graph.set_exit_point(names[-1])
     return graph
-
-
-def batch_of(store: PostgresStore, state: State) -> WriteBatch:
-    """-> what the store writes for a State, of a run that it has saved."""
-    known = store._log.remembered(state.run_id)
-    assert known is not None
-    run, base, _ = known
-    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
-    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
-
-
-def again(store: PostgresStore, run_id: str) -> WriteBatch:
-    """-> what the store writes for one more step of a run."""
-    return batch_of(store, numbered(run_id, store.load(run_id).step + 1))
 
 
 def deadlocks() -> int:
@@ -277,15 +221,6 @@ def part(step: int, node: str, label: str, value: Any) -> Any:
 class TestOpening:
     """What a store asks of its server, and what it tells of it."""
 
-    def test_by_name(self, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the connection string, or the environment variable that holds it."""
-        monkeypatch.setenv("RUNS_DSN", dsn())
-        with get_checkpoint_store("postgres", dsn="RUNS_DSN", schema=schema) as store:
-            store.save(numbered("a", 1))
-            assert str(store) == f"postgres store in schema {schema}"
-        with get_checkpoint_store("postgres", dsn=dsn(), schema=schema) as store:
-            assert store.list() == ["a"]
-
     @pytest.mark.parametrize(
         ("options", "key"),
         [
@@ -309,13 +244,6 @@ class TestOpening:
         with pytest.raises(ConfigError, match=rf"checkpoint\.options\.{key}") as caught:
             PostgresStore(**{"dsn": "postgresql://nobody@/x", **options})
         assert "geheim" not in shown(caught.value)
-
-    def test_without_psycopg(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The error says which extra brings it."""
-        for name in [name for name in sys.modules if name.split(".")[0] == "psycopg"]:
-            monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(ConfigError, match=r"stategraph\[postgres\]"):
-            PostgresStore("postgresql://host/database")
 
     def test_threads_that_wait_for_a_connection(self, opened: Callable[..., PostgresStore]) -> None:
         """They give up as all else does, and are told what there are too few of."""
@@ -510,33 +438,6 @@ class TestOpening:
         second.close()
         pooler.close()
 
-    def test_a_closed_store(self, store: PostgresStore) -> None:
-        """Says so, for reading and for writing."""
-        store.close()
-        assert store.closed
-        for ask in (store.list, lambda: store.save(numbered("a", 1)), lambda: store.load("a")):
-            with pytest.raises(CheckpointError, match="closed"):
-                ask()
-
-    @pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
-    def test_a_forked_child(self, store: PostgresStore) -> None:
-        """Has connections of its own; those of its parent work on."""
-        store.save(numbered("a", 1))
-        child = os.fork()
-        if child == 0:
-            code = 1
-            with contextlib.suppress(BaseException):
-                store.save(numbered("a", 2))
-                store.save(numbered("b", 1))
-                code = 0
-            os._exit(code)
-        _, status = os.waitpid(child, 0)
-
-        assert status == 0
-        assert store.load("a").step == 2
-        store.save(numbered("a", 3))
-        assert store.list() == ["a", "b"]
-
     def test_a_store_that_is_dropped(self, schema: str, admin: Any) -> None:
         """Its connections go with it."""
         store = open_postgres(schema, dsn=f"{dsn()}&application_name=dropped")
@@ -569,68 +470,11 @@ def open_and_list(schema: str) -> list[str]:
         return store.list()
 
 
-def shown(error: BaseException | None) -> str:
-    """-> all that may be shown of an error."""
-    texts: list[str] = []
-    while error is not None:
-        texts += str(error), repr(error), repr(error.args)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\n".join(texts)
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something is so."""
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 # --------------------------------------------------------------------------- faults
 
 
 class TestFaults:
     """A save is never reported wrongly, never made twice, and nobody waits longer than patience says."""
-
-    @pytest.mark.parametrize("when", ["cut before", "cut after"])
-    @pytest.mark.parametrize("first", [True, False])
-    def test_a_connection_that_is_cut(
-        self, proxy: Proxy, opened: Callable[..., PostgresStore], when: str, first: bool
-    ) -> None:
-        """Before the commit or after it: what is written is found out, and once more is not twice."""
-        store = opened(dsn=proxy.dsn)
-        store.retain("a", Policy("full"))
-        if not first:
-            store.save(numbered("a", 1))
-        proxy.mode = when
-        store.save(numbered("a", 2))
-
-        assert [row.step for row in store.history("a")] == ([2] if first else [1, 2])
-        assert [row.revision for row in store.history("a")][-1] == 0
-        store.save(numbered("a", 3))
-        assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
-
-    def test_a_shared_commit_whose_answer_is_lost(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """Each of its saves is found out."""
-        store = opened(dsn=proxy.dsn)
-        for number in range(5):
-            store.save(numbered(f"{number}", 1))
-        batches = [again(store, f"{number}") for number in range(5)]
-        proxy.mode = "cut after"
-
-        assert store._log.table.apply(batches) == [True] * 5
-        assert [store._log.table.run(f"{number}") for number in range(5)] == [
-            one.run._replace(number=number) for number, one in enumerate(batches, 1)
-        ]
-
-    def test_a_deletion_whose_answer_is_lost(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """It is done, and is no error."""
-        store = opened(dsn=proxy.dsn)
-        store.save(numbered("a", 1))
-        proxy.mode = "cut after"
-        store.delete("a")
-
-        assert store.list() == []
 
     @pytest.mark.parametrize("mode", ["hole", "deaf"])
     def test_a_network_that_swallows_all(self, proxy: Proxy, opened: Callable[..., PostgresStore], mode: str) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,7 +13,6 @@ import psycopg
 import pytest
 
 from stategraph import (
-    CheckpointConfig,
     Event,
     EventType,
     RunLostError,
@@ -28,7 +24,7 @@ from stategraph.stores._postgres.table import PostgresTable
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres
 from tests.scenarios import RUN, make_graph, traces
-from tests.stores.test_leases import wait_for
+from tests.stores.servers import in_threads, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -72,7 +68,7 @@ class TestNothingIsSure:
             made.append("a")
             with monkeypatch.context() as patch:
                 patch.setattr(leases.LeaseOwners, "go_on", lambda self: 0.05)
-                wait_for(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
+                wait_until(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
                 time.sleep(0.1)
                 ownership = base.Ownership(RUN)
                 base.own(other, ownership)
@@ -145,21 +141,6 @@ class TestNothingIsSure:
         proxy.close()
 
 
-SWEEPER = """
-import json, sys
-from stategraph import CheckpointConfig, GraphConfig, StateGraph
-graph = StateGraph(GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(
-    interval=1, preserve=True, **json.loads(sys.argv[1]))))
-graph.add_node("a", lambda state: {})
-graph.add_node("b", lambda state: {"done": True})
-graph.add_edge("a", "b")
-graph.set_entry_point("a")
-graph.set_exit_point("b")
-print("ready", flush=True)
-sys.stdin.readline()
-for one in graph.recover():
-    print(one.run_id, one.error, flush=True)
-"""
 WORK = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
 
 
@@ -174,27 +155,6 @@ def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
 
 class TestSweepers:
     """Going on with what was left unfinished, many at the same time."""
-
-    def test_in_processes(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Each run is gone on with once."""
-        store = opened()
-        run_ids = leave_unfinished(store, 60)
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        processes = [subprocess.Popen([sys.executable, "-c", SWEEPER, options], **pipes) for _ in range(6)]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        said = []
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in processes:
-            said += process.communicate(timeout=50)[0].splitlines()
-
-        assert sorted(said) == sorted(f"{run_id} None" for run_id in run_ids)
-        assert store.count(status="active") == 0
 
     def test_nobody_tries_what_others_have(
         self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
@@ -215,12 +175,7 @@ class TestSweepers:
             sweeper = make_graph(WORK, store=opened(pool=1), preserve=True)
             recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
 
-        threads = [threading.Thread(target=sweep) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
+        assert in_threads(*[sweep] * 6) == []
         assert recovered == Counter(run_ids)
         assert tried == []
         assert len(claimed) <= 60 + 6 + 10  # a few come between the look of another sweeper and its lock
@@ -323,9 +278,3 @@ class TestSweepers:
             with pytest.raises(KeyboardInterrupt):
                 list(make_graph(WORK, store=store).recover())
         assert rows_of(schema, "lease") == []
-
-
-def test_the_lease_of_a_config() -> None:
-    """Goes to stores on servers; on one machine nobody needs it."""
-    assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
-    assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +23,6 @@ from stategraph import (
     RunStatus,
     State,
     StepConflictError,
-    get_checkpoint_store,
 )
 from stategraph._owners import base
 from stategraph._values.progress import Part
@@ -34,10 +31,10 @@ from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.saving import next_place
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import RUN, make_graph, traces
+from tests.stores.servers import again, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -103,73 +100,11 @@ def servers() -> Iterator[Callable[..., Server]]:
         one.end()
 
 
-def numbered(run_id: str, step: int, **data: Any) -> State:
-    """-> the State of a run at a step."""
-    return State({"n": step, **data}, run_id=run_id, step=step)
-
-
-def again(store: RedisStore, run_id: str) -> WriteBatch:
-    """-> what the store writes for one more step of a run."""
-    state = numbered(run_id, store.load(run_id).step + 1)
-    known = store._log.remembered(run_id)
-    assert known is not None
-    run, base, _ = known
-    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
-    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
-
-
-def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
-    """Do all of this at the same time; -> what was raised."""
-    raised: list[BaseException] = []
-
-    def do(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=do, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
-
-
-def shown(error: BaseException | None) -> str:
-    """-> all that may be shown of an error."""
-    texts: list[str] = []
-    while error is not None:
-        texts += str(error), repr(error), repr(error.args)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\n".join(texts)
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something is so."""
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 # --------------------------------------------------------------------------- scripts
 
 
 class TestScripts:
     """How many, and what they know."""
-
-    def test_a_save_is_one_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
-        """Whether there is such a run is asked once."""
-        store = opened(url=proxy.url)
-        store.save(numbered("b", 1))  # so that the server knows the script
-        trips = []
-        for step in range(1, 5):
-            proxy.answers = 0
-            store.save(numbered("a", step))
-            trips.append(proxy.answers)
-
-        assert trips == [2, 1, 1, 1]
 
     def test_saves_that_wait_share_a_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """Those that came while another was under way, whichever partitions they are in."""
@@ -333,15 +268,6 @@ _ALL = RunFilter()
 class TestOpening:
     """What a store asks of its server, and what it tells of it."""
 
-    def test_by_name(self, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the URL, or the environment variable that holds it."""
-        monkeypatch.setenv("RUNS_URL", url())
-        with get_checkpoint_store("redis", url="RUNS_URL", prefix=prefix) as store:
-            store.save(numbered("a", 1))
-            assert str(store) == f"redis store with prefix {prefix}"
-        with get_checkpoint_store("redis", url=url(), prefix=prefix) as store:
-            assert store.list() == ["a"]
-
     @pytest.mark.parametrize(
         ("options", "key"),
         [
@@ -369,13 +295,6 @@ class TestOpening:
         with pytest.raises(ConfigError, match=rf"checkpoint\.options\.{key}") as caught:
             RedisStore(**{"url": "redis://nowhere", **options})
         assert "geheim" not in shown(caught.value)
-
-    def test_without_redis_py(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The error says which extra brings it."""
-        for name in [name for name in sys.modules if name.split(".")[0] == "redis"]:
-            monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(ConfigError, match=r"stategraph\[redis\]"):
-            RedisStore("redis://host")
 
     def test_the_url_is_nowhere(self, prefix: str, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
         """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
@@ -454,33 +373,6 @@ class TestOpening:
             other.save(numbered("a", 5))
         assert store.load("a").step == 1
 
-    def test_a_closed_store(self, store: RedisStore) -> None:
-        """Says so, for reading and for writing."""
-        store.close()
-        assert store.closed
-        for ask in (store.list, lambda: store.save(numbered("a", 1)), lambda: store.load("a")):
-            with pytest.raises(CheckpointError, match="closed"):
-                ask()
-
-    @pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
-    def test_a_forked_child(self, store: RedisStore) -> None:
-        """Has connections of its own; those of its parent work on."""
-        store.save(numbered("a", 1))
-        child = os.fork()
-        if child == 0:
-            code = 1
-            with contextlib.suppress(BaseException):
-                store.save(numbered("a", 2))
-                store.save(numbered("b", 1))
-                code = 0
-            os._exit(code)
-        _, status = os.waitpid(child, 0)
-
-        assert status == 0
-        assert store.load("a").step == 2
-        store.save(numbered("a", 3))
-        assert store.list() == ["a", "b"]
-
     @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # as Python says it of what is not closed
     def test_a_store_that_is_dropped(self, prefix: str, admin: Any) -> None:
         """Its connections go with it."""
@@ -501,46 +393,6 @@ class TestOpening:
 
 class TestFaults:
     """A save is never reported wrongly, never made twice, and nobody waits longer than patience says."""
-
-    @pytest.mark.parametrize("when", ["cut before", "cut after"])
-    @pytest.mark.parametrize("first", [True, False])
-    def test_a_connection_that_is_cut(
-        self, proxy: RedisProxy, opened: Callable[..., RedisStore], when: str, first: bool
-    ) -> None:
-        """Before the commit or after it: what is written is found out, and once more is not twice."""
-        store = opened(url=proxy.url)
-        store.retain("a", Policy("full"))
-        store.save(numbered("another", 1))
-        if not first:
-            store.save(numbered("a", 1))
-        proxy.mode = when
-        store.save(numbered("a", 2))
-
-        assert [row.step for row in store.history("a")] == ([2] if first else [1, 2])
-        assert [row.revision for row in store.history("a")][-1] == 0
-        store.save(numbered("a", 3))
-        assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
-
-    def test_a_shared_commit_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
-        """Each of its saves is found out; one that somebody else has made is not called made."""
-        store = opened(url=proxy.url)
-        for number in range(5):
-            store.save(numbered(f"{number}", 1))
-        batches = [again(store, f"{number}") for number in range(5)]
-        proxy.mode = "cut after"
-
-        assert store._log.table.apply(batches) == [True] * 5
-        assert [store.load(f"{number}").step for number in range(5)] == [2] * 5
-        assert store._log.table.apply(batches) == [False] * 5
-
-    def test_a_deletion_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
-        """It is done, and is no error."""
-        store = opened(url=proxy.url)
-        store.save(numbered("a", 1))
-        proxy.mode = "cut after"
-        store.delete("a")
-
-        assert store.list() == []
 
     def test_a_lease_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """It is had, and let go of."""

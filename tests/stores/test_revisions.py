@@ -112,7 +112,8 @@ class Story:
             self.store = opened(self.kind, self.folder)
 
     def check(self) -> None:
-        """All that was said is still said, in the same order, and can be loaded."""
+        """All that was said is still said, in the same order. Now and then, each State of it is loaded."""
+        is_thorough = self.random.random() < 0.2
         for run_id in self.store.list():
             rows, said = self.store.history(run_id), self.said.get(run_id, [])
             assert [attrs.evolve(row, owner=None) for row, _ in said] == [
@@ -122,7 +123,7 @@ class Story:
             for row in rows:
                 assert row.revision == counted.get(row.step, 0)
                 counted[row.step] = row.revision + 1
-            for row, state in said:
+            for row, state in said if is_thorough else said[-3:]:
                 assert self.store.load(run_id, row.step, revision=row.revision) == state
             for row in rows[len(said) :]:
                 self.said.setdefault(run_id, []).append((row, self.store.load(run_id, row.step, row.revision)))
@@ -131,7 +132,7 @@ class Story:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_what_was_said_is_still_said(kind: str, seed: int, tmp_path: Path) -> None:
     """Whatever is saved, amended, failed, taken back, forked and refused, and by another handle as well."""
     story = Story(kind, tmp_path, seed)

@@ -40,8 +40,12 @@ class TestSqliteStore(StoreContract):
 
 POSTGRES: dict[str, dict[str, Any]] = {
     "usual": {},
-    "behind a pooler": {"prepare": False, "pool": 1},
-    "signed, as JSON": {"sign_with": lambda: b"a key of the tests", "serializer": "json"},
+    "behind a pooler, signed, as JSON": {
+        "prepare": False,
+        "pool": 1,
+        "sign_with": lambda: b"a key of the tests",
+        "serializer": "json",
+    },
 }
 
 

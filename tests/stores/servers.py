@@ -1,18 +1,24 @@
-"""Servers that keep leases, as tests need them: one that a store is opened on, and what stands in it."""
+"""The servers that stores are on, as tests need them, and what their tests share."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
 
+from stategraph import State
 from stategraph.stores import PostgresStore, RedisStore
+from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.saving import next_place
 from tests import postgres_server, redis_server
 from tests.postgres_proxy import Proxy, folder_of
 from tests.redis_proxy import RedisProxy
 
 
-class LeaseServer(Protocol):
+class StoreServer(Protocol):
     """A server. A place on it is for one test."""
 
     def new_place(self) -> str:
@@ -104,4 +110,52 @@ class _Redis:
         return {"url": proxy.url}
 
 
-SERVERS: dict[str, LeaseServer] = {"postgres": _Postgres(), "redis": _Redis()}
+def numbered(run_id: str, step: int, **data: Any) -> State:
+    """Return the State of a run at a step."""
+    return State({"n": step, **data}, run_id=run_id, step=step)
+
+
+def again(store: Any, run_id: str) -> WriteBatch:
+    """Return what the store writes for one more step of a run."""
+    state = numbered(run_id, store.load(run_id).step + 1)
+    run, base, _ = store._log.remembered(run_id)
+    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
+    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
+
+
+def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
+    """Do all of this at the same time; return what was raised."""
+    raised: list[BaseException] = []
+
+    def do(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def shown(error: BaseException | None) -> str:
+    """Return all that may be shown of an error."""
+    texts: list[str] = []
+    while error is not None:
+        texts += str(error), repr(error), repr(error.args)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, for ten seconds at most."""
+    give_up = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+SERVERS: dict[str, StoreServer] = {"postgres": _Postgres(), "redis": _Redis()}

@@ -1,0 +1,123 @@
+"""What the stores on servers promise of the network: a save is one round trip, and is never reported wrongly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import pytest
+
+from stategraph import CheckpointError, ConfigError, get_checkpoint_store
+from stategraph.stores import Policy, PostgresStore, RedisStore
+from tests.stores.servers import SERVERS, StoreServer, again, numbered
+
+Store: TypeAlias = PostgresStore | RedisStore
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> StoreServer:
+    """-> a server of each kind."""
+    return SERVERS[request.param]
+
+
+@pytest.fixture
+def proxy(server: StoreServer) -> Iterator[Any]:
+    """-> a network to it that can fail."""
+    made = server.proxy()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(server: StoreServer, proxy: Any) -> Iterator[Store]:
+    """-> an empty store that is reached through this network."""
+    with server.open(server.new_place(), **server.through(proxy)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_by_name(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the connection string, or the environment variable that holds it."""
+    options = SERVERS[kind].config(SERVERS[kind].new_place())["options"]
+    where, address = next(iter(options.items()))
+    monkeypatch.setenv("RUNS_AT", address)
+    with get_checkpoint_store(kind, **{**options, where: "RUNS_AT"}) as store:
+        store.save(numbered("a", 1))
+        assert str(store).startswith(f"{kind} store ")
+    with get_checkpoint_store(kind, **options) as store:
+        assert store.list() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("store", "url", "driver", "extra"),
+    [(PostgresStore, "postgresql://host/0", "psycopg", "postgres"), (RedisStore, "redis://host/0", "redis", "redis")],
+)
+def test_without_its_driver(store: Any, url: str, driver: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which extra brings it."""
+    for name in [name for name in sys.modules if name.split(".")[0] == driver]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=rf"stategraph\[{extra}\]"):
+        store(url)
+
+
+def test_a_closed_store(store: Store) -> None:
+    """Says so, for reading and for writing."""
+    store.close()
+    assert store.closed
+    for ask in (store.list, lambda: store.save(numbered("a", 1)), lambda: store.load("a")):
+        with pytest.raises(CheckpointError, match="closed"):
+            ask()
+
+
+def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
+    """The first of a run asks whether there is such a run; statements and scripts are prepared once."""
+    for step in range(1, 7):
+        store.save(numbered("other", step))
+    trips = []
+    for step in range(1, 4):
+        proxy.answers = 0
+        store.save(numbered("a", step))
+        trips.append(proxy.answers)
+    proxy.answers = 0
+    store.amend(numbered("a", 3, other=1))
+
+    assert [*trips, proxy.answers] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("when", ["cut before", "cut after"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_connection_that_is_cut(store: Store, proxy: Any, when: str, first: bool) -> None:
+    """Before the commit or after it: what is written is found out, and once more is not twice."""
+    store.retain("a", Policy("full"))
+    store.save(numbered("another", 1))
+    if not first:
+        store.save(numbered("a", 1))
+    proxy.mode = when
+    store.save(numbered("a", 2))
+
+    assert [(row.step, row.revision) for row in store.history("a")] == ([(2, 0)] if first else [(1, 0), (2, 0)])
+    store.save(numbered("a", 3))
+    assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
+
+
+def test_a_shared_commit_whose_answer_is_lost(store: Store, proxy: Any) -> None:
+    """Each of its saves is found out."""
+    for number in range(5):
+        store.save(numbered(f"{number}", 1))
+    batches = [again(store, f"{number}") for number in range(5)]
+    proxy.mode = "cut after"
+
+    assert store._log.table.apply(batches) == [True] * 5
+    assert [store.load(f"{number}").step for number in range(5)] == [2] * 5
+
+
+def test_a_deletion_whose_answer_is_lost(store: Store, proxy: Any) -> None:
+    """It is done, and is no error."""
+    store.save(numbered("a", 1))
+    proxy.mode = "cut after"
+    store.delete("a")
+
+    assert store.list() == []
