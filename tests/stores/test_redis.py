@@ -241,7 +241,7 @@ class TestValues:
 
     def test_lists_come_in_pages(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """In the order in which the runs began, over all partitions, whatever is asked for."""
-        monkeypatch.setattr("stategraph.stores._redis.records._PAGE", 2)
+        monkeypatch.setattr("stategraph.stores._redis.table._PAGE", 2)
         for number in range(40):
             status = RunStatus.COMPLETED if number % 3 else RunStatus.ACTIVE
             store.save(State(run_id=f"{number:03}", step=1, status=status, graph="g" if number % 2 else None))

@@ -1,1 +1,1 @@
-"""What the "postgres" store is made of: connections, tables and statements."""
+"""The parts of the "postgres" store: connections, schema and table."""

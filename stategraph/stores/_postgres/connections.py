@@ -1,9 +1,9 @@
-"""Connections to a PostgreSQL server: none of them waits longer than it may, whatever the network does.
+"""Connections to a PostgreSQL server with a limit on every wait, and the meaning of its errors.
 
-Statements that come again and again are prepared, and sent to libpq without a cursor: a cursor of psycopg finds out
-for each value how it is sent, which takes three times as long as to send it. And it numbers what it prepares. A pooler
-lends a session to one client after the other, so by the same number another client may have prepared another statement.
-Here a name is a digest of the statement: equal names mean equal statements.
+Frequent statements are prepared, and sent to libpq without a cursor: a psycopg cursor finds out for each value how to
+send it, which takes three times as long as sending it. psycopg also numbers prepared statements. A pooler gives a
+session to one client after another, so the same number may be a statement of another client. Here the name is a digest
+of the statement, so that equal names mean equal statements.
 """
 
 from __future__ import annotations
@@ -23,28 +23,24 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import _WaitTimeout
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from stategraph.errors import ConfigError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from stategraph.stores._rows.sql_statements import Statement
 
-_SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
-_STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
-_MOST = 2_147_483  # seconds: no limit of PostgreSQL has more than 31 bits of milliseconds
-_WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
-_OFTEN = 2  # times that a statement comes before it is prepared: most of a short process come once
+_MIN_CONNECT_TIMEOUT = 2  # seconds; libpq does not give up sooner
+_LOCK_TIMEOUT = 1.0  # seconds to wait for a locked row before the transaction is repeated
+_MAX_SECONDS = 2_147_483  # a limit of PostgreSQL has 31 bits of milliseconds
+_WEAK = ("off", "local")  # values of synchronous_commit that may lose acknowledged commits
+_UNPREPARED = 2  # how often a statement is sent before it is prepared: a short process sends most of them once
 _INT8 = Struct("!q")
 _BINARY = 1
 
 
-class SilentServerError(psycopg.OperationalError):
-    """The server has not answered in time. What it was asked for it may have done, or may yet do."""
-
-
 class Connection(psycopg.Connection[Any]):
-    """Waits no longer than to a point in time: a network may swallow what is sent, and TCP tells nobody for minutes.
+    """A connection that waits only until `give_up`. TCP may notice a dead network only after minutes.
 
     Attributes:
-        give_up: When to give up, by the monotonic clock.
-        settings: The statement before each transaction; None if the session has its settings, and what it prepares.
+        give_up: When to stop waiting, by the monotonic clock.
+        settings: The statement before each transaction; None if the session keeps its settings and prepared statements.
     """
 
     give_up = float("inf")
@@ -56,40 +52,37 @@ class Connection(psycopg.Connection[Any]):
         self._names: dict[str, bytes] = {}
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Carry on until the server has answered."""
+        """Run a generator of psycopg until the server has answered."""
         left = self.give_up - time.monotonic()
         try:
-            return super().wait(gen, interval, max(0.001, min(left, _MOST)))
+            return super().wait(gen, interval, max(0.001, min(left, _MAX_SECONDS)))
         except _WaitTimeout:
             self.pgconn.finish()
-            raise SilentServerError("the server has not answered in time") from None
+            raise psycopg.OperationalError("the server has not answered in time") from None
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, and in no transaction."""
+        """Whether it is open and not in a transaction."""
         return not self.closed and self.info.transaction_status == TransactionStatus.IDLE
 
-    def discard(self) -> None:
-        """Close it, whatever it is in the middle of."""
-        self.pgconn.finish()
-        self.close()
-
     def __del__(self, _: Any = None, /) -> None:
-        """Say nothing of a store that was dropped: what libpq holds closes itself, unless it is a parent's."""
+        """Do not warn about an abandoned store: libpq closes the connection, except in a forked child."""
 
     # ------------------------------------------------------------------ statements
 
     def found(self, statements: Sequence[Statement], *, prepares: bool = True) -> list[list[tuple[Any, ...]]]:
-        """Return the rows that each of several statements finds, in one transaction and one round trip.
+        """Run statements in one transaction and one round trip; return the rows of each.
 
-        What is not to be prepared, the server plans for these values.
+        Args:
+            statements: The statements.
+            prepares: Prepare frequent statements. Otherwise the server plans each one for its values.
         """
         before = [] if self.settings is None else [self.settings]
         several = [(_numbered(text), [*map(_sent, values)]) for text, values in (*before, *statements)]
         prepares = prepares and self.settings is None
         try:
             found = self._found(several, prepares=prepares)
-        except errors.InvalidSqlStatementName:  # nothing is done: this is not the session that it was prepared in
+        except errors.InvalidSqlStatementName:  # nothing was run: a pooler has changed the session
             self._names.clear()
             self._times.clear()
             found = self._found(several, prepares=prepares)
@@ -110,14 +103,14 @@ class Connection(psycopg.Connection[Any]):
             results = self.wait(_answers(self.pgconn, len(several)))
             self.pgconn.exit_pipeline_mode()
         except BaseException:
-            self.pgconn.finish()  # it may be in the middle of a pipeline
+            self.pgconn.finish()
             raise
         return [_rows(result) for result in results]
 
     def _prepare(self, text: str) -> None:
-        """Prepare a statement if it came often enough."""
+        """Prepare a statement if it is frequent."""
         self._times[text] += 1
-        if self._times[text] <= _OFTEN:
+        if self._times[text] <= _UNPREPARED:
             return
         name = b"stategraph_" + sha256(text.encode()).hexdigest().encode()[:32]
         self.pgconn.send_prepare(name, text.encode())
@@ -137,26 +130,26 @@ class Connection(psycopg.Connection[Any]):
 
 
 def _sent(value: str | int | bytes | None) -> bytes | None:
-    """Return an int, a text or bytes as PostgreSQL takes them."""
+    """Return a value in the binary format of PostgreSQL."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, int):
         try:
             return _INT8.pack(value)
         except error as wrong:
-            raise OverflowError("there is no place for a number of more than 64 bits") from wrong
+            raise OverflowError("a number has more than 64 bits") from wrong
     return value  # bytes, or None
 
 
 @lru_cache
 def _numbered(statement: str) -> str:
-    """Return a statement with the numbers of its values, as PostgreSQL takes it."""
+    """Return a statement with numbered placeholders, as PostgreSQL expects them."""
     first, *others = statement.split("?")
     return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
 
 
 def _answers(pgconn: Any, many: int) -> Generator[Any, Any, list[Any]]:
-    """Send what is in a pipeline; return the result of each statement, once all have come and the mark of its end."""
+    """Send a pipeline; return the result of each statement once the end of the pipeline has arrived."""
     yield from generators.send(pgconn)
     results = []
     for _ in range(many):
@@ -166,10 +159,10 @@ def _answers(pgconn: Any, many: int) -> Generator[Any, Any, list[Any]]:
 
 
 def _rows(result: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a result, an empty one for each that was changed.
+    """Return the rows of a result. Without RETURNING, a changed row is an empty tuple.
 
     Raises:
-        psycopg.Error: the statement has failed.
+        psycopg.Error: the statement failed.
     """
     if result.status == ExecStatus.COMMAND_OK:
         return [()] * (result.command_tuples or 0)
@@ -186,7 +179,7 @@ def _rows(result: Any) -> list[tuple[Any, ...]]:
 
 
 _Sent: TypeAlias = tuple[str, Sequence[bytes | None]]
-_FOUND: dict[int, Callable[[bytes], Any]] = {  # by the numbers of the types bool, int8, int4 and text
+_FOUND: dict[int, Callable[[bytes], Any]] = {  # by type: bool, int8, int4 and text
     16: b"\1".__eq__,
     20: lambda value: _INT8.unpack(value)[0],
     23: lambda value: int.from_bytes(value, signed=True),
@@ -198,19 +191,19 @@ _FOUND: dict[int, Callable[[bytes], Any]] = {  # by the numbers of the types boo
 
 
 def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> Connection:
-    """Return a connection to a server that keeps what it acknowledges.
+    """Return a connection to a durable server.
 
     Args:
-        dsn: Where it is.
+        dsn: Its address.
         patience: How many seconds a statement may take.
         give_up: When to give up connecting.
-        prepares: Whether the server knows the session from one transaction to the next, so that it can be prepared.
+        prepares: Whether the server keeps a session from one transaction to the next.
 
     Raises:
-        ConfigError: it would lose what it acknowledges.
-        psycopg.Error: nobody answers there, or the server refuses.
+        ConfigError: the server may lose acknowledged commits.
+        psycopg.Error: the server does not answer, or refuses the connection.
     """
-    timeout = max(_SOONEST_TO_CONNECT, int(min(give_up - time.monotonic(), _MOST) / _places(dsn)))
+    timeout = max(_MIN_CONNECT_TIMEOUT, int(min(give_up - time.monotonic(), _MAX_SECONDS) / _places(dsn)))
     connection = Connection.connect(
         dsn,
         autocommit=True,
@@ -230,39 +223,76 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         else:
             connection.settings = statement, values
     except BaseException:
-        connection.discard()
+        connection.close()
         raise
     return connection
 
 
 def _places(dsn: str) -> int:
-    """Return how many servers a dsn names: psycopg tries one after the other, each for as long as it may."""
+    """Return how many servers a dsn names: the timeout of psycopg is that of each."""
     named = conninfo_to_dict(dsn)
     return max(str(named.get(name) or "").count(",") + 1 for name in ("host", "hostaddr", "port"))
 
 
 def _settings(connection: Connection, patience: float) -> dict[str, str]:
-    """Return the settings that a session needs, unless it has stricter ones: the server gives up before the client.
+    """Return the settings that a session lacks. Stricter ones stay, so the server gives up before the client.
 
     Raises:
-        ConfigError: the server would lose what it acknowledges.
+        ConfigError: the server may lose acknowledged commits.
     """
     limits = {
-        "lock_timeout": min(_STALLED, patience / 2),
+        "lock_timeout": min(_LOCK_TIMEOUT, patience / 2),
         "statement_timeout": patience,
-        "idle_in_transaction_session_timeout": patience,  # a client that is frozen lets go of what it has locked
+        "idle_in_transaction_session_timeout": patience,  # a frozen client loses its locks
     }
     names = json.dumps(["fsync", "synchronous_commit", *limits])
     select = "SELECT name, setting FROM pg_settings WHERE name IN (SELECT json_array_elements_text(?::json))"
     now = dict(connection.found([(select, (names,))])[0])
     if now["fsync"] != "on":
-        allowed = "a PostgreSQL server that keeps what it acknowledges: this one runs with fsync = off; turn that on"
+        allowed = "a PostgreSQL server that keeps acknowledged commits: this one runs with fsync = off; turn it on"
         raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
     settings = {"default_transaction_isolation": "read committed"}
     if now["synchronous_commit"] in _WEAK:
         settings["synchronous_commit"] = "on"
     for name, seconds in limits.items():
-        most = max(1, int(min(seconds, _MOST) * 1000))
+        most = max(1, int(min(seconds, _MAX_SECONDS) * 1000))
         if not 0 < int(now[name]) <= most:
             settings[name] = str(most)
     return settings
+
+
+# --------------------------------------------------------------------------- errors
+
+_PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006")
+"""Conflicts, deadlocks, locked rows; a server that stops, starts, or is still a standby."""
+_MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
+
+
+_REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether a retry may succeed. The request may have been carried out already."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is None:  # the connection was lost or refused
+        is_refused = any(reason in str(error) for reason in _REFUSED)
+        return isinstance(error, psycopg.OperationalError) and not is_refused
+    return error.sqlstate in _PASSING or error.sqlstate.startswith("08")
+
+
+def explained(error: Exception, run_id: str, store: object, kind: type[CheckpointError]) -> CheckpointError:
+    """Translate an error of PostgreSQL to an error of stategraph."""
+    if isinstance(error, _MISSING):
+        way_out = "put back a copy of it, or open it once with migrate=True"
+        return CheckpointCorruptError(run_id, f"the {store} is damaged: {_text(error)}; {way_out}")
+    if isinstance(error, errors.InsufficientPrivilege):
+        way_out = "GRANT USAGE on its schema, and SELECT, INSERT, UPDATE, DELETE on all tables in it"
+        return kind(run_id, f"the {store} failed: {_text(error)}; an administrator can {way_out}")
+    return kind(run_id, f"the {store} failed: {_text(error)}")
+
+
+def _text(error: Exception) -> str:
+    """Return the message of an error in one line."""
+    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return " ".join((message or str(error) or type(error).__name__).split())

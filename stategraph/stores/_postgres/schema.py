@@ -1,4 +1,4 @@
-"""The schema of a PostgreSQL database: what makes it, and who may."""
+"""The schema of a PostgreSQL database, and its migrations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stategraph.stores._postgres.connections import Connection
 from stategraph.stores._rows.sql_filters import simple
 from stategraph.stores._rows.sql_statements import Condition, Dialect
 
-_OLDEST = 16_00_00  # pg_input_is_valid, for the view
+_OLDEST = 16_00_00  # the view uses pg_input_is_valid
 
 _FIRST = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -93,9 +93,9 @@ LABELS = (
     r"""string_to_array(regexp_replace(btrim(labels, '[]'), '("([^"\\]|\\.)*", "([^"\\]|\\.)*"), ', """
     r"""E'\\1\n', 'g'), E'\n')"""
 )
-"""The labels of a run, each as the name and the value with a comma between them: an index has the same words."""
+"""The labels of a run as an array of '"name", "value"'. The index uses the same expression."""
 
-# NOT VALID: what is there already is neither read, while all others wait, nor refused.
+# NOT VALID: existing rows are not checked, which would block other clients.
 _SECOND = f"""
 CREATE INDEX run_by_created ON {{schema}}.run (created_ns);
 CREATE INDEX run_by_parent ON {{schema}}.run (parent) WHERE parent IS NOT NULL;
@@ -108,12 +108,12 @@ ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_of_run
     FOREIGN KEY (number) REFERENCES {{schema}}.run ON DELETE CASCADE NOT VALID;
 """
 _MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
-"""What makes each version of the schema of the one before, as statements."""
+"""The statements that lead from each version of the schema to the next."""
 SCHEMA_VERSION = len(_MIGRATIONS)
 
 
 def words_of(schema: str) -> Dialect:
-    """Return how PostgreSQL says what `sql_statements` need, of the tables in a schema."""
+    """Return the dialect of PostgreSQL, for the tables in a schema."""
     return Dialect(
         schema=f"{_quoted(schema)}.",
         key=("number", "sequence"),
@@ -141,22 +141,21 @@ def _quoted(schema: str) -> str:
 
 
 def _statements(schema: str, version: int) -> list[str]:
-    """Return what makes the newest version of this one."""
+    """Return the statements that lead from a version to the newest one."""
     name = _quoted(schema)
     made = [statement.rstrip(";").format(schema=name) for script in _MIGRATIONS[version:] for statement in script]
     return [*made, f"UPDATE {name}.store SET version = {SCHEMA_VERSION}"]
 
 
 def prepare(server: Connection, schema: str, store: object, *, migrates: bool) -> bytes:
-    """Make the tables if they are not there or of an older version; return the id of the store.
+    """Create or migrate the tables if necessary; return the id of the store.
 
     Raises:
-        FormatError: they are of a newer version, or of an older one and may not be changed.
+        FormatError: the tables are of a newer version, or of an older one and may not be changed.
     """
     if server.info.server_version < _OLDEST:
-        raise FormatError(
-            "", f"the {store} takes PostgreSQL 16 or newer; this is {server.info.server_version // 10_000}"
-        )
+        version = server.info.server_version // 10_000
+        raise FormatError("", f"the {store} needs PostgreSQL 16 or newer; this is {version}")
     version, store_id = _found(server, schema, store)
     if version < SCHEMA_VERSION and not migrates:
         raise _to_do(schema, version, store)
@@ -165,7 +164,7 @@ def prepare(server: Connection, schema: str, store: object, *, migrates: bool) -
             with server.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
                 server.execute(lock, (f"stategraph migrates {schema}",))
-                version, _ = _found(server, schema, store)  # somebody may have been faster
+                version, _ = _found(server, schema, store)  # another process may have been faster
                 for statement in _statements(schema, version) if version < SCHEMA_VERSION else ():
                     server.execute(statement)
         except errors.InsufficientPrivilege as error:
@@ -175,7 +174,7 @@ def prepare(server: Connection, schema: str, store: object, *, migrates: bool) -
 
 
 def _to_do(schema: str, version: int, store: object) -> FormatError:
-    """Return the error with the statements that an administrator has to run."""
+    """Return the error that lists the statements for an administrator."""
     statements = tuple(_statements(schema, version))
     todo = ";\n".join(statements)
     needs = f"the {store} has schema {version} and needs {SCHEMA_VERSION}"
@@ -188,7 +187,7 @@ def _found(server: Connection, schema: str, store: object) -> tuple[int, bytes]:
     """Return the version of the schema, 0 if there is none, and the id of the store.
 
     Raises:
-        FormatError: this version of stategraph is too old for it, or the id is missing or not the only one.
+        FormatError: the schema is of a newer version, or does not have exactly one id.
     """
     name = _quoted(schema)
     exists = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'store'"

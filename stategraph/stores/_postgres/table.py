@@ -1,71 +1,153 @@
-"""The records of a "postgres" store: what is asked of the server, and what becomes of answers that are lost."""
+"""The records and leases of a "postgres" store."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg.errors import DataError, LockNotAvailable
 
-from stategraph._owners.base import Ownership
-from stategraph._owners.leases import LeaseOwners
+from stategraph._owners.base import Fence, Ownership
+from stategraph._owners.leases import Claim, Lease, LeaseOwners, Worker
+from stategraph._values import clock
+from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._postgres.connections import Connection, connected
-from stategraph.stores._postgres.failures import explained, is_passing, is_refused_connection
-from stategraph.stores._postgres.leasing import LeasingTable
+from stategraph.stores._postgres.connections import Connection, explained, is_passing
 from stategraph.stores._postgres.schema import prepare, words_of
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch
 from stategraph.stores._rows.sql_columns import run_or_unreadable
 from stategraph.stores._rows.sql_filters import select_page
 from stategraph.stores._rows.sql_statements import Statement
+from stategraph.stores._rows.sql_table import SqlTable
 from stategraph.stores._rows.table import Identify
-from stategraph.stores._servers.connections import Connections
-from stategraph.stores._servers.table import ServerTable
+from stategraph.stores._servers import Connections, ServerTable
 
-_PAGE = 1000  # runs that are asked for at a time, however many there are
+_PAGE = 1000  # runs per request
+_NOW_NS = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+_FENCE = "SELECT CASE WHEN worker IS NULL THEN 0 ELSE fence END, cancelled FROM {s}.lease WHERE run_id = $1::text"
+_ACQUIRE = (
+    "WITH got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
+    f"VALUES ($1::text, $2::text, $3::bigint, {_NOW_NS}, false) ON CONFLICT (run_id) DO UPDATE "
+    "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
+    "WHERE l.worker IS NULL OR l.fence IN ($3, $4::bigint) RETURNING l.run_id, l.fence, l.cancelled), "
+    # In the rows of the run as well, so that a write to them that is in progress finds another fence.
+    "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = $1), "
+    "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id > $5::text AND r.run_id < $6::text) "
+    "SELECT cancelled FROM got"
+)
+_LEASE = (
+    "SELECT l.fence, l.worker, l.since_ns, w.host, w.pid, w.place, "
+    "(extract(epoch FROM w.until) * 1000000000)::bigint, coalesce(w.until > clock_timestamp(), false) "
+    "FROM {s}.lease AS l LEFT JOIN {s}.worker AS w ON w.id = l.worker WHERE l.run_id = $1::text "
+    "AND l.worker IS NOT NULL"
+)
+_LEASES = (
+    "SELECT l.run_id, l.fence, w.id, w.host, w.pid, w.place "
+    "FROM {s}.lease AS l JOIN {s}.worker AS w ON w.id = l.worker WHERE w.until > clock_timestamp()"
+)
+_CLAIM = (
+    "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
+    # Skips runs that another sweeper is claiming.
+    "pick AS MATERIALIZED (SELECT r.number, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
+    "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.graph = $1::text "
+    # BETWEEN uses the index of the status: with = the planner may read all runs in the order of their numbers.
+    "AND r.status BETWEEN 'active' AND 'active' "
+    "AND r.number NOT IN (SELECT json_array_elements_text($4::json)::bigint) AND strpos(r.run_id, '/#') = 0 "
+    # Its own fence: a claim that is repeated because its answer was lost finds the same run.
+    "AND (l.fence = $3::bigint OR NOT EXISTS "
+    "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at)) "
+    "ORDER BY r.status, r.number LIMIT 1 FOR UPDATE OF r SKIP LOCKED), "
+    # A run that was claimed after this statement began has another fence.
+    "got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
+    f"SELECT run_id, $2::text, $3::bigint, {_NOW_NS}, false FROM pick ON CONFLICT (run_id) DO UPDATE "
+    "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
+    "WHERE l.worker IS NULL OR l.fence = (SELECT fence FROM pick) RETURNING l.run_id, l.fence, l.cancelled), "
+    "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = got.run_id), "
+    "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
+    "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
+    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false), "
+    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE status = 'active' "
+    "AND number IN (SELECT json_array_elements_text($4)::bigint)), ' ') "
+    "FROM pick LEFT JOIN got USING (run_id)"
+)
+_WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
+_FREE_CLAIMED = (
+    "WITH gone AS (DELETE FROM {s}.lease WHERE fence = $1::bigint AND NOT cancelled) "
+    "UPDATE {s}.lease SET worker = NULL WHERE fence = $1 AND cancelled RETURNING 1"
+)
+_FREE = (
+    "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND fence = $2::bigint AND NOT cancelled) "
+    "UPDATE {s}.lease SET worker = NULL WHERE run_id = $1 AND fence = $2 AND cancelled RETURNING 1"
+)
+_RENEW = (
+    "WITH old AS (DELETE FROM {s}.worker WHERE until < clock_timestamp() - interval '1 day') "
+    "INSERT INTO {s}.worker (id, host, pid, place, until) "
+    "VALUES ($1::text, $2::text, $3::bigint, $4::text, clock_timestamp() + make_interval(secs => $5::text::float8)) "
+    "ON CONFLICT (id) DO UPDATE SET until = excluded.until RETURNING 1"
+)
+_END = "DELETE FROM {s}.worker WHERE id = $1::text RETURNING 1"
+_CANCEL = (
+    "INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled, by_whom) "
+    "VALUES ($1::text, NULL, 0, 0, true, $2::text) ON CONFLICT (run_id) DO UPDATE SET cancelled = true, "
+    "by_whom = CASE WHEN l.cancelled THEN l.by_whom ELSE excluded.by_whom END RETURNING 1"
+)
+_CANCELLED_BY = "SELECT by_whom FROM {s}.lease WHERE run_id = $1::text"
+_TAKE_UP = (
+    "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND worker IS NULL) "
+    "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
+)
+
+_SHORT_PATIENCE = 5.0  # seconds, for requests that are repeated later, or sent when a process ends
+_MIN_PATIENCE = 1.0  # seconds
 
 
-class PostgresTable(LeasingTable, ServerTable[Connection]):
-    """Records in a schema of a PostgreSQL database.
+class PostgresTable(SqlTable, ServerTable[Connection]):
+    """Records and leases in a schema of a PostgreSQL database.
 
     Args:
-        store: The store, as errors name it.
-        dsn: Where the database is.
+        store: The store, for error messages.
+        identify: Called with the id of the store.
+        connections: Connections to the database.
         schema: The schema.
-        pool: How many threads use a connection at the same time.
-        patience: How many seconds anything may take.
-        prepares: Whether the server knows a session from one transaction to the next.
-        lease: How many seconds a run stays with a process that is not heard of.
+        patience: Seconds to wait for the server before giving up.
+        migrates: Whether to create missing tables and to migrate old ones.
+        lease: Seconds after which a process that does not renew its lease loses its runs.
+
+    Raises:
+        FormatError: the tables are of another version.
+        CheckpointError: the server does not answer.
     """
 
     failures = (psycopg.Error, UnicodeError, OverflowError)
-    more_connections = "; more of them take the option pool"
+    way_to_connections = "; set the option pool to a higher number"
 
     def __init__(
-        self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
+        self,
+        store: object,
+        identify: Identify,
+        connections: Connections[Connection],
+        schema: str,
+        *,
+        patience: float,
+        migrates: bool,
+        lease: float,
     ) -> None:
         super().__init__(words_of(schema))
-        self.store, self._patience = store, patience
-        connect = partial(connected, dsn, patience, prepares=prepares)
-        self._connections = Connections[Connection](connect, pool)
+        self.store, self._connections, self._patience = store, connections, patience
         self.owners = LeaseOwners(self, lease, self)
+        try:
+            identify(self._ask("", lambda server: prepare(server, schema, store, migrates=migrates)))
+        except BaseException:
+            self.close()
+            raise
 
-    def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
-        """Connect to the server, make the tables if they are not there, and find the id of the store.
+    # ------------------------------------------------------------------ requests
 
-        Raises:
-            FormatError: the tables are of another version.
-            CheckpointError: the server cannot be asked.
-        """
-        identify(self._ask("", lambda server: prepare(server, schema, self.store, migrates=migrates)))
-
-    # ------------------------------------------------------------------ asking
-
-    def _may_pass(self, error: Exception) -> bool:
-        return is_passing(error) and not is_refused_connection(error)
+    def _is_passing(self, error: Exception) -> bool:
+        return is_passing(error)
 
     def _explained(self, error: Exception, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
         return explained(error, run_id, self.store, kind)
@@ -74,16 +156,17 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
         return self._ask_surely([run_id], lambda server: server.found([(self._here(statement), values)])[0])
 
     def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        try:  # prepared, a label that few runs have would be looked for as one that many have
+        try:  # not prepared: a plan for a common label would be used for a rare one as well
             return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
         except CheckpointError as error:
-            if isinstance(error.__cause__, ValueError | DataError):  # no text of PostgreSQL has such characters
+            if isinstance(error.__cause__, ValueError | DataError):  # no text in PostgreSQL has these characters
                 return []
             raise
 
-    def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
-        asked = self._here(statement), values
-        return self._ask(run_id, lambda server: server.found([asked])[0], patience=patience)
+    def _change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
+        """Run a statement that writes and may be repeated; return its rows."""
+        request = self._here(statement), values
+        return self._ask(run_id, lambda server: server.found([request])[0], patience=patience)
 
     def _here(self, statement: str) -> str:
         return statement.replace("{s}.", self._words.schema)
@@ -91,14 +174,14 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
     # ------------------------------------------------------------------ writing
 
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> Sequence[bool]:
-        is_again = False
-        run_ids = [one.run_id for one in writes]
-        # In the order of all others, or two could wait for each other.
+        is_repeated = False
+        run_ids = [write.run_id for write in writes]
+        # All transactions lock runs in the same order, to avoid deadlocks.
         order = sorted(range(len(writes)), key=run_ids.__getitem__)
 
-        def write(server: Connection) -> list[bool]:
-            nonlocal is_again
-            was_again, is_again = is_again, True
+        def send(server: Connection) -> list[bool]:
+            nonlocal is_repeated
+            was_sent, is_repeated = is_repeated, True
             try:
                 changed = iter(server.found([statement for place in order for statement in statements[place]]))
             except LockNotAvailable as error:
@@ -106,13 +189,13 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
                     raise
                 raise CheckpointError("", "a run is locked: each is written alone, and waits alone") from error
             made = {place: sum(len(next(changed)) for _ in statements[place]) > 0 for place in order}
-            # What was not written now may have been before, when the answer was lost.
-            return [made[place] or (was_again and self._is_done(server, one)) for place, one in enumerate(writes)]
+            # If the answer to the first request was lost, it may have made the write.
+            return [made[place] or (was_sent and self._is_done(server, write)) for place, write in enumerate(writes)]
 
-        return self._ask_surely(run_ids, write, CheckpointSaveError)
+        return self._ask_surely(run_ids, send, CheckpointSaveError)
 
     def _is_done(self, server: Connection, write: Write) -> bool:
-        """Return whether a run is as a write makes it: its seal covers all that it is, its version too."""
+        """Return whether a run is as a write makes it: the seal covers the version as well."""
         (found,) = server.found([(f"SELECT seal FROM {self._words.schema}run WHERE run_id = ?", (write.run_id,))])
         return found == ([(write.run.seal,)] if isinstance(write, WriteBatch) else [])
 
@@ -121,13 +204,13 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
             return "", ()
         lease = f"(SELECT 1 FROM {self._words.schema}lease AS l WHERE l.run_id = ? AND"
         if not ownership.fence:
-            nobody = f" AND NOT EXISTS {lease} l.worker IS NOT NULL)"
-            kept = f" AND run.fence = (SELECT o.fence FROM {self._words.schema}run AS o WHERE o.number = run.number)"
-            return nobody if is_new else kept + nobody, (run_id,)
-        # A write that waits for the row of a run is compared with the fence in it by then.
-        owned = f" AND EXISTS {lease} l.fence = ? FOR SHARE)" if is_new else " AND run.fence = ?"
-        told = "" if ownership.is_cancelled else f" AND NOT EXISTS {lease} l.cancelled)"
-        return owned + told, (
+            is_free = f" AND NOT EXISTS {lease} l.worker IS NOT NULL)"
+            is_same = f" AND run.fence = (SELECT o.fence FROM {self._words.schema}run AS o WHERE o.number = run.number)"
+            return is_free if is_new else is_same + is_free, (run_id,)
+        # A write that waits for the row of a run compares the fence that the row has afterwards.
+        is_owned = f" AND EXISTS {lease} l.fence = ? FOR SHARE)" if is_new else " AND run.fence = ?"
+        is_wanted = "" if ownership.is_cancelled else f" AND NOT EXISTS {lease} l.cancelled)"
+        return is_owned + is_wanted, (
             *([run_id] if is_new else []),
             ownership.fence,
             *([] if ownership.is_cancelled else [run_id]),
@@ -141,13 +224,72 @@ class PostgresTable(LeasingTable, ServerTable[Connection]):
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         found: list[RunRecord | Unreadable] = []
         while True:
-            most = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
-            page = self._listed(*select_page(which, most, before, self._words))
+            size = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
+            page = self._listed(*select_page(which, size, before, self._words))
             found += (run_or_unreadable(row, self) for row in page)
-            if len(page) < most or len(found) == limit:
+            if len(page) < size or len(found) == limit:
                 return found
             before = page[-1][1]
 
     def change_token(self) -> str:
-        # It is the same as long as nobody, in any database of the server, has committed anything.
+        # It changes with every commit, in any database of the server.
         return str(self.query("", "SELECT pg_current_snapshot()::text", ())[0][0])
+
+    # ------------------------------------------------------------------ leases
+
+    def fence(self, run_id: str) -> Fence:
+        found = self.query(run_id, _FENCE, (run_id,))
+        return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
+
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        statement, values = (_CANCEL, (run_id, by)) if is_cancelled else (_TAKE_UP, (run_id,))
+        self._change(run_id, statement, values)
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        found = self.query(run_id, _CANCELLED_BY, (run_id,))
+        return found[0][0] if found else None
+
+    def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
+        """Lease a run, as `Leases.acquire`."""
+        found = self._change(run_id, _ACQUIRE, (run_id, worker.id, fence, instead, *nested_range(run_id)))
+        return bool(found[0][0]) if found else None
+
+    def lease(self, run_id: str) -> Lease | None:
+        """Return the lease of a run."""
+        found = self.query(run_id, _LEASE, (run_id,))
+        if not found:
+            return None
+        fence, worker_id, since_ns, host, pid, place, until_ns, is_running = found[0]
+        worker = Worker(worker_id, host or "?", pid or 0, place or "")
+        until = None if until_ns is None else clock.to_datetime(until_ns)
+        return Lease(fence, worker, clock.to_datetime(since_ns), until, is_running)
+
+    def leases(self) -> list[tuple[str, int, Worker]]:
+        """Return the leases that have not expired, as `Leases.leases`."""
+        return [(run_id, fence, Worker(*worker)) for run_id, fence, *worker in self.query("", _LEASES, ())]
+
+    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
+        """Lease the oldest abandoned run, as `Claims.claim`."""
+        found = self._change("", _CLAIM, (graph, worker.id, fence, json.dumps(list(tried))))
+        if not found:
+            return None
+        number, run_id, is_cancelled, left = found[0]
+        return Claim(number, run_id, is_cancelled, [*map(int, left.split())])
+
+    def workers_at(self, machine: str) -> list[Worker]:
+        """Return the processes that have registered on a machine."""
+        return [Worker(*found) for found in self.query("", _WORKERS_AT, (f"{machine}/",))]
+
+    def free(self, run_id: str, fence: int) -> None:
+        """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""
+        statement, values = (_FREE, (run_id, fence)) if run_id else (_FREE_CLAIMED, (fence,))
+        self._change(run_id, statement, values, min(self._patience, _SHORT_PATIENCE))
+
+    def renew_worker(self, worker: Worker, seconds: float) -> None:
+        """Record that a process stays alive for so many seconds."""
+        values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
+        self._change("", _RENEW, values, min(self._patience, max(_MIN_PATIENCE, seconds / 3)))
+
+    def end_worker(self, worker: Worker) -> None:
+        """Record that a process has ended, which frees its runs."""
+        self._change("", _END, (worker.id,), min(self._patience, _SHORT_PATIENCE))

@@ -1,1 +1,1 @@
-"""What the "redis" store is made of: connections, keys and scripts."""
+"""The parts of the "redis" store: connections, scripts, records and table."""

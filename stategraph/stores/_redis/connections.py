@@ -1,9 +1,10 @@
-"""Connections to a Redis server or to the nodes of a cluster: none waits longer than it may, or asks twice."""
+"""Connections to a Redis server or to the nodes of a cluster, with a limit on every wait, and the meaning of errors."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -26,343 +27,288 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from stategraph._values.ids import given_id
-from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
-from stategraph.stores._redis.scripts import Script
+from stategraph.errors import CheckpointCorruptError, CheckpointError
+from stategraph.stores._redis.scripts import TEXTS
 
 _parsed: Callable[[str], dict[str, Any]] = parse_url
 _OLDEST = (6, 2)
-_MOST_HOPS = 8  # from node to node, until one has the partition
-_SHORTEST = 0.001  # seconds that an answer may take in any case
+_MAX_HOPS = 8  # from node to node of a cluster
+_MIN_TIMEOUT = 0.001  # seconds
 
 Address: TypeAlias = "tuple[str, int] | None"
-"""A node of a cluster; None for what the URL names."""
+"""A node of a cluster; None for the address in the URL."""
 
 
-class Asked(NamedTuple):
-    """What a server is asked for.
+class Command(NamedTuple):
+    """A command for the server of a partition.
 
     Attributes:
-        partition: Where.
-        script: The script; None if `values` are a command as it is sent.
-        values: What goes with it.
+        partition: The partition.
+        words: The name of the command and its arguments.
     """
 
     partition: int
-    script: Script | None
-    values: Sequence[Any]
+    words: Sequence[Any]
 
 
 class Nodes:
-    """Where the partitions of a store are, as far as that is known.
+    """The partitions of a store, and the nodes that have them, as far as that is known.
 
     Args:
-        url: Where the server is.
-        prefix: What all keys begin with.
-        partitions: How many there are.
-        durable: Whether a server is refused that would lose what it acknowledges.
+        url: The address of the server.
+        prefix: The beginning of all keys.
+        count: The number of partitions.
+        durable: Whether to refuse a server that may lose acknowledged data.
     """
 
-    def __init__(self, url: str, prefix: str, partitions: int, *, durable: bool) -> None:
+    def __init__(self, url: str, prefix: str, count: int, *, durable: bool) -> None:
         self._options = _parsed(url)
         self._kind: Any = self._options.pop("connection_class", redis.Connection)
-        self.count, self._durable = partitions, durable
-        self.tags = [f"{{{prefix}:{partition}}}".encode() for partition in range(partitions)]
+        self._options |= {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False}
+        self._options |= {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
+        self.count, self.durable = count, durable
+        self.tags = [f"{{{prefix}:{partition}}}".encode() for partition in range(count)]
         self.where: dict[int, Address] = {}
 
     def partition_of(self, run_id: str) -> int:
-        """Return the partition of a run, which is that of all that is nested in it."""
+        """Return the partition of a run, which is also that of its nested runs."""
         return crc32(given_id(run_id).encode(errors="surrogateescape")) % self.count
 
-    def command(self, run_id: str, name: str, kind: bytes, *values: Any) -> Asked:
-        """Return a command on a key of a run: of a kind that ends in a colon, that with its id."""
+    def command(self, run_id: str, name: str, kind: bytes, *values: Any) -> Command:
+        """Return a command on a key of a run: a kind that ends with a colon is followed by the id."""
         partition = self.partition_of(run_id)
         key = self.tags[partition] + kind + (run_id.encode() if kind.endswith(b":") else b"")
-        return Asked(partition, None, (name, key, *values))
+        return Command(partition, (name, key, *values))
 
-    def script(self, run_id: str, script: Script, *values: Any) -> Asked:
-        """Return a script on a run."""
-        return Asked(self.partition_of(run_id), script, (run_id, *values))
+    def script(self, run_id: str, script: str, *values: Any) -> Command:
+        """Return the call of a script on a run."""
+        return self.script_on(self.partition_of(run_id), script, run_id, *values)
 
-    def on_each(self, script: Script, *values: Any) -> list[Asked]:
-        """Return a script on each partition."""
-        return [Asked(partition, script, values) for partition in range(self.count)]
+    def script_on(self, partition: int, script: str, *values: Any) -> Command:
+        """Return the call of a script on a partition."""
+        return Command(partition, ("EVALSHA", script, 1, self.tags[partition], *values))
 
-    def link(self, address: Address, give_up: float) -> Link:
-        """Return a connection to a node.
+    def on_each(self, script: str, *values: Any) -> list[Command]:
+        """Return the calls of a script on all partitions."""
+        return [self.script_on(partition, script, *values) for partition in range(self.count)]
 
-        Raises:
-            UnfitServerError: it would lose what it acknowledges.
-            redis.RedisError: nobody answers there, or the server refuses.
-        """
-        left = _left(give_up)
-        options = {**self._options, "retry": Retry(NoBackoff(), 0), "protocol": 2}
-        options |= {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
-        options |= {"socket_timeout": left, "decode_responses": False}
-        kind = self._kind
+    def connected(self, address: Address, timeout: float) -> Any:
+        """Return a connection to a node. Raises redis.RedisError if that fails."""
+        options, kind = {**self._options, "socket_timeout": timeout}, self._kind
         if address is not None:
             options["host"], options["port"] = address
             kind = redis.Connection if options.pop("path", None) else kind
         if "path" not in options:
-            options["socket_connect_timeout"] = left
-        link = Link(kind(**options))
-        try:
-            link.connection.connect()
-            _check(link, give_up, durable=self._durable)
-        except BaseException:
-            link.close()
-            raise
-        return link
+            options["socket_connect_timeout"] = timeout
+        connection = kind(**options)
+        connection.connect()
+        return connection
+
+    def forget(self, address: Address) -> None:
+        """Forget the partitions of a node that is gone. The node in the URL knows their new one."""
+        for partition in [partition for partition, other in list(self.where.items()) if other == address]:
+            self.where.pop(partition, None)
 
 
-class Link:
-    """A connection to one node."""
+class _Hop(NamedTuple):
+    """An attempt at a command.
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    Attributes:
+        address: The node.
+        commands: The words of the command. ASKING comes first if the node is just taking over the partition.
+    """
 
-    def send(self, commands: Sequence[Sequence[Any]], give_up: float) -> None:
-        """Send commands, in one piece: the server syncs after each piece that it reads."""
-        self._limit(give_up)
-        self.connection.send_packed_command([b"".join(self.connection.pack_commands(commands))], check_health=False)
-
-    def read(self, give_up: float) -> Any:
-        """Return the next answer, or the error that it is."""
-        self._limit(give_up)
-        try:
-            return self.connection.read_response(disable_decoding=True)
-        except redis.ResponseError as error:
-            return error
-        except redis.TimeoutError:
-            raise SilentServerError("the server has not answered in time") from None
-
-    def _limit(self, give_up: float) -> None:
-        socket = self.connection._sock
-        if socket is None:
-            raise redis.ConnectionError("the connection was lost")
-        socket.settimeout(_left(give_up))
-
-    def close(self) -> None:
-        """Close it."""
-        self.connection.disconnect()
-
-
-def _left(give_up: float) -> float:
-    return max(_SHORTEST, min(give_up - time.monotonic(), threading.TIMEOUT_MAX))
+    address: Address
+    commands: Sequence[Sequence[Any]]
 
 
 class Links:
-    """Connections for one thread at a time: to the server, or to each node of a cluster that it has to do with.
+    """Connections of one thread: to the server, or to several nodes of a cluster.
 
     Attributes:
-        give_up: When to give up waiting, by the monotonic clock.
-        is_usable: Whether nothing is left unanswered.
+        give_up: When to stop waiting, by the monotonic clock.
+        is_usable: Whether all answers have been read.
     """
 
     def __init__(self, nodes: Nodes, give_up: float) -> None:
         self._nodes, self.give_up = nodes, give_up
-        self._links: dict[Address, Link] = {}
+        self._connections: dict[Address, Any] = {}
         self.is_usable = True
 
     def close(self) -> None:
         """Close all connections."""
         self.is_usable = False
-        for link in list(self._links.values()):
-            link.close()
-        self._links.clear()
+        for connection in self._connections.values():
+            connection.disconnect()
 
-    discard = close
-
-    def ask(self, several: Sequence[Asked], replicas: int = 0) -> list[Any]:
-        """Return the answers to all of this, in one round trip to each node that has to do with it.
-
-        An answer may be an error that the server has said.
+    def ask(self, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
+        """Return the answers to commands, in one round trip to each node. An answer may be an error of the server.
 
         Args:
-            several: What is asked for.
-            replicas: How many replicas must have all that the nodes have written so far.
+            commands: The commands.
+            replicas: How many replicas must have everything that the nodes have written so far.
 
         Raises:
-            TooFewReplicasError: they have not.
-            redis.RedisError: not all was answered; what was asked for may have been done.
+            redis.RedisError: an answer is missing, or there are too few replicas. The commands may be carried out.
         """
-        self.is_usable = False  # until all is read
-        answers: list[Any] = [None] * len(several)
-        waiting = list(range(len(several)))
-        in_full: set[int] = set()  # scripts that the server does not know
-        asking: dict[int, Address] = {}  # what is being moved just now
-        for _ in range(_MOST_HOPS):
-            by_node: dict[tuple[Address, bool], list[int]] = {}
-            for place in waiting:
-                address = asking[place] if place in asking else self._nodes.where.get(several[place].partition)
-                by_node.setdefault((address, place in asking), []).append(place)
-            for (address, is_asking), places in by_node.items():
-                commands = [self._command(several[place], place in in_full) for place in places]
-                found = self._round_trip(address, commands, replicas, is_asking=is_asking)
+        self.is_usable = False  # until all answers are read
+        answers: list[Any] = [None] * len(commands)
+        where = self._nodes.where
+        hops = {place: _Hop(where.get(partition), [words]) for place, (partition, words) in enumerate(commands)}
+        for _ in range(_MAX_HOPS):
+            by_node: defaultdict[Address, list[int]] = defaultdict(list)
+            for place, hop in hops.items():
+                by_node[hop.address].append(place)
+            for address, places in by_node.items():
+                found = self._answers(address, [hops[place] for place in places], replicas)
                 for place, answer in zip(places, found, strict=True):
                     answers[place] = answer
-            waiting = [place for place in waiting if self._goes_on(several, place, answers[place], in_full, asking)]
-            if not waiting:
+            hops = {
+                place: following
+                for place, hop in hops.items()
+                if (following := self._following(hop, commands[place].partition, answers[place]))
+            }
+            if not hops:
                 break
-        self.is_usable = not any(isinstance(answer, redis.ResponseError) and is_demoted(answer) for answer in answers)
+        self.is_usable = not any(isinstance(answer, Exception) and _is_read_only(answer) for answer in answers)
         return answers
 
-    def _goes_on(
-        self, several: Sequence[Asked], place: int, answer: Any, in_full: set[int], asking: dict[int, Address]
-    ) -> bool:
-        """Return whether something is to be asked once more, as the one who was asked has not done it."""
-        asking.pop(place, None)
+    def _following(self, hop: _Hop, partition: int, answer: Any) -> _Hop | None:
+        """Return the next attempt at a command, if this answer says that the node did not carry it out."""
+        *asking, words = hop.commands
         if isinstance(answer, NoScriptError):
-            in_full.add(place)
-        elif isinstance(answer, MovedError):
-            self._nodes.where[several[place].partition] = answer.host, answer.port
-        elif isinstance(answer, AskError):
-            asking[place] = answer.host, answer.port
-        else:
-            return False
-        return True
+            return hop._replace(commands=[*asking, ("EVAL", TEXTS[words[1]], *words[2:])])
+        if isinstance(answer, MovedError):  # a kind of AskError
+            self._nodes.where[partition] = answer.host, answer.port
+            return _Hop((answer.host, answer.port), [words])
+        if isinstance(answer, AskError):
+            return _Hop((answer.host, answer.port), [("ASKING",), words])
+        return None
 
-    def _command(self, asked: Asked, in_full: bool) -> Sequence[Any]:
-        script = asked.script
-        if script is None:
-            return asked.values
-        start = ("EVAL", script.text) if in_full else ("EVALSHA", script.sha)
-        return (*start, 1, self._nodes.tags[asked.partition], *asked.values)
-
-    def _round_trip(
-        self, address: Address, commands: list[Sequence[Any]], replicas: int, *, is_asking: bool
-    ) -> list[Any]:
-        link = self._links.get(address)
-        if link is None:
-            link = self._links[address] = self._linked(address)
-        sent = [one for command in commands for one in (("ASKING",), command)] if is_asking else commands
+    def _answers(self, address: Address, hops: Sequence[_Hop], replicas: int) -> list[Any]:
+        commands = [words for hop in hops for words in hop.commands]
         if replicas:
-            milliseconds = max(1, int(_left(self.give_up) * 900))  # it is to say so before it is given up
-            sent = [*sent, ("WAIT", replicas, milliseconds)]
-        link.send(sent, self.give_up)
-        found = [link.read(self.give_up) for _ in sent]
-        if replicas and not (type(count := found.pop()) is int and count >= replicas):
+            milliseconds = max(1, int(self._left() * 900))  # less than the client waits
+            commands.append(("WAIT", replicas, milliseconds))
+        answers = self._round_trip(self._connection(address), commands)
+        if replicas and not (type(count := answers.pop()) is int and count >= replicas):
             why = f"{count if type(count) is int else 'none'} of {replicas} replicas have it in time"
-            raise TooFewReplicasError(f"{why}; it is written, and may be lost if another server takes over")
-        return found[1::2] if is_asking else found
+            raise redis.RedisError(f"{why}; it is written, and may be lost if another server takes over")
+        found = iter(answers)
+        return [[next(found) for _ in hop.commands][-1] for hop in hops]
 
-    def _linked(self, address: Address) -> Link:
-        try:
-            return self._nodes.link(address, self.give_up)
-        except redis.ConnectionError:
-            if address is not None:  # a node that is gone: the one that the URL names knows who has taken over
-                moved = [partition for partition, other in list(self._nodes.where.items()) if other == address]
-                for partition in moved:
-                    self._nodes.where.pop(partition, None)
-            raise
+    def _connection(self, address: Address) -> Any:
+        if address not in self._connections:
+            try:
+                self._connections[address] = self._nodes.connected(address, self._left())
+            except redis.ConnectionError:
+                if address is not None:
+                    self._nodes.forget(address)
+                raise
+            self._check(self._connections[address])
+        return self._connections[address]
+
+    def _round_trip(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one piece, because the server syncs after each piece; return the answers."""
+        self._limit(connection)
+        connection.send_packed_command([b"".join(connection.pack_commands(commands))], check_health=False)
+        answers = []
+        for _ in commands:
+            self._limit(connection)
+            try:
+                answers.append(connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                answers.append(error)
+        return answers
+
+    def _limit(self, connection: Any) -> None:
+        socket = connection._sock
+        if socket is None:
+            raise redis.ConnectionError("the connection was lost")
+        socket.settimeout(self._left())
+
+    def _left(self) -> float:
+        return max(_MIN_TIMEOUT, min(self.give_up - time.monotonic(), threading.TIMEOUT_MAX))
+
+    def _check(self, connection: Any) -> None:
+        """Raise UnfitServerError if a server is too old or, where that matters, may lose acknowledged data."""
+        commands: list[Sequence[str]] = [("INFO",)]
+        if self._nodes.durable:
+            commands += [("CONFIG", "GET", "appendfsync"), ("CONFIG", "GET", "no-appendfsync-on-rewrite")]
+        found, *settings = self._round_trip(connection, commands)
+        if isinstance(found, redis.ResponseError):
+            raise found
+        info = dict(line.split(":", 1) for line in found.decode(errors="replace").splitlines() if ":" in line)
+        if info.get("loading", "0") != "0":  # until its log is read, it says that it has none
+            raise BusyLoadingError("it is still reading its data")
+        version = info.get("redis_version", "0")
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
+            raise UnfitServerError(f"it is Redis {version}; use 6.2 or newer")
+        if self._nodes.durable:
+            pairs = [answer for answer in settings if isinstance(answer, list) and answer]
+            _check_durable(info, {name.decode(): value.decode() for name, value in pairs})
 
 
-# --------------------------------------------------------------------------- servers that forget
-
-
-def _check(link: Link, give_up: float, *, durable: bool) -> None:
-    """Raise UnfitServerError if a server is too old or, where it matters, would lose what it acknowledges."""
-    names = ("appendfsync", "no-appendfsync-on-rewrite")
-    commands = [("INFO",), *(("CONFIG", "GET", name) for name in names)] if durable else [("INFO",)]
-    link.send(commands, give_up)
-    found, *settings = [link.read(give_up) for _ in commands]
-    if isinstance(found, redis.ResponseError):
-        raise found
-    info = dict(line.split(":", 1) for line in found.decode(errors="replace").splitlines() if ":" in line)
-    if info.get("loading", "0") != "0":  # until it has read its log, it says that it has none
-        raise BusyLoadingError("it is still reading what it has")
-    version = info.get("redis_version", "0")
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
-        raise UnfitServerError(f"it is Redis {version}; take 6.2 or newer")
-    if durable:
-        config = {name: _setting(name, answer) for name, answer in zip(names, settings, strict=True)}
-        wrong = _weakness(info, config)
-        if wrong is not None:
-            raise UnfitServerError(wrong, is_replica=info.get("role") == "slave")
-
-
-def _setting(name: str, answer: Any) -> str | None:
-    """Return a setting; None if the server does not tell."""
-    pair = None if isinstance(answer, redis.ResponseError) else answer
-    return pair[1].decode() if pair and pair[0].decode() == name else None
-
-
-def _weakness(info: dict[str, str], config: dict[str, str | None]) -> str | None:
-    """Return how a server may lose what it acknowledges, and what to do; None if it does not."""
-    policy, fsync = info.get("maxmemory_policy"), config["appendfsync"]
+def _check_durable(info: dict[str, str], config: dict[str, str]) -> None:
+    """Raise UnfitServerError if a server may lose acknowledged data."""
+    policy, fsync = info.get("maxmemory_policy"), config.get("appendfsync")
     if info.get("role") == "slave":
-        return "it is a replica; name the primary"
+        raise ReplicaError("it is a replica; use the address of the primary")
     if info.get("maxmemory", "0") != "0" and policy != "noeviction":
-        return f"with maxmemory-policy {policy} it throws runs away when memory is short; CONFIG SET it to noeviction"
-    if info.get("aof_enabled") != "1":
-        return "with appendonly no it forgets runs when it is started again; CONFIG SET appendonly yes"
-    if fsync is None:
-        return "it does not tell its appendfsync; let this user run CONFIG GET"
-    if fsync != "always":
-        return f"with appendfsync {fsync} it loses the last second in a crash; CONFIG SET appendfsync always"
-    if config["no-appendfsync-on-rewrite"] == "yes":
-        return "with no-appendfsync-on-rewrite yes it does not always sync; CONFIG SET it to no"
-    return None
-
-
-def unfit(error: UnfitServerError) -> ConfigError:
-    """Return the error for a server that a store is not opened on."""
-    allowed = f"a Redis server that keeps what it acknowledges: {error}; or durable=False for who takes that"
-    return ConfigError("checkpoint.options.url", "this server", allowed)
+        reason = f"with maxmemory-policy {policy} it evicts runs when memory is short; CONFIG SET it to noeviction"
+    elif info.get("aof_enabled") != "1":
+        reason = "with appendonly no it forgets runs at a restart; CONFIG SET appendonly yes"
+    elif fsync is None:
+        reason = "it does not report its appendfsync; allow CONFIG GET to this user"
+    elif fsync != "always":
+        reason = f"with appendfsync {fsync} it loses the last second in a crash; CONFIG SET appendfsync always"
+    elif config.get("no-appendfsync-on-rewrite") == "yes":
+        reason = "with no-appendfsync-on-rewrite yes it does not always sync; CONFIG SET it to no"
+    else:
+        return
+    raise UnfitServerError(reason)
 
 
 # --------------------------------------------------------------------------- errors
 
 
-class SilentServerError(redis.RedisError):
-    """The server has not answered in time. What it was asked for it may have done, or may yet do."""
-
-
 class UnfitServerError(redis.RedisError):
-    """The server would lose what it acknowledges.
-
-    Args:
-        why: What it does, and the way out.
-        is_replica: Whether it does so because it is a replica: another one is the primary, or this one will be.
-    """
-
-    def __init__(self, why: str, *, is_replica: bool = False) -> None:
-        super().__init__(why)
-        self.is_replica = is_replica
+    """The server may lose acknowledged data."""
 
 
-class TooFewReplicasError(redis.RedisError):
-    """The server has written it, and fewer replicas than were asked for have it."""
+class ReplicaError(UnfitServerError):
+    """The server is a replica. It may become the primary, or another server may."""
 
 
 _PASSING = ("LOADING", "READONLY", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
-_PASSING_KINDS = (ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
-"""A server that starts, is a replica by now, runs a long script, has too few replicas to write; a cluster that moves
-keys, or is incomplete. Servers before Redis 7 have it somewhere in the text when it comes from a script; of others
-redis-py makes an error of its own.
+_PASSING_KINDS = (ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError, ReplicaError)
+"""A server that starts, has become a replica, runs a long script or has too few replicas; a cluster that moves keys or
+is incomplete. redis-py has classes for some of these. Servers before Redis 7 quote the others in errors of scripts.
 """
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether it may go well to ask again. What was asked for may have been done all the same."""
-    if isinstance(error, UnfitServerError):
-        return error.is_replica
-    if isinstance(error, redis.ResponseError):
+    """Return whether a retry may succeed. The command may have been carried out already."""
+    if isinstance(error, redis.ResponseError | UnfitServerError):
         return isinstance(error, _PASSING_KINDS) or any(word in str(error) for word in _PASSING)
     is_refused = isinstance(error, redis.AuthenticationError | AuthorizationError)
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError | SilentServerError) and not is_refused
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not is_refused
 
 
-def is_demoted(error: Exception) -> bool:
-    """Return whether the server does not take writes any more: a new connection may lead to one that does."""
+def _is_read_only(error: Exception) -> bool:
+    """Return whether the server has become a replica: a new connection may lead to the primary."""
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
 def explained(error: Exception, run_id: str, store: object, kind: type[CheckpointError]) -> CheckpointError:
-    """Return an error of Redis as one of stategraph; what brought it about is raised as its cause by the caller."""
+    """Translate an error of Redis to an error of stategraph."""
     text = " ".join(str(error).split()) or type(error).__name__
     if "WRONGTYPE" in text:
         return CheckpointCorruptError(run_id, f"the {store} is damaged: {text}; put back a copy of it")
+    if isinstance(error, redis.TimeoutError):
+        text = "the server has not answered in time"
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
-        reason = "its memory is full, and nothing was written; raise maxmemory, or make room with prune and delete"
-        return kind(run_id, f"the {store} failed: {reason} ({text})")
+        text = (
+            f"its memory is full, and nothing was written; raise maxmemory, or make room with prune and delete ({text})"
+        )
     return kind(run_id, f"the {store} failed: {text}")

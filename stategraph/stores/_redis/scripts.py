@@ -1,45 +1,34 @@
-"""The scripts of a Redis store. Whatever a write has to compare stands in the script that writes it.
+"""The scripts of a Redis store. Each script that writes compares everything that the write depends on.
 
-Redis runs a script as a whole, but takes nothing back of one that fails. So the first write of each script that needs
-much memory is one that Redis refuses where there is none left.
+Redis runs a script atomically, but does not undo a script that fails. So the first write of each script that needs
+much memory is one that Redis refuses when memory is full.
 
-All that a script touches is in one partition, whose keys begin with its tag::
+A script uses keys of one partition, which begin with its tag::
 
-    {stategraph:3}:run:ID     of a run: its version, its record, what it is looked for by, and its payloads by number
-    {stategraph:3}:rows:ID    of its checkpoints, by their numbers: all but the payloads
-    {stategraph:3}:lease:ID   who has it, and whether it is cancelled
+    {stategraph:3}:run:ID     a run: its version, its record, its indexed fields, and its payloads by number
+    {stategraph:3}:rows:ID    its checkpoints by their numbers, without the payloads
+    {stategraph:3}:lease:ID   its owner and its cancellation
     {stategraph:3}:leased     the runs that have an owner
-    {stategraph:3}:worker:ID  of a process: until when it is there
-    {stategraph:3}:runs       the runs by their numbers; likewise :status:STATUS, and :within those that are nested
-    {stategraph:3}:nested     the nested ones by their ids
+    {stategraph:3}:worker:ID  a process, and until when it counts as alive
+    {stategraph:3}:runs       the runs by their numbers; likewise :status:STATUS, and :within for nested runs
+    {stategraph:3}:nested     the nested runs by their ids
     {stategraph:3}:number     the highest number
-    {stategraph:3}:changes    how often something was saved or removed
+    {stategraph:3}:changes    a counter of saves and removals
 """
 
 from __future__ import annotations
 
 from hashlib import sha1
 
-import attrs
+TEXTS: dict[str, str] = {}
+"""The scripts by their SHA-1 hashes, by which a server knows a script that it has run."""
 
 
-@attrs.frozen
-class Script:
-    """A script that the server knows by its hash, once it has seen it.
-
-    Attributes:
-        text: What it says.
-        sha: Its hash.
-        writes: Whether it writes.
-    """
-
-    text: str
-    writes: bool = False
-    sha: str = attrs.field(init=False)
-
-    @sha.default
-    def _hash(self) -> str:
-        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+def _script(text: str) -> str:
+    """Return the hash of a script."""
+    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    TEXTS[digest] = text
+    return digest
 
 
 _DROP = """
@@ -56,7 +45,7 @@ local function drop_nested(parts)
   end
 end
 """
-SAVE = Script(
+SAVE = _script(
     """
 local t, id = KEYS[1], ARGV[1]
 local run, rows = t..':run:'..id, t..':rows:'..id
@@ -110,18 +99,17 @@ if ARGV[16] ~= '' then cut('('..ARGV[16], '+inf') end
 if ARGV[17] ~= '' then drop_nested(ARGV[17]) end
 redis.call('INCR', t..':changes')
 return {1, cancelled}
-""",
-    writes=True,
+"""
 )
-"""Writes a batch. Answers 1 if that was done, 2 if it was done before, else 0; and whether the run is cancelled.
+"""Write a batch. Returns 1 if it is written, 2 if it was written before, else 0; and whether the run is cancelled.
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
-version before and the one to be; the record, its incarnation, status, graph and parent; how many partitions there are,
-and which this is; the bounds of the rows that go; what goes of that which is nested; of each row its number, all but
-its payload, and its payload.
+old and the new version; the record, its incarnation, status, graph and parent; the number of partitions, and this
+partition; the bounds of the rows to remove; the nested runs to remove; and of each row its number, its other columns
+and its payload.
 """
 
-REMOVE = Script(
+REMOVE = _script(
     """
 local t, id = KEYS[1], ARGV[1]
 """
@@ -135,15 +123,14 @@ drop_nested()
 local known = drop(id)
 redis.call('INCR', t..':changes')
 return {known > 0 and 1 or 2, 0}
-""",
-    writes=True,
+"""
 )
-"""Removes a run and all that is nested in it. Answers 1 if it was there, 2 if it was not, and 0 if it stays; as SAVE.
+"""Remove a run and its nested runs. Returns 1 if they are removed, 2 if there were none, and 0 if they stay; and 0.
 
-Its values: the run, its version or nothing, the outermost run, the guard and the fence.
+Its values: the run, its version or "", the outermost run, the guard and the fence.
 """
 
-CHAIN = Script(
+CHAIN = _script(
     """
 local t, id = KEYS[1], ARGV[1]
 local run, rows = t..':run:'..id, t..':rows:'..id
@@ -155,12 +142,12 @@ if sequence then
   found = redis.call('ZRANGEBYSCORE', rows, math.min(tonumber(base), tonumber(sequence)), sequence)
 end
 for i = 1, #found do payloads[i] = redis.call('HGET', run, found[i]:match('^%d+') or '') end
-return {redis.call('HGET', run, 'd'), found, payloads}
+return {found, payloads}
 """
 )
-"""Finds a checkpoint after those that it builds on: of a run, up to a number."""
+"""Return the newest row of a run up to a number, after the rows that it builds on, and their payloads."""
 
-RUN = Script(
+RUN = _script(
     """
 local run = KEYS[1]..':run:'..ARGV[1]
 local kept = redis.call('HMGET', run, 'n', 'd')
@@ -173,10 +160,10 @@ end
 return {kept[1], kept[2], rows, first, payloads}
 """
 )
-"""Finds a run and all its rows, how many of these come before those that the newest builds on, and the payloads of
-those."""
+"""Return the number and the record of a run, all its rows, the index of the first row that the newest one builds on,
+and the payloads from there."""
 
-LIST = Script(
+LIST = _script(
     """
 local t, most = KEYS[1], tonumber(ARGV[3])
 local ids = redis.call('ZREVRANGEBYSCORE', t..ARGV[1], ARGV[2], '-inf', 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -199,19 +186,19 @@ end
 return answer
 """
 )
-"""Finds runs, the highest number first. Answers from where to go on, then of each its id, its number and its record.
+"""Return a page of runs, highest number first: where to continue, then the id, the number and the record of each.
 
-Its values: by what they are found, a number or from where to go on, how many, and their status, graph and parent after
-an =, or nothing, and what their ids begin with.
+Its values: the index, where to start, how many; their status, graph and parent after "=", or ""; and the beginning of
+their ids.
 """
 
 # --------------------------------------------------------------------------- leases
 
 _ALWAYS = "redis.call('DEL', KEYS[1]..':none')"
-"""Comes first in what is to be written though the memory is full: Redis lets a script go on that has written. Without
-a lease nothing could be removed then, and who has one would lose it."""
+"""The beginning of scripts that must write when memory is full: Redis does not stop a script that has already written.
+Without leases, nothing could be removed then, and owners would lose their runs."""
 
-ACQUIRE = Script(
+ACQUIRE = _script(
     _ALWAYS
     + """
 local lease = KEYS[1]..':lease:'..ARGV[1]
@@ -221,10 +208,9 @@ local time = redis.call('TIME')
 redis.call('HSET', lease, 'worker', ARGV[2], 'fence', ARGV[3], 'since', time[1]..string.format('%06d', time[2]))
 redis.call('SADD', KEYS[1]..':leased', ARGV[1])
 return now[3] and 1 or 0
-""",
-    writes=True,
+"""
 )
-FREE = Script(
+FREE = _script(
     """
 local lease = KEYS[1]..':lease:'..ARGV[1]
 local now = redis.call('HMGET', lease, 'fence', 'cancelled')
@@ -232,10 +218,9 @@ if now[1] ~= ARGV[2] then return 0 end
 redis.call('SREM', KEYS[1]..':leased', ARGV[1])
 if now[2] then return redis.call('HDEL', lease, 'worker', 'fence', 'since') end
 return redis.call('DEL', lease)
-""",
-    writes=True,
+"""
 )
-LEASES = Script(
+LEASES = _script(
     """
 local answer = {}
 for _, id in ipairs(redis.call('SMEMBERS', KEYS[1]..':leased')) do
@@ -245,19 +230,18 @@ end
 return answer
 """
 )
-"""Finds the leases of a partition: of each, the run, the fence and the process."""
-RENEW = Script(
+"""Return the run, the fence and the process of each lease of a partition."""
+RENEW = _script(
     _ALWAYS
     + """
 local worker, time = KEYS[1]..':worker:'..ARGV[1], redis.call('TIME')
 local us = time[1] * 1000000 + time[2] + tonumber(ARGV[5])
 redis.call('HSET', worker, 'host', ARGV[2], 'pid', ARGV[3], 'place', ARGV[4], 'until', string.format('%.0f', us))
 return redis.call('PEXPIRE', worker, string.format('%.0f', tonumber(ARGV[5]) / 1000 + 86400000))
-""",
-    writes=True,
+"""
 )
-"""Says that a process is there for so many microseconds; who it was is known for a day longer."""
-CANCEL = Script(
+"""Record that a process stays alive for so many microseconds. The record is kept for a day longer."""
+CANCEL = _script(
     _ALWAYS
     + """
 local lease = KEYS[1]..':lease:'..ARGV[1]
@@ -265,14 +249,12 @@ if redis.call('HSETNX', lease, 'cancelled', '1') == 1 and ARGV[2] ~= '' then
   redis.call('HSET', lease, 'by', ARGV[2]:sub(2))
 end
 return 1
-""",
-    writes=True,
+"""
 )
-TAKE_UP = Script(
+TAKE_UP = _script(
     """
 local lease = KEYS[1]..':lease:'..ARGV[1]
 if redis.call('HEXISTS', lease, 'worker') == 0 then return redis.call('DEL', lease) end
 return redis.call('HDEL', lease, 'cancelled', 'by')
-""",
-    writes=True,
+"""
 )

@@ -1,0 +1,260 @@
+"""What stores on servers share: connections for threads, a table that waits and retries, and checks of options."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from stategraph._owners.leases import LAST_TRY, LeaseOwners
+from stategraph._text.shown import Hidden, unreadable
+from stategraph._util.validators import is_seconds
+from stategraph.errors import CheckpointError, ConfigError
+from stategraph.stores._rows.table import Table, closed_error, used_below
+
+_RETRY_AFTER = 0.05  # seconds
+
+
+class Usable(Protocol):
+    """A connection to a server.
+
+    Attributes:
+        give_up: When to stop waiting, by the monotonic clock.
+    """
+
+    give_up: float
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open and ready for the next request."""
+
+    def close(self) -> None:
+        """Close it, even in the middle of a request."""
+
+
+_Connection = TypeVar("_Connection", bound=Usable)
+_Answer = TypeVar("_Answer")
+
+
+class Connections(Generic[_Connection]):
+    """A pool of connections that serves threads in the order of their requests. It has no thread of its own.
+
+    Args:
+        connect: Opens a connection; takes the time at which to give up.
+        size: How many threads use a connection at the same time.
+    """
+
+    def __init__(self, connect: Callable[[float], _Connection], size: int) -> None:
+        self._connect, self._size = connect, size
+        self._of_parent: list[object] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Start empty, in a forked child. To close the connections of the parent would end its sessions."""
+        self._of_parent.append(getattr(self, "_free", None))
+        self._free: list[_Connection | None] = [None] * self._size  # None is a connection that is not open
+        self._waiting: deque[SimpleQueue[_Connection | None]] = deque()
+        self._lock = threading.Lock()
+        self._users: set[int] = set()
+
+    def is_in_use_here(self) -> bool:
+        """Return whether this thread uses a connection."""
+        return threading.get_ident() in self._users
+
+    @contextmanager
+    def use(self, give_up: float) -> Iterator[_Connection]:
+        """Use a connection until a point in time. Raises `queue.Empty` if none is free until then."""
+        connection = self._take(give_up - time.monotonic())
+        try:
+            self._users.add(threading.get_ident())
+            connection = connection or self._connect(give_up)
+            connection.give_up = give_up
+            yield connection
+        except Exception:
+            if connection is not None and not connection.is_usable:  # the others probably lead to the same server
+                self.close()
+            raise
+        finally:
+            self._users.discard(threading.get_ident())
+            if connection is not None and not connection.is_usable:
+                connection.close()
+                connection = None
+            self._give(connection)
+
+    def _take(self, seconds: float) -> _Connection | None:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            mine = SimpleQueue[_Connection | None]()
+            self._waiting.append(mine)
+        try:
+            return mine.get(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        except BaseException:
+            with self._lock:
+                is_served = mine not in self._waiting
+                if not is_served:
+                    self._waiting.remove(mine)
+            if is_served:
+                self._give(mine.get())
+            raise
+
+    def _give(self, connection: _Connection | None) -> None:
+        """Pass a connection to the thread that has waited longest."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(connection)
+            else:
+                self._free.append(connection)
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        with self._lock:
+            free, self._free = self._free, [None] * len(self._free)
+        for connection in free:
+            if connection is not None:
+                connection.close()
+
+
+class ServerTable(Table, Generic[_Connection]):
+    """A table on a server that many machines share.
+
+    A request whose answer is lost is sent again: its records show whether the first one was carried out.
+
+    Attributes:
+        owners: The owners of runs, by leases; None once the table is closed.
+        failures: The errors that a server, or its client library, raises.
+        way_to_connections: How to get more connections, for the error.
+    """
+
+    is_server = True
+    closed = False
+    owners: LeaseOwners | None
+    failures: tuple[type[Exception], ...]
+    way_to_connections: str = ""
+
+    _connections: Connections[_Connection]
+    _patience: float
+
+    def close(self) -> None:
+        if self.owners is not None:
+            self.owners.leave()
+        self.closed = True
+        self.owners = None
+        self._connections.close()
+
+    def renew(self) -> None:
+        self._connections.renew()
+
+    @abstractmethod
+    def _is_passing(self, error: Exception) -> bool:
+        """Return whether a retry may succeed after an error. The request may have been carried out already."""
+
+    @abstractmethod
+    def _explained(self, error: Exception, run_id: str, kind: type[CheckpointError]) -> Exception:
+        """Translate an error of the server: to `kind`, unless the records are damaged."""
+
+    def _ask(
+        self,
+        run_id: str,
+        work: Callable[[_Connection], _Answer],
+        kind: type[CheckpointError] = CheckpointError,
+        patience: float | None = None,
+    ) -> _Answer:
+        """Return the result of some work with a connection. Repeat the work if it fails and a retry may succeed.
+
+        Raises:
+            CheckpointError: `kind`, unless the records are damaged.
+        """
+        if self._connections.is_in_use_here():
+            raise used_below(self.store, run_id, kind)
+        give_up = time.monotonic() + (self._patience if patience is None else patience)
+        while True:
+            if self.closed:
+                raise closed_error(self.store, run_id)
+            try:
+                with self._connections.use(give_up) as connection:
+                    return work(connection)
+            except Empty:
+                reason = f"all of its connections are in use, and none was free in time{self.way_to_connections}"
+                raise kind(run_id, f"the {self.store} failed: {reason}") from None
+            except self.failures as error:
+                if not self._is_passing(error) or time.monotonic() + 2 * _RETRY_AFTER > give_up:
+                    raise self._explained(error, run_id, kind) from error
+            time.sleep(_RETRY_AFTER)
+
+    def _ask_surely(
+        self,
+        run_ids: Sequence[str],
+        work: Callable[[_Connection], _Answer],
+        kind: type[CheckpointError] = CheckpointError,
+    ) -> _Answer:
+        """Do some work as `_ask`, but give up once other processes may have taken a run that this process owns.
+
+        Raises:
+            CheckpointError: as `_ask`, or the leases may have expired.
+        """
+        owners, run_id = self.owners, run_ids[0] if len(run_ids) == 1 else ""
+        if owners is None:
+            return self._ask(run_id, work, kind)
+        try:
+            answer = self._ask(run_id, work, kind, min(self._patience, *map(owners.patience, run_ids)))
+            if not owners.is_sure():
+                owners.make_sure()
+        except CheckpointError as error:
+            if min(map(owners.patience, run_ids)) > LAST_TRY:
+                raise
+            raise owners.in_doubt(error) from error.__cause__
+        return answer
+
+
+# --------------------------------------------------------------------------- options
+
+
+def check_seconds(**options: object) -> None:
+    """Raise ConfigError unless all options are seconds, more than 0."""
+    for name, value in options.items():
+        if not is_seconds(value):
+            raise ConfigError(f"checkpoint.options.{name}", value, "seconds, more than 0")
+
+
+def check_flags(**options: object) -> None:
+    """Raise ConfigError unless all options are true or false."""
+    for name, value in options.items():
+        if type(value) is not bool:
+            raise ConfigError(f"checkpoint.options.{name}", value, "true or false")
+
+
+def address_of(store: str, option: str, given: object, schemes: Sequence[str], parse: Callable[[str], object]) -> str:
+    """Return the address of a server: the given text, or that in the environment variable with this name.
+
+    Args:
+        store: The name of the store, which is also that of its extra.
+        option: The option of the address.
+        given: Its value.
+        schemes: The schemes of its URLs.
+        parse: Imports the client library, and raises an error for a text that it cannot read.
+
+    Raises:
+        ConfigError: there is no address, it cannot be read, or the library is not installed.
+    """
+    key = f"checkpoint.options.{option}"
+    allowed = f"an address such as {schemes[0]}://host, or the name of an environment variable that holds one"
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigError(key, Hidden.of(given), allowed)
+    address = os.environ.get(given, "") if given.isidentifier() else given
+    if not address:
+        raise ConfigError(key, given, f"{allowed}: no environment variable is named {given}")
+    try:
+        parse(address)
+    except ImportError as error:
+        way_out = f"pip install 'stategraph[{store}]' first"
+        raise ConfigError("checkpoint.store", store, f"a store whose client library is installed: {way_out}") from error
+    except Exception:  # noqa: BLE001 - libraries raise different errors, which may show parts of a secret
+        raise ConfigError(key, Hidden.of(given), f"{allowed}: {unreadable(address, *schemes)}") from None
+    return address
