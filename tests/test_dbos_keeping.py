@@ -30,8 +30,7 @@ from stategraph import (
     UnknownNameError,
 )
 from stategraph._dbos import workers as worker_module
-from stategraph._dbos.codec import Codec
-from stategraph._dbos.orders import Ordered, Schedules
+from stategraph._dbos.orders import Codec, Ordered, Schedules
 from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
@@ -84,7 +83,7 @@ def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
     """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
     with scene.runner(lapse=1.0) as runner:
-        keeper = runner._process._keeper
+        fleet = runner._process._fleet
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
@@ -96,7 +95,7 @@ def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
             handle.id,
         )
 
-        keeper.keep(runner._process._worker)
+        fleet.check(runner._process._worker)
 
         assert kept(scene, query, handle.id) == [("PENDING", "new")]
         scene.let_go("run")
@@ -122,7 +121,7 @@ def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
         return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, None, {})]
 
     monkeypatch.setattr(worker_module, "find_turns", find)
-    worker = worker_module.Worker("here", {}, 1, bool, bool)
+    worker = worker_module.Worker({}, 1, worker_module.Fleet("stategraph", "here", 15.0))
     worker._done["run#1"] = Order("work", "run")
 
     with ThreadPoolExecutor(4) as pool:
@@ -147,21 +146,21 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
     """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
     with scene.runner(lapse=1.0) as runner:
-        keeper, worker = runner._process._keeper, runner._process._worker
+        fleet, worker = runner._process._fleet, runner._process._worker
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
-        keeper.stop()
-        keeper._join()
+        fleet.stop()
+        fleet.join()
         change(
             scene, "UPDATE workflow_status SET executor_id = 'other', updated_at = 1 WHERE workflow_uuid = ?", handle.id
         )
-        keeper._beaten -= 10
+        fleet._beaten -= 10
 
-        keeper.keep(worker)
+        fleet.check(worker)
         assert kept(scene, query, handle.id) == [("PENDING", "other")]
         wait_until(
-            lambda: keeper.keep(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
+            lambda: fleet.check(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
         )
         scene.let_go("run")
 
@@ -220,13 +219,13 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         by_hand.start()
         scene.wait_for("run b")
         worker = runner._process._worker
-        asked, is_dead = [], worker._is_dead
+        asked, is_dead = [], worker._fleet.is_dead
 
         def note(owner):
             asked.append(owner)
             return is_dead(owner)
 
-        worker._is_dead = note
+        worker._fleet.is_dead = note
         handle = runner.start(scene.work, State(run_id="run"))
         wait_until(lambda: len(asked) > 1, "it is delivered, and looks again and again who owns the run")
         scene.let_go("run")

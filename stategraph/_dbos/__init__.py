@@ -1,4 +1,4 @@
-"""What DBOSRunner is made of: each module has one part of what it takes to give turns to DBOS."""
+"""The parts of DBOSRunner, which runs turns on DBOS."""
 
 try:
     import dbos as dbos

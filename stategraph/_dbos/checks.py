@@ -1,4 +1,4 @@
-"""Checks: what a runner is given has to make sense here, before DBOS or a worker stumbles over it."""
+"""Checks of the arguments of a runner, before they reach DBOS or a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stategraph.state import State
 from stategraph.turns import Order
 
 _URLS = "postgresql://... or sqlite:///..., or the name of an environment variable that holds it"
-_LOWEST_PRIORITY = 2**31 - 1  # that DBOS takes
+_LOWEST_PRIORITY = 2**31 - 1  # the largest number that DBOS accepts
 
 
 def graphs_by_name(graphs: tuple[StateGraph, ...]) -> dict[str, StateGraph]:
@@ -46,9 +46,9 @@ def graphs_by_name(graphs: tuple[StateGraph, ...]) -> dict[str, StateGraph]:
 
 
 def url_of(given: str | None, graphs: tuple[StateGraph, ...]) -> str:
-    """Return the url of the database of DBOS: as given, as an environment variable holds it, or beside the first store.
+    """Return the url of the database of DBOS: given, from an environment variable, or beside the first store on disk.
 
-    It may hold a password, so errors tell of its scheme alone.
+    A url may hold a password, so errors show only its scheme.
     """
     if given is None:
         return _beside(graphs)
@@ -65,7 +65,7 @@ def url_of(given: str | None, graphs: tuple[StateGraph, ...]) -> str:
 
 
 def _usable(url: str, given: str | None) -> str:
-    """Return the url of a database that DBOS can use here. It asks SQLite for times in a way that came with 3.42."""
+    """Return a url if DBOS can use that database here. DBOS needs a time function that SQLite 3.42 introduced."""
     if url.startswith("sqlite") and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < (3, 42):
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         allowed = f"DBOS takes SQLite 3.42 or newer under {python}, which has {sqlite3.sqlite_version} here: {_URLS}"
@@ -82,7 +82,7 @@ def _beside(graphs: tuple[StateGraph, ...]) -> str:
 
 
 def config_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return more of the configuration of DBOS, which ignores names that it does not know."""
+    """Return more settings of DBOS, and refuse unknown names, which DBOS would ignore."""
     for name in given or {}:
         if name not in DBOSConfig.__annotations__:
             raise UnknownNameError("field of DBOSConfig", name, tuple(DBOSConfig.__annotations__))
@@ -90,18 +90,18 @@ def config_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_state(state: object) -> None:
-    """Raise TypeError if a run is to begin with something else than a State."""
+    """Raise TypeError unless a run begins with a State."""
     if not isinstance(state, State):
         raise TypeError(f"a run begins with a State, not {type(state).__name__}: State({{...}}, run_id=...) makes one")
 
 
 def begins_alike(before: Order, state: State) -> bool:
-    """Return whether a run was ordered with the data of this State."""
+    """Return whether an order has the same data as this State."""
     return before.state is not None and before.state.keys() == state.keys() and not differing_items(before.state, state)
 
 
 def check_when(priority: object, delay: object) -> None:
-    """Raise ConfigError if a turn is to be put on its queue in no way that there is."""
+    """Raise ConfigError if the priority or delay of a turn is not allowed."""
     if priority is not None and not (is_count(priority, at_least=1) and priority <= _LOWEST_PRIORITY):  # type: ignore[operator]
         raise ConfigError("priority", priority, f"an integer from 1, which goes first, to {_LOWEST_PRIORITY}, or None")
     if delay is not None and not (is_duration(delay) and delay < math.inf):  # type: ignore[operator]
@@ -109,25 +109,25 @@ def check_when(priority: object, delay: object) -> None:
 
 
 def check_status(status: object) -> None:
-    """Raise ValueError if runs of a status are asked for that no run has."""
+    """Raise ValueError if no run can have this status."""
     known = ("queued", "delayed", *RunStatus)
     if status is not None and status not in known:
         raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(known)} are")
 
 
 def check_times(cron: object, timezone: str | None) -> None:
-    """Raise ConfigError if there are no such times."""
+    """Raise ConfigError if a schedule has an invalid cron or time zone."""
     cron_of_dbos = inside_dbos.croniter  # type: ignore[attr-defined]
     if not isinstance(cron, str) or not cron_of_dbos.is_valid(cron, second_at_beginning=True):
         raise ConfigError("cron", cron, 'five fields, such as "0 3 * * *", or six with seconds first')
     try:
         ZoneInfo(timezone or "UTC")
-    except (LookupError, ValueError, OSError, TypeError):  # which of them, is a matter of the name
+    except (LookupError, ValueError, OSError, TypeError):  # depends on the name
         raise ConfigError("timezone", timezone, 'the name of a time zone, such as "Europe/Berlin"') from None
 
 
 def check_no_loop(call: str) -> None:
-    """Raise RuntimeError if an event loop runs in this thread: it would stand still, and DBOS refuses most calls."""
+    """Raise RuntimeError if an event loop runs in this thread: the call would block it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

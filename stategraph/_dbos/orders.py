@@ -1,54 +1,61 @@
-"""Orders as DBOS keeps them: a turn of a run is a workflow, and a schedule orders runs by the clock."""
+"""Orders in DBOS: each turn of a run is a workflow, values have the codec of stategraph, and schedules order runs."""
 
 from __future__ import annotations
 
+import base64
 import contextvars
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import attrs
-from dbos import DBOS, EnqueueOptions, ScheduleInput, WorkflowStatus
+from dbos import DBOS, EnqueueOptions, ScheduleInput, Serializer, WorkflowStatus
 from dbos import error as dbos_error
 
+from stategraph import errors
 from stategraph._dbos.checks import check_times
+from stategraph._text.shown import describe_exception
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import Owner
 from stategraph.errors import ConfigError, UnknownNameError
 from stategraph.graph import StateGraph
 from stategraph.state import State
+from stategraph.stores._codec import msgpack
 from stategraph.turns import Order, from_bytes, to_bytes
 
 TURN, TICK, WORKER = "stategraph.turn", "stategraph.tick", "stategraph.worker"
-"""The names of the workflows: a turn of a run, a tick of a schedule, the life of a worker."""
+"""The names of the workflows: a turn of a run, a tick of a schedule, a worker."""
 
 WAITING = ("ENQUEUED", "DELAYED")
 OPEN = (*WAITING, "PENDING")
-"""What DBOS says of a turn that nobody is at work on yet, and of one that is not done."""
+"""The statuses in DBOS of turns that wait for a worker, and of unfinished turns."""
 
 DATABASE, WAY_OUT = "database of DBOS", "runner.runs() names the runs it knows"
-"""What errors say of a run that DBOS does not know."""
+"""The parts of an error about a run that DBOS does not know."""
 
-_SEVERAL = 20  # of the newest turns of a run that are looked at: those of another one may be among them
+_NEWEST = 20  # turns to load for one run: the prefix may also match turns of another run
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 @attrs.frozen
 class Ordered:
-    """A turn, as DBOS knows of it.
+    """A turn in DBOS.
 
     Attributes:
         id: The id of its workflow.
         run_id: The run.
-        number: Which turn of the run it is.
-        status: What DBOS says of it.
+        number: The number of the turn in its run.
+        status: The status in DBOS.
         graph: The name of the graph.
-        pause: The id of the pause that it answers, if it does.
-        queue: The queue that it is on, if DBOS still knows.
-        worker: Who was at work on it last.
-        labels: What the run is labelled with, if it begins with this turn.
-        outcome: What came of it, if that was asked for.
-        error: What it ended with, if that was asked for.
+        pause: The id of the pause that it answers, if any.
+        queue: The queue, if DBOS still knows it.
+        worker: The last worker.
+        labels: The labels of a run that begins with this turn.
+        outcome: The outcome, if it was loaded.
+        error: The error that ended it, if it was loaded.
     """
 
     id: str
@@ -65,12 +72,12 @@ class Ordered:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not done."""
+        """Whether it is unfinished."""
         return self.status in OPEN
 
     @classmethod
     def of(cls, found: WorkflowStatus) -> Ordered:
-        """Return what a workflow says that is a turn."""
+        """Return the turn of a workflow."""
         run_id, _, number = found.workflow_id.rpartition("#")
         about = found.attributes or {}
         return cls(
@@ -89,34 +96,34 @@ class Ordered:
 
 
 def turn_id(run_id: str, number: int) -> str:
-    """Return the id of the workflow that is a turn of a run. No id of a run has a # where this one has it."""
+    """Return the id of the workflow for a turn. Run ids have no # at this place."""
     return f"{run_id}#{number}"
 
 
 def outside_workflow(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call a function outside of the context of DBOS. Inside a workflow, DBOS would make a step of each call."""
+    """Call a function outside the context of DBOS, which would make each call in a workflow a step."""
     return contextvars.Context().run(function, *args, **kwargs)
 
 
 def find_turns(**which: Any) -> list[Ordered]:
-    """Return turns, the newest first, as `DBOS.list_workflows` finds them, without what came of them."""
-    asked = {"load_input": False, "load_output": False, "sort_desc": True, "name": TURN, **which}
-    return [Ordered.of(found) for found in outside_workflow(DBOS.list_workflows, **asked)]
+    """Return turns without their outcomes, the newest first. Arguments are those of `DBOS.list_workflows`."""
+    query = {"load_input": False, "load_output": False, "sort_desc": True, "name": TURN, **which}
+    return [Ordered.of(found) for found in outside_workflow(DBOS.list_workflows, **query)]
 
 
 def turns_of(run_id: str, **which: Any) -> list[Ordered]:
     """Return the newest turns of a run, the newest first."""
-    found = find_turns(workflow_id_prefix=turn_id(run_id, 1)[:-1], limit=_SEVERAL, **which)
+    found = find_turns(workflow_id_prefix=f"{run_id}#", limit=_NEWEST, **which)
     return sorted((turn for turn in found if turn.run_id == run_id), key=lambda turn: -turn.number)
 
 
 def newest_by_run(turns: Iterable[Ordered]) -> dict[str, Ordered]:
-    """Return the newest of these turns of each run."""
+    """Return the newest of these turns for each run."""
     return {turn.run_id: turn for turn in sorted(turns, key=lambda turn: turn.number)}
 
 
 def order_of(id: str) -> Order | None:
-    """Return what was ordered with a turn."""
+    """Return the order of a turn."""
     for found in outside_workflow(DBOS.list_workflows, workflow_ids=[id], load_output=False):
         if found.input is not None:
             return from_bytes(found.input["args"][0])
@@ -124,10 +131,7 @@ def order_of(id: str) -> Order | None:
 
 
 def enqueue(order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
-    """Give an order to DBOS; return whether it was new to it.
-
-    Within a workflow, DBOS notes that this one was given by that.
-    """
+    """Give an order to DBOS; return whether it was new. Within a workflow, DBOS records it as a step."""
     options: EnqueueOptions = {
         "workflow_name": TURN,
         "queue_name": queue,
@@ -148,14 +152,17 @@ def enqueue(order: Order, queue: str, priority: int | None, delay: float | None)
 
 
 def withdraw(id: str) -> None:
-    """Take back a turn that waits for a worker."""
+    """Cancel a turn that waits for a worker."""
     outside_workflow(DBOS.cancel_workflow, id)
+
+
+# --------------------------------------------------------------------------- schedules
 
 
 _KIND = "schedule that this worker has added (runner.schedule, in every worker)"
 
 MakeState: TypeAlias = Callable[[datetime], State | Mapping[str, Any]]
-"""Makes the State with which a run begins, or its data alone, from the time that the run is due."""
+"""Returns the State or the data that a run begins with, from the time at which the run is due."""
 
 
 def _makes_states(schedule: Schedule, attribute: object, value: Any) -> None:
@@ -165,14 +172,14 @@ def _makes_states(schedule: Schedule, attribute: object, value: Any) -> None:
 
 @attrs.frozen
 class Schedule:
-    """Runs of a graph that begin by the clock.
+    """Begins runs of a graph by the clock.
 
     Attributes:
         graph: The graph.
-        cron: When: five fields, or six with seconds first.
-        make_state: What they begin with.
-        queue: The queue that they are put on.
-        labels: What they are labelled with.
+        cron: The times: five fields, or six with seconds first.
+        make_state: Returns the State or the data that a run begins with.
+        queue: The queue of the runs.
+        labels: The labels of the runs.
         timezone: The name of the time zone of `cron`, such as "Europe/Berlin"; None for UTC.
     """
 
@@ -186,23 +193,16 @@ class Schedule:
     def __attrs_post_init__(self) -> None:
         check_times(self.cron, self.timezone)
 
-    def order(self, name: str, at: datetime) -> Order:
-        """Return the order for the run that is due at a time. Without an id of its own, it is named after that."""
-        made = outside_workflow(self.make_state, at)
-        if not isinstance(made, State):
-            made = State(made, run_id=f"{name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
-        return Order(self.graph, made.run_id, state=made, labels=self.labels)
-
 
 class Schedules:
-    """The schedules that this process knows how to make States for."""
+    """The schedules whose functions this process knows."""
 
     def __init__(self) -> None:
         self._known: dict[str, Schedule] = {}
         self._tick: Any = None
 
     def register(self) -> None:
-        """Have DBOS call this for every run that is due."""
+        """Register the workflow that DBOS calls for each due run."""
 
         def tick(at: datetime, name: str) -> None:
             self._begin(at, name)
@@ -210,16 +210,16 @@ class Schedules:
         self._tick = DBOS.workflow(name=TICK, max_recovery_attempts=None)(tick)
 
     def add(self, name: str, schedule: Schedule) -> None:
-        """Know a schedule."""
+        """Add a schedule here. `apply` makes DBOS keep it."""
         self._known[name] = schedule
 
     def remove(self, name: str) -> None:
-        """Know a schedule no more, here and in DBOS."""
+        """Remove a schedule, here and in DBOS."""
         self._known.pop(name, None)
         DBOS.delete_schedule(name)
 
     def apply(self) -> None:
-        """Have DBOS keep those that are known."""
+        """Store the known schedules in DBOS."""
         entries: list[ScheduleInput] = [
             {
                 "schedule_name": name,
@@ -235,8 +235,75 @@ class Schedules:
             DBOS.apply_schedules(entries)
 
     def _begin(self, at: datetime, name: str) -> None:
-        """Order the run that is due. A tick that is performed again finds that it has ordered it: DBOS noted that."""
+        """Order a due run, by default named after schedule and time. DBOS does not repeat the order with the tick."""
         schedule = self._known.get(name)
         if schedule is None:
             raise UnknownNameError(_KIND, name, tuple(self._known))
-        enqueue(schedule.order(name, at), schedule.queue, None, None)
+        state = outside_workflow(schedule.make_state, at)
+        if not isinstance(state, State):
+            state = State(state, run_id=f"{name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
+        order = Order(schedule.graph, state.run_id, state=state, labels=schedule.labels)
+        enqueue(order, schedule.queue, None, None)
+
+
+# --------------------------------------------------------------------------- values
+
+
+_RECORDS: Mapping[str, type] = {"Owner": Owner, "Pause": Pause}
+
+
+class Codec(Serializer):
+    """Serializes the arguments, outcomes and errors of workflows with exact types and without pickle.
+
+    An error of stategraph keeps its fields; a State in it keeps only its run and step, because the store has the rest.
+    Other errors keep their type and text.
+    """
+
+    def name(self) -> str:
+        """Return the name that DBOS stores with each value."""
+        return "stategraph"
+
+    def serialize(self, data: Any) -> str:
+        """Return a value, or an exception, as text."""
+        parts = ["error", *_error_parts(data)] if isinstance(data, BaseException) else ["value", data]
+        return base64.b64encode(msgpack.encode(parts)).decode()
+
+    def deserialize(cls, serialized_data: str) -> Any:  # noqa: N805 - as DBOS names it
+        """Return the value of a text that `serialize` returned."""
+        kind, *parts = msgpack.decode(base64.b64decode(serialized_data))
+        return _error_of(*parts) if kind == "error" else parts[0]
+
+
+def _error_parts(error: BaseException) -> list[Any]:
+    """Return the type, the text and, if they can be kept, the fields of an error."""
+    text = describe_exception(error).removeprefix(f"{type(error).__name__}: ")
+    parts: list[Any] = [type(error).__name__, text.encode("utf-8", "backslashreplace").decode(), None]
+    if isinstance(error, errors.StateGraphError) and attrs.has(type(error)):
+        fields = [_plain(getattr(error, field.name)) for field in attrs.fields(cast(Any, type(error))) if field.init]
+        with suppress(errors.NotSerializableError):  # the text remains
+            msgpack.encode(fields)
+            parts[-1] = fields
+    return parts
+
+
+def _plain(value: Any) -> list[Any]:
+    if isinstance(value, State):
+        return ["State", value.run_id, value.step]
+    if isinstance(value, Pause | Owner):
+        return [type(value).__name__, attrs.asdict(value, recurse=False)]
+    return ["", value]
+
+
+def _whole(kind: str, value: Any, *step: int) -> Any:
+    if kind == "State":
+        return State(run_id=value, step=step[0])
+    return _RECORDS[kind](**value) if kind else value
+
+
+def _error_of(name: str, text: str, fields: list[Any] | None) -> Exception:
+    """Return the error of these parts."""
+    cls = getattr(errors, name, None)
+    if fields is not None and isinstance(cls, type) and issubclass(cls, errors.StateGraphError):
+        error: errors.StateGraphError = cls(*(_whole(*field) for field in fields))
+        return error
+    return RuntimeError(f"{name}: {text}")

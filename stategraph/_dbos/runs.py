@@ -1,8 +1,9 @@
-"""The runs of a runner, from their stores and from DBOS: where a run stands, a list of runs, a turn to wait for."""
+"""The runs of a runner, from their stores and from DBOS: the status of a run, a list of runs, a turn to wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -44,14 +45,14 @@ from stategraph.turns import Order
 
 @attrs.frozen
 class Standing:
-    """How a run stands.
+    """The current status of a run in DBOS and in its store.
 
     Attributes:
         run_id: The run.
-        turns: Its newest turns, as DBOS knows of them, the newest first.
+        turns: Its newest turns in DBOS, the newest first.
         graph: Its graph; None if no store has the run.
-        saved: Its newest State; None if no store has it.
-        stores: The stores that were looked into, in words.
+        saved: Its newest State; None if no store has the run.
+        stores: The names of the stores.
     """
 
     run_id: str
@@ -62,7 +63,7 @@ class Standing:
 
     @classmethod
     def of(cls, run_id: str, graphs: Mapping[str, StateGraph]) -> Standing:
-        """Look how a run stands, first in DBOS: what is not in a store then has not begun, or is done with."""
+        """Look up a run, first in DBOS: if no store has it afterwards, it has not begun, or is finished and deleted."""
         turns = turns_of(run_id)
         stores = " and the ".join(sorted({str(graph.store) for graph in graphs.values()}))
         for graph in graphs.values():
@@ -77,15 +78,16 @@ class Standing:
 
     @property
     def coming(self) -> Ordered | None:
-        """The newest turn, if it is on its way: still to be taken up, or at work."""
+        """The newest turn if it waits for a worker or runs."""
         newest = self.turns[0] if self.turns else None
-        if newest is None or not newest.is_open or self.saved is None:
-            return newest if newest is not None and newest.is_open else None
-        is_coming = newest.number > turn_of(self.saved) or self.saved.status is RunStatus.ACTIVE
+        if newest is None or not newest.is_open:
+            return None
+        saved = self.saved
+        is_coming = saved is None or newest.number > turn_of(saved) or saved.status is RunStatus.ACTIVE
         return newest if is_coming else None
 
     def next_order(self) -> Order:
-        """Return the order for its next turn. A run that has not begun does so with the State of its first turn.
+        """Return the order for the next turn. A run that has not begun begins with the State of its first turn.
 
         Raises:
             RunCompleteError: the run is complete.
@@ -103,7 +105,7 @@ class Standing:
         return attrs.evolve(first, number=number)
 
     def answered_by(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
-        """Return the pause that updates answer. Raises AnswerError unless the run waits for them at that pause."""
+        """Return the pause that the updates answer. Raise AnswerError unless the run waits for them at that pause."""
         saved = self.saved
         if saved is None:
             status = "complete" if self.turns[0].status == "SUCCESS" else "not begun"
@@ -112,7 +114,7 @@ class Standing:
         if saved.status is not RunStatus.PAUSED or pause is None:
             problem = f"the run waits for no answer: it is {saved.status.value}, after step {saved.step}"
             raise AnswerError(self.run_id, None, problem)
-        if pause_id not in (None, *(one.id for one in pause.each)):
+        if pause_id not in (None, *(waiting.id for waiting in pause.each)):
             problem = "the pause that is to be answered is over: the run waits at another one"
             raise AnswerError(self.run_id, pause, problem)
         pause, problem = cast(Pause, to_be_answered(saved, updates, pause_id).pause), ""
@@ -135,14 +137,14 @@ class RunView:
     Attributes:
         run_id: The run.
         graph: The name of its graph.
-        status: How it stands: "queued" or "delayed" where a turn of it waits for a worker, else as `RunStatus` says.
+        status: Its status: "queued" or "delayed" while a turn waits for a worker, otherwise one of `RunStatus`.
         step: How many nodes it has completed.
-        turn: The id of its newest turn that is not done, or that has ended with an error.
+        turn: The id of its newest turn that is unfinished or has failed.
         queue: The queue of that turn.
-        worker: Who is at work on it, or was last.
-        error: Why it failed, or why its newest turn could not go on with it.
+        worker: The last worker of that turn.
+        error: Why the run or its newest turn failed.
         pause: What it waits for.
-        labels: What it was labelled with.
+        labels: Its labels.
     """
 
     run_id: str
@@ -158,7 +160,7 @@ class RunView:
 
     @classmethod
     def of_stored(cls, summary: Summary) -> RunView:
-        """Return what a store knows of a run."""
+        """Return a run as its store knows it."""
         error = summary.error
         return cls(
             summary.run_id,
@@ -172,12 +174,12 @@ class RunView:
 
     @classmethod
     def of_turn(cls, turn: Ordered) -> RunView:
-        """Return what DBOS knows of a run that is not in its store: one that has not begun."""
+        """Return a run that is only in DBOS, because it has not begun."""
         status = "failed" if turn.status == "ERROR" else "active"
         return cls(turn.run_id, turn.graph, status, labels=turn.labels).with_turn(turn)
 
     def with_turn(self, turn: Ordered) -> RunView:
-        """Return this with what DBOS knows of its newest turn."""
+        """Return a copy with the status of the newest turn in DBOS."""
         status = self.status if self.status == RunStatus.COMPLETED else _WAITING.get(turn.status, self.status)
         error = self.error or (None if turn.error is None else describe_exception(turn.error))
         return attrs.evolve(self, status=status, error=error, turn=turn.id, queue=turn.queue, worker=turn.worker)
@@ -186,10 +188,9 @@ class RunView:
 def list_runs(
     graphs: Mapping[str, StateGraph], status: str | None, labels: Mapping[str, str], limit: int
 ) -> Iterator[RunView]:
-    """Yield the runs of graphs: those whose turns wait, are at work or could not go on, then those in their stores.
+    """Yield the runs of graphs: first those with unfinished or failed turns, then the others in their stores.
 
-    Of the stores, the newest of this status and with these labels are asked for; what the turns make of it may be
-    another status.
+    Stores filter by status and labels. A turn may then change the status of a run.
     """
     turns = _turns(graphs, status, limit)
     stored: dict[str, Summary] = {}
@@ -204,7 +205,7 @@ def list_runs(
 
 
 def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Ordered]:
-    """Return the turns that are not done, and those that have ended with an error and have no later one, by run."""
+    """Return the unfinished turns, and failed turns without a later one, by run."""
     statuses = [known for known, name in _WAITING.items() if name == status] or [*OPEN, "ERROR"]
     listed = find_turns(status=statuses, load_output=True, limit=limit)
     found = newest_by_run(turn for turn in listed if turn.graph in graphs)
@@ -214,12 +215,12 @@ def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> 
 
 
 def _summary_of(graph: StateGraph, run_id: str) -> Summary | None:
-    """Return how a run stands that is beyond the page of its store."""
+    """Return the summary of a run that is not on the page of its store."""
     found = graph.store.iter_runs(graph=graph.config.name, prefix=run_id)
     return next((summary for summary in found if summary.run_id == run_id), None)
 
 
-_SOONEST, _LATEST = 0.01, 0.25  # seconds after which it is looked again whether a turn is done
+_SOONEST, _LATEST = 0.01, 0.25  # seconds between two looks whether a turn is done
 
 
 @attrs.frozen(repr=False)
@@ -228,7 +229,7 @@ class TurnHandle:
 
     Attributes:
         run_id: The run.
-        number: Which turn of the run it is.
+        number: The number of the turn in its run.
         id: The id of its workflow in DBOS.
         graph: Its graph.
     """
@@ -240,22 +241,22 @@ class TurnHandle:
 
     @property
     def status(self) -> str:
-        """What DBOS says of it: DELAYED, ENQUEUED, PENDING, SUCCESS, ERROR or CANCELLED."""
+        """Its status in DBOS: DELAYED, ENQUEUED, PENDING, SUCCESS, ERROR or CANCELLED."""
         return self._found().status
 
     def result(self, timeout: float | None = None) -> State:
-        """Wait for the end of the turn; return the State with which the run has completed or paused.
+        """Wait for the end of the turn; return the State with which the run completed or paused.
 
-        A run that is preserved is loaded: it may have gone on since, with a later turn.
+        A preserved run is loaded from its store, so a later turn may have changed it.
 
         Args:
-            timeout: For how many seconds to wait; None for as long as it takes.
+            timeout: How many seconds to wait; None for no limit.
 
         Raises:
-            TimeoutError: it has not ended by then. It goes on.
+            TimeoutError: the turn has not ended in time. It continues.
             RunCancelledError: the run was cancelled.
             ExecutionError: the run has failed.
-            And all else that `stategraph.turns.perform` raises.
+            Other exceptions: as for `stategraph.turns.perform`.
         """
         check_no_loop("handle.result")
         until = None if timeout is None else monotonic() + timeout
@@ -266,11 +267,14 @@ class TurnHandle:
                 raise TimeoutError(f"turn {self.number} of run {self.run_id!r} is not done after {timeout} seconds")
             sleep(min(wait, left))
             wait = min(2 * wait, _LATEST)
-        return self._came_of(self._found(load_output=True))
+        return self._outcome(self._found(load_output=True))
 
-    def _came_of(self, found: Ordered) -> State:
+    def _outcome(self, found: Ordered) -> State:
+        if isinstance(found.error, ExecutionError):  # DBOS keeps only the run and step of its State
+            with suppress(StateGraphError):  # the State is gone or damaged
+                found.error.state = self.graph.store.load(self.run_id)
         if found.error is not None:
-            raise self._with_state(found.error)
+            raise found.error
         if found.status == "SUCCESS" and found.outcome["state"] is not None:
             return state_from_bytes(self.run_id, found.outcome["state"])
         try:
@@ -283,15 +287,6 @@ class TurnHandle:
         if is_cancelled and turn_of(state) <= self.number:
             raise RunCancelledError(state, "it was cancelled")
         return state
-
-    def _with_state(self, error: Exception) -> Exception:
-        """Return an error with the State of the run, where DBOS has kept no more than which it was."""
-        if isinstance(error, ExecutionError):
-            try:
-                error.state = self.graph.store.load(self.run_id)
-            except StateGraphError:  # it is gone, or damaged: the error tells what it can
-                return error
-        return error
 
     def _found(self, **which: Any) -> Ordered:
         for found in find_turns(workflow_ids=[self.id], **which):
