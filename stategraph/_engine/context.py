@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from stategraph._values.progress import Part
 
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
-_RECENT = 100  # unsaved States to try if the newest one cannot be saved
 
 LOOK_AGAIN = 0.05
 """Seconds between two checks for cancellation in a run that saves nothing."""
@@ -61,7 +60,6 @@ class RunContext:
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
-        recent: The last unsaved States, if the graph does not save every step.
         nested_path: The path from the outermost graph to this one: names of nodes, each followed by a slash.
         outermost: The name of the outermost graph; empty if this graph is the outermost.
         outer_step: The StepExecution of the outer run, if the run is nested.
@@ -93,7 +91,6 @@ class RunContext:
     outer_step: Any = attrs.field(default=None, init=False)
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
-    recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
 
     def under_way(self) -> tuple[str, datetime] | tuple[()]:

@@ -92,9 +92,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     enter, keep, ownership = run.path.append, run.services.save, run.services.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
-    recent, keeps_recent = run.recent, plan.saves and interval != 1
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
-    asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
+    asks, look_at = plan.saves and (interval != 1 or plan.write_behind), monotonic() + LOOK_AGAIN
     data = data_of(state)
     jots = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if jots and ownership is not None else None
@@ -153,16 +152,12 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             began = monotonic_ns() if tells_saves else 0
             yield (Save, keep, state)
             run.saved = state
-            if recent:
-                recent.clear()
             if tells_saves:
                 yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
-        elif keeps_recent:
-            recent.append(state)
         if asks and monotonic() >= look_at:
             look_at = yield from heed_cancel(run)
         if watched:

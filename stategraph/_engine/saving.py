@@ -262,7 +262,7 @@ def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if isinstance(error, NotSerializableError) and run.plan.saves:
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from _save_what_can_be(run, evolve(told(state), status=RunStatus.FAILED, error=info))
+        yield from _end_newest(run, evolve(told(state), status=RunStatus.FAILED, error=info))
     elif run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
         try:
             if run.state is not state:
@@ -275,36 +275,18 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
             if isinstance(error, ExecutionError):
                 error.state = ended
         except NotSerializableError:
-            yield from _save_what_can_be(run, state)
+            yield from _end_newest(run, state)
             raise
     if run.unsaved_parts and run.plan.loads_parts:
         yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
 
 
-def _save_what_can_be(run: RunContext, last: State) -> Task[None]:
-    """Save the newest of the last States that can be saved, with the end of the run."""
-    # Without the pause and emitted chunks, which may be the values that cannot be saved.
-    tried = [*run.recent, evolve(last, pause=None, progress=last.progress and last.progress.changed(partial=None))]
-    run.recent.clear()
-    while tried:
-        try:
-            yield from save(run, _ended(tried.pop(), last))
-        except NotSerializableError:
-            continue
-        return
-    yield from _end_newest(run, last)
-
-
 def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State | None]:
-    """Save the newest saved State again with the end of the run; return it, or None if it is from another run."""
+    """Save the newest checkpoint again with the end of the run; return it, or None if it is from another run."""
     kept = yield from newest_of(run, last.run_id)
     if kept is None or not at_least <= kept.step <= last.step:
         return None
-    return (yield from save(run, _ended(kept, last)))
-
-
-def _ended(state: State, last: State) -> State:
-    return evolve(told(state), status=last.status, error=last.error)
+    return (yield from save(run, evolve(told(kept), status=last.status, error=last.error)))
 
 
 # --------------------------------------------------------------------------- nodes that fail
