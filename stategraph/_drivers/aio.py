@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.limits import Limits, MakeError, Shown, StopSignal
+from stategraph._drivers.calls import Shown
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,

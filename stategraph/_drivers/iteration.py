@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from stategraph._drivers.limits import Shown
+from stategraph._drivers.calls import Shown
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
 from stategraph._text.shown import describe_exception

@@ -1,14 +1,13 @@
-"""Limits that stop a run between two nodes, or cut off one; calls whose outcome is passed between threads."""
+"""Limits that stop a run between two nodes, or cut off one."""
 
 from __future__ import annotations
 
-import contextvars
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
@@ -178,36 +177,3 @@ async def _wait_for(awaitable: Awaitable[Any], limit: TimeLimit) -> Any:
         if timer.expired():
             raise limit.passed()  # noqa: B904 - it has its cause
         raise  # the node's own
-
-
-# --------------------------------------------------------------------------- calls in other threads
-
-Outcome: TypeAlias = tuple[Any, BaseException | None]
-"""The result of a call, and the exception it raised."""
-
-
-class Shown(BaseException):
-    """Leaves the loop of a driver to show a State: a check in the loop itself would slow every command."""
-
-
-def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
-    """Return the result or exception of a call.
-
-    Some exceptions would stop the loop, or get lost, if they were raised in a thread of a pool.
-    """
-    try:
-        return function(argument), None
-    except BaseException as error:
-        return None, error
-
-
-def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
-    """Call a function in its own thread, which passes the outcome to `done`.
-
-    That thread is never joined, not even at the end of the process: a function cannot be stopped, and one that takes
-    too long is abandoned.
-    """
-    run = contextvars.copy_context().run
-    threading.Thread(
-        target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
-    ).start()

@@ -9,8 +9,9 @@ from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from typing import Any, Self
 
 from stategraph._drivers.aio import AsyncPerformer
+from stategraph._drivers.calls import Shown
 from stategraph._drivers.iteration import is_plain_stop, left, raised_after
-from stategraph._drivers.limits import Shown, StopSignal
+from stategraph._drivers.limits import StopSignal
 from stategraph._protocol import Command, Stopped, Task
 from stategraph.errors import ExecutionError
 from stategraph.state import State

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.limits import Limits, MakeError, Outcome, Shown, StopSignal, call_apart
+from stategraph._drivers.calls import Outcome, Shown, call_apart
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol import (
     BLOCKING,
     Await,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from stategraph._drivers.limits import Outcome, call_apart, outcome_of
+from stategraph._drivers.calls import Outcome, call_apart, outcome_of
 from stategraph._engine.io import RunIO
 
 NODES = 1000
