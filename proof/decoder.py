@@ -53,17 +53,17 @@ def _sealed(encoding: str) -> Target:
 
     def decode(payload: bytes) -> object:
         row = Sealer().seal(_RUN, CheckpointRecord(*about, payload), b"")
-        return state_from_bytes(_RUN, pack_row(row, None))
+        return state_from_bytes(_RUN, pack_row(row))
 
     return decode
 
 
 def _resealed(kept: bytes) -> object:
     """Decode a whole State, of mutated bytes that are sealed if they hold a row."""
-    row, _ = unpack_row(_RUN, kept)  # the step before it is none of a State, and may be anything here
+    row = unpack_row(_RUN, kept)
     with suppress(TypeError, ValueError):  # what cannot be sealed cannot be in a store with a checksum that fits
         row = Sealer().seal(_RUN, row, b"")
-    return state_from_bytes(_RUN, pack_row(row, None))
+    return state_from_bytes(_RUN, pack_row(row))
 
 
 def _targets() -> dict[str, tuple[Target, list[bytes]]]:

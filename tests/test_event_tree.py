@@ -227,7 +227,7 @@ def test_what_others_see_of_a_nested_run(tmp_path: Path) -> None:
     store, found = SqliteStore(tmp_path / "runs.db"), []
 
     def look(state: State) -> dict[str, Any]:
-        hold = store._owners.get(RUN) or store._log.table.owners.get(RUN)  # type: ignore[union-attr]
+        hold = store._owners.get(RUN) or store._log.table.owners.get(RUN)
         assert hold is not None
         (lock,) = tmp_path.glob("*owners*")
         found.append(LockFile(lock, read_only=True).owner(hold.byte))

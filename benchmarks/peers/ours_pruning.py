@@ -14,8 +14,8 @@ from benchmarks import scratch
 from benchmarks.measure import Run
 from stategraph import RunStatus, State
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows.committer import Outcome
 from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.run_log import Outcome
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import RetentionPolicy
 

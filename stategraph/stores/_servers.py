@@ -127,14 +127,14 @@ class ServerTable(Table, Generic[_Connection]):
     A request whose answer is lost is sent again: its records show whether the first one was carried out.
 
     Attributes:
-        owners: The owners of runs, by leases; None once the table is closed.
+        owners: The owners of runs, by leases.
         failures: The errors that a server, or its client library, raises.
         way_to_connections: How to get more connections, for the error.
     """
 
     is_server = True
     closed = False
-    owners: LeaseOwners | None
+    owners: LeaseOwners
     failures: tuple[type[Exception], ...]
     way_to_connections: str = ""
 
@@ -142,10 +142,8 @@ class ServerTable(Table, Generic[_Connection]):
     _patience: float
 
     def close(self) -> None:
-        if self.owners is not None:
-            self.owners.leave()
+        self.owners.leave()
         self.closed = True
-        self.owners = None
         self._connections.close()
 
     def renew(self) -> None:
@@ -200,8 +198,6 @@ class ServerTable(Table, Generic[_Connection]):
             CheckpointError: as `_ask`, or the leases may have expired.
         """
         owners, run_id = self.owners, run_ids[0] if len(run_ids) == 1 else ""
-        if owners is None:
-            return self._ask(run_id, work, kind)
         try:
             answer = self._ask(run_id, work, kind, min(self._patience, *map(owners.patience, run_ids)))
             if not owners.is_sure():

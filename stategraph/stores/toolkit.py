@@ -21,7 +21,7 @@ def state_to_bytes(state: State) -> bytes:
         NotSerializableError: a value cannot be kept exactly.
     """
     row, _ = _ENCODER.snapshot(state)
-    return pack_row(row, None)
+    return pack_row(row)
 
 
 def state_from_bytes(run_id: str, kept: bytes) -> State:
@@ -31,7 +31,7 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
         CheckpointCorruptError: the bytes are damaged, or belong to another run.
         FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
     """
-    row, _ = unpack_row(check_run_id(run_id), kept)
+    row = unpack_row(check_run_id(run_id), kept)
     return _ENCODER.state(run_id, [row])
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from stategraph import ParentStep, State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.run_log import Committer
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore

@@ -12,7 +12,7 @@ from stategraph._owners.base import owned
 from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows import sql_filters
+from stategraph.stores._rows import sql_dialect
 from stategraph.stores._rows.sql_schema import WORDS
 from tests.postgres_server import open_postgres
 
@@ -82,7 +82,7 @@ def fill(made: CheckpointStore) -> None:
 @pytest.mark.parametrize("asked", FILTERS, ids=str)
 def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, asked, few):
     """Page by page, and the newest first."""
-    monkeypatch.setattr(sql_filters, "_FEW", few)
+    monkeypatch.setattr(sql_dialect, "_FEW", few)
     check_list(store, asked)
 
 
@@ -121,7 +121,7 @@ def check_list(store: CheckpointStore, asked: dict[str, Any]) -> None:
 def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
     """Not by a look at all runs."""
     table: Any = store._log.table
-    statement, values = sql_filters.select_runs(RunFilter(**asked), 10, None, WORDS, table._listed)
+    statement, values = sql_dialect.select_runs(RunFilter(**asked), 10, None, WORDS, table._listed)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
     assert index in str(plan)

@@ -27,8 +27,8 @@ from stategraph import (
 )
 from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
-from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.run_log import Committer
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 from tests.stores.servers import again, in_threads, numbered, shown, wait_until

@@ -68,7 +68,7 @@ class TestNothingIsSure:
             made.append("a")
             with monkeypatch.context() as patch:
                 patch.setattr(leases.LeaseOwners, "go_on", lambda self: 0.05)
-                wait_until(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
+                wait_until(lambda: not store._log.table.owners.is_sure())  # type: ignore[attr-defined]
                 time.sleep(0.1)
                 ownership = base.Ownership(RUN)
                 base.own(other, ownership)

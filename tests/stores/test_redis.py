@@ -29,8 +29,8 @@ from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.run_log import Committer
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import RUN, make_graph, traces

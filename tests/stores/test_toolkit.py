@@ -47,13 +47,13 @@ STATE = State(
 KEPT = state_to_bytes(STATE)
 UNUSED = 3  # what is before it says how many parts there are
 """The place of the byte for the step before, which matters to stores that chain rows."""
-ROW = unpack_row("a", KEPT)[0]
+ROW = unpack_row("a", KEPT)
 BODY = codec.decode(ROW.payload)
 
 
 def forged(**changes: Any) -> bytes:
     """-> a row with other values and a checksum that is right: whoever can write to a store can make one."""
-    return pack_row(Sealer().seal("a", ROW._replace(**changes), b""), None)
+    return pack_row(Sealer().seal("a", ROW._replace(**changes), b""))
 
 
 def payload(*parts: Any) -> bytes:
@@ -135,7 +135,7 @@ def test_a_newer_format_is_refused(version: int) -> None:
     with pytest.raises(FormatError, match=rf"format {version}; .* reads up to {FORMAT}; update"):
         state_from_bytes("a", forged(format=version))
     with pytest.raises(FormatError):
-        state_from_bytes("a", pack_row(ROW._replace(format=version, payload=b"?"), None))
+        state_from_bytes("a", pack_row(ROW._replace(format=version, payload=b"?")))
 
 
 @pytest.mark.parametrize("kept", [b"", b"SG", b"\xc1", b"PK\x03\x04" + b"\0" * 99, b"\x9b" + b"\xc0" * 11], ids=repr)

@@ -8,8 +8,7 @@ from psycopg import errors, sql
 
 from stategraph.errors import FormatError
 from stategraph.stores._postgres.connections import Connection
-from stategraph.stores._rows.sql_filters import simple
-from stategraph.stores._rows.sql_statements import Condition, Dialect
+from stategraph.stores._rows.sql_dialect import Condition, Dialect, simple
 
 _OLDEST = 16_00_00  # the view uses pg_input_is_valid
 

@@ -17,10 +17,9 @@ from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, explained, is_passing
 from stategraph.stores._postgres.schema import prepare, words_of
+from stategraph.stores._rows.columns import run_or_unreadable
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch
-from stategraph.stores._rows.sql_columns import run_or_unreadable
-from stategraph.stores._rows.sql_filters import select_page
-from stategraph.stores._rows.sql_statements import Statement
+from stategraph.stores._rows.sql_dialect import Statement, select_page
 from stategraph.stores._rows.sql_table import SqlTable
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import Connections, ServerTable

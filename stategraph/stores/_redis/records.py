@@ -46,7 +46,7 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
     for row in batch.put:
         if len(row.payload) > _MAX_VALUE:
             raise ValueError(f"its data are {len(row.payload)} bytes; the limit of Redis is {_MAX_VALUE}")
-        about = pack_row(row._replace(payload=b""), None)
+        about = pack_row(row._replace(payload=b""))
         values += row.sequence, b"%d %d %d %d %b" % (row.sequence, row.base, row.step, row.revision, about), row.payload
     return values
 
@@ -59,7 +59,7 @@ def _version_of(run: RunRecord) -> bytes:
 def row_of(run_id: str, member: bytes, payload: bytes | None) -> CheckpointRecord:
     """Return a row of a run. Raises CheckpointCorruptError if it is damaged, or its payload is missing."""
     *numbers, about = member.split(b" ", 4)
-    row, _ = unpack_row(run_id, about)
+    row = unpack_row(run_id, about)
     if numbers != [b"%d" % number for number in (row.sequence, row.base, row.step, row.revision)]:
         raise no_checkpoint(run_id, ValueError(f"it is kept as {numbers}"))
     if payload is None:

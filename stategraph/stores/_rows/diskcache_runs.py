@@ -15,10 +15,9 @@ from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._files.paths import side_files
 from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file, is_damage
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.columns import unpack_row, unpack_run
+from stategraph.stores._rows.columns import row_values, run_values, unpack_row, unpack_run
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
-from stategraph.stores._rows.sql_columns import row_values, run_values
-from stategraph.stores._rows.sql_statements import ROW_FIELDS, RUN_FIELDS
+from stategraph.stores._rows.sql_table import ROW_FIELDS, RUN_FIELDS
 
 # A cache that evicts nothing, and has an id: any other is not a store.
 _ID = """
@@ -92,7 +91,7 @@ def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers:
         if run_id in numbers and sequence.isdecimal() and int(sequence) <= MAX_STEP:
             place = numbers[run_id] << sql.SEQUENCE_BITS | int(sequence)
             try:
-                row, _ = unpack_row(run_id, value)
+                row = unpack_row(run_id, value)
                 _, *values = row_values(row, json_as_text=True)
             except (CheckpointCorruptError, UnicodeDecodeError):
                 values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * 2]

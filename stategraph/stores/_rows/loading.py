@@ -11,9 +11,11 @@ from contextlib import nullcontext
 from itertools import pairwise
 from typing import TypeVar
 
+from stategraph._values.ids import is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 from stategraph.state import State
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._checks import RunFilter
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 
@@ -21,6 +23,8 @@ _NOWHERE = -1  # the sequence number of a missing checkpoint
 _READS = 100  # attempts at reading a run that others write to; one read is much shorter than the time between saves
 _DISTURBED = 3  # attempts before writers are kept out
 _PAGE = 1_000  # sequence numbers
+_LIST_PAGE = 100  # the fewest runs to read at once if few of them may match a filter
+_ALL = RunFilter()
 
 _Read = TypeVar("_Read")
 
@@ -227,3 +231,57 @@ def _paged(log: RunLog, run: RunRecord) -> Iterator[Summary]:
         newest = rows[-1:] or newest
     if not newest or newest[0].seal != run.tip:
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+
+
+# --------------------------------------------------------------------------- lists of runs
+
+
+def listing(
+    log: RunLog,
+    read: Callable[[RunRecord], _Read],
+    which: RunFilter = _ALL,
+    limit: int = -1,
+    before: int | None = None,
+    owner_of: Callable[[str], object] = str,
+) -> tuple[list[_Read], list[str]]:
+    """Read runs, newest first. Return the results, and the ids of damaged runs, which are left out and logged.
+
+    Args:
+        log: The runs of the store.
+        read: Called with the record of each run; raises a CheckpointError if it is damaged.
+        which: Only these runs.
+        limit: The most runs to return; all if negative.
+        before: Only runs with a number below this one.
+        owner_of: Returns the owner of a run.
+    """
+    found: list[_Read] = []
+    damaged: dict[str, None] = {}  # a run whose number cannot be read is on every page
+    if which.owned and which.owned_ids is not None and not which.owned_ids:
+        return found, []
+    while True:
+        left = limit if limit < 0 else limit - len(found)
+        size = left if limit < 0 or not which.is_narrow else max(left, _LIST_PAGE)
+        page = log.table.runs(which, size, before)
+        for run in page:
+            try:
+                if isinstance(run, Unreadable):
+                    raise run.error
+                if len(found) != limit and _is_wanted(log, run, which, owner_of):
+                    found.append(read(run))
+            except CheckpointError as error:
+                damaged[run.run_id] = None
+                log.report(run.run_id, error)
+        numbers = [run.number for run in page if run.number is not None]
+        if size < 0 or len(page) < size or len(found) == limit or not numbers:
+            return found, [*damaged]
+        before = min(numbers)
+
+
+def _is_wanted(log: RunLog, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> bool:
+    """Return whether a run matches a filter. Raise CheckpointCorruptError if it is damaged."""
+    is_nested = is_nested_id(run.run_id)
+    if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
+        return False
+    log.sealer.check_run(run)
+    is_taken = which is _ALL or which.takes(run.summary(), owner_of)
+    return is_taken and (not is_nested or log.is_of_its_run(run))

@@ -18,7 +18,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._rows.loading import chains, check_indexed, read, summaries, visible
+from stategraph.stores._rows.loading import chains, check_indexed, listing, read, summaries, visible
 from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
@@ -88,7 +88,7 @@ def prune(log: RunLog) -> Pruned:
     due: list[RunRecord] = []
     removed: list[str] = []
     cut = 0
-    found, damaged = log.listing(lambda run: run)
+    found, damaged = listing(log, lambda run: run)
     for run in found:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):

@@ -1,31 +1,26 @@
-"""RunLog: the records, the cache and the commits of one durable store, for all code that reads or writes its runs."""
+"""RunLog: the records of one durable store, what this process remembers of its runs, and its commits."""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TypeVar
+from operator import attrgetter
+from typing import TypeAlias, TypeVar
+
+import attrs
 
 from stategraph._owners.base import Ownership, lost
+from stategraph._text.shown import describe_exception
 from stategraph._values.ids import given_id, is_nested_id, nested_range
-from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
-from stategraph.stores._checks import RunFilter
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, StepConflictError
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.committer import Committer, Outcome
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Sealer
-from stategraph.stores._rows.records import (
-    CheckpointRecord,
-    Removal,
-    RunRecord,
-    Unreadable,
-    Write,
-    WriteBatch,
-    of_newest,
-)
-from stategraph.stores._rows.table import Table
+from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch, of_newest
+from stategraph.stores._rows.table import Table, used_below
 from stategraph.stores.base import RetentionPolicy
 
 _MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
@@ -33,10 +28,6 @@ _MOST_REMEMBERED = 100_000  # entries of a few bytes each
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
 _INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 
-_PAGE = 100  # the fewest runs to read at once if few of them may match a filter
-_ALL = RunFilter()
-
-_Read = TypeVar("_Read")
 _Value = TypeVar("_Value")
 
 
@@ -74,10 +65,7 @@ class RunLog:
         self.table.renew()
 
     def _new_committer(self) -> Committer:
-        return Committer(self._apply, is_shared=not self.table.is_server)
-
-    def _apply(self, batches: Sequence[Write]) -> Sequence[Outcome]:
-        return self.table.apply(batches)
+        return Committer(self.table.apply, is_shared=not self.table.is_server)
 
     # ------------------------------------------------------------------ memory
 
@@ -135,9 +123,10 @@ class RunLog:
         if run is None:
             return None
         self.sealer.check_run(run, run_id)
-        return run if not is_nested_id(run_id) or self._is_of_its_run(run) else None
+        return run if not is_nested_id(run_id) or self.is_of_its_run(run) else None
 
-    def _is_of_its_run(self, nested: RunRecord) -> bool:
+    def is_of_its_run(self, nested: RunRecord) -> bool:
+        """Return whether a nested run is of the current life of its outer run."""
         outer_id = given_id(nested.run_id)
         known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
         outer = self.find(outer_id)
@@ -204,58 +193,8 @@ class RunLog:
     def remove_left_over(self, run_id: str) -> None:
         """Remove a nested run that remains of a deleted run, so that another one can take its place."""
         run = self.table.run(run_id) if is_nested_id(run_id) else None
-        if run is not None and not self._is_of_its_run(run):
+        if run is not None and not self.is_of_its_run(run):
             self.table.apply([Removal(run_id, run.version)])
-
-    # ------------------------------------------------------------------ lists
-
-    def listing(
-        self,
-        read: Callable[[RunRecord], _Read],
-        which: RunFilter = _ALL,
-        limit: int = -1,
-        before: int | None = None,
-        owner_of: Callable[[str], object] = str,
-    ) -> tuple[list[_Read], list[str]]:
-        """Read runs, newest first. Return the results, and the ids of damaged runs, which are left out and logged.
-
-        Args:
-            read: Called with the record of each run; raises a CheckpointError if it is damaged.
-            which: Only these runs.
-            limit: The most runs to return; all if negative.
-            before: Only runs with a number below this one.
-            owner_of: Returns the owner of a run.
-        """
-        found: list[_Read] = []
-        damaged: dict[str, None] = {}  # a run whose number cannot be read is on every page
-        if which.owned and which.owned_ids is not None and not which.owned_ids:
-            return found, []
-        while True:
-            left = limit if limit < 0 else limit - len(found)
-            size = left if limit < 0 or not which.is_narrow else max(left, _PAGE)
-            page = self.table.runs(which, size, before)
-            for run in page:
-                try:
-                    if isinstance(run, Unreadable):
-                        raise run.error
-                    if len(found) != limit and self._is_wanted(run, which, owner_of):
-                        found.append(read(run))
-                except CheckpointError as error:
-                    damaged[run.run_id] = None
-                    self.report(run.run_id, error)
-            numbers = [run.number for run in page if run.number is not None]
-            if size < 0 or len(page) < size or len(found) == limit or not numbers:
-                return found, [*damaged]
-            before = min(numbers)
-
-    def _is_wanted(self, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> bool:
-        """Return whether a run matches a filter. Raise CheckpointCorruptError if it is damaged."""
-        is_nested = is_nested_id(run.run_id)
-        if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
-            return False
-        self.sealer.check_run(run)
-        is_taken = which is _ALL or which.takes(run.summary(), owner_of)
-        return is_taken and (not is_nested or self._is_of_its_run(run))
 
     def report(self, run_id: str, error: CheckpointError) -> None:
         """Log that a damaged run is left out, once for each run."""
@@ -305,9 +244,9 @@ class RunLog:
         (outcome,) = self.commit([write])
         if outcome is False and self.is_settled(write.ownership):
             (outcome,) = self.commit([write])
-        if isinstance(outcome, CheckpointError):
-            outcome.run_id = outcome.run_id or write.run_id
         if isinstance(outcome, Exception):
+            if isinstance(outcome, CheckpointError):
+                outcome.run_id = outcome.run_id or write.run_id
             raise outcome
         if outcome:
             return True
@@ -324,7 +263,7 @@ class RunLog:
         """Raise StepConflictError if the store has lost saved checkpoints of a run that was not deleted."""
         run = refused.old if isinstance(refused, WriteBatch) else None
         now = None if run is None else self.table.run(run.run_id)
-        if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
+        if run and now and now.incarnation == run.incarnation and now.version < run.version:
             self.forget(run.run_id)
             reason = (
                 f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
@@ -338,7 +277,7 @@ class RunLog:
         Raises:
             RunBusyError: another call owns it.
         """
-        return ownership is not None and self.table.owners is not None and self.table.owners.settle(ownership)
+        return ownership is not None and self.table.owners.settle(ownership)
 
     def has_lost(self, ownership: Ownership) -> bool:
         """Return whether another call took the run from this owner."""
@@ -374,3 +313,97 @@ def _deleted(outer_id: str) -> StepConflictError:
         "any more; load the run, if they have begun it anew, or execute it anew"
     )
     return StepConflictError(outer_id, reason)
+
+
+# --------------------------------------------------------------------------- commits
+
+MOST_TOGETHER = 256  # batches in one transaction, so that a reader of a network file system sees steady progress
+
+Outcome: TypeAlias = bool | Exception
+"""Whether a batch was written, or the error that leaves it unknown."""
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """A batch to write, and its outcome."""
+
+    batch: Write
+    outcome: Outcome | None = None
+
+
+class Committer:
+    """Commits batches of several threads together.
+
+    Args:
+        apply: Writes several batches and returns the outcome of each. If it raises a CheckpointSaveError, that concerns
+            all of them: the store is locked, full or broken. After any other error they are written one by one, so
+            that only the faulty batch fails.
+        is_shared: Whether threads share a transaction. Threads that write to a server each have their own, and the
+            server shares a sync between them.
+    """
+
+    def __init__(self, apply: Callable[[Sequence[Write]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
+        self._apply, self._is_shared = apply, is_shared
+        self._turn = threading.RLock()  # held by the thread that commits
+        self._waiting: list[_Waiting] = []
+
+    def commit(self, batches: Sequence[Write]) -> list[Outcome]:
+        """Write batches; return the outcome of each. Written batches are durable when this returns."""
+        writes = list(map(_Waiting, batches))
+        if not self._is_shared:
+            self._write(writes)
+        else:
+            if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+                raise used_below("store", kind=CheckpointSaveError)
+            self._waiting += writes
+            try:
+                with self._turn:
+                    while writes[-1].outcome is None:
+                        together = self._waiting[:MOST_TOGETHER]
+                        self._write(together)
+                        self._forget(together)
+            finally:
+                if writes[-1].outcome is None:  # an interrupt
+                    self._forget(writes)
+        return [write.outcome or False for write in writes]
+
+    def _forget(self, writes: Sequence[_Waiting]) -> None:
+        """Remove writes from the queue, one by one: another thread may add some, or remove its own, at any time."""
+        for write in writes:
+            with suppress(ValueError):
+                self._waiting.remove(write)
+
+    def _write(self, writes: Sequence[_Waiting]) -> None:
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = self._apply([write.batch for write in writes])
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            if len(writes) == 1:
+                outcomes = [error]
+            elif _concerns_all(error):
+                outcomes = [_copy(error) for _ in writes]
+            else:
+                for write in writes:
+                    self._write([write])
+                return
+        for write, outcome in zip(writes, outcomes, strict=True):
+            write.outcome = outcome
+
+
+_DATA_ERROR = "DataError"  # the name of errors in the data alone, in all drivers (PEP 249, Python's database API)
+_name_of = attrgetter("__name__")
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Return whether the store failed, rather than one batch, such as one with a value that is too large."""
+    cause = error.__cause__
+    is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
+    return isinstance(error, CheckpointSaveError) and not is_of_one
+
+
+def _copy(error: Exception) -> Exception:
+    """Return a copy of a shared error for one caller: threads must not share an exception."""
+    reason = error.reason if isinstance(error, CheckpointError) else describe_exception(error)
+    copy = CheckpointSaveError("", reason)  # its caller adds the run
+    copy.__cause__ = error
+    return copy

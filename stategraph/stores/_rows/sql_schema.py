@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from stategraph.errors import FormatError
 from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
-from stategraph.stores._rows.sql_statements import Condition, Dialect
+from stategraph.stores._rows.sql_dialect import Condition, Dialect
 
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
@@ -145,7 +145,7 @@ WORDS = Dialect(
     removes_rows=False,
     json_as_text=True,  # for other tools to read
 )
-"""How SQLite says what `sql_statements` need."""
+"""How SQLite says what `sql_table` needs."""
 
 # One number for fence and cancellation.
 OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"

@@ -1,9 +1,14 @@
-"""SqlTable: runs in the tables of a SQL database. What SQLite and PostgreSQL do alike is here."""
+"""SqlTable: runs in the tables of a SQL database. SQLite and PostgreSQL differ in the words of a Dialect.
+
+Each value in a statement is a ``?``. The first statement of a save writes the run, if it is as expected; each later one
+applies only to a run with the seal that the first one wrote. So all statements of a save can be sent at once.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain as chained
 from operator import attrgetter
 from typing import Any
@@ -11,12 +16,26 @@ from typing import Any
 from stategraph._owners.base import Ownership
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows import sql_statements as sql
+from stategraph.stores._rows.columns import COLUMNS, lasting_values, row_values, run_of, run_values, step_values
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, Write, WriteBatch
-from stategraph.stores._rows.sql_columns import COLUMNS, lasting_values, row_values, run_of, run_values, step_values
-from stategraph.stores._rows.sql_filters import count_runs
-from stategraph.stores._rows.sql_statements import Dialect, Reading, Statement
+from stategraph.stores._rows.sql_dialect import RUN, Dialect, Statement, count_runs
 from stategraph.stores._rows.table import Table
+
+_STEP_FIELDS = ("version", "sequence", "step", "checkpoint_node", "timestamp_ns", "tip", "seal")
+
+# A step sets only its own columns: SQLite writes an index whenever a column of it is set, to the same value too.
+RUN_FIELDS = (
+    *_STEP_FIELDS,
+    *("revision", "kind", "status", "error", "by_whom", "graph", "parent", "policy", "labels", "pause"),
+    *("created_ns", "incarnation"),
+)
+"""The columns that a save sets of a run."""
+
+ROW_FIELDS = (
+    *("base", "step", "revision", "kind", "checkpoint_node", "timestamp_ns", "status", "error", "by_whom"),
+    *("took_ns", "attempts", "owner", "format", "encoding", "payload", "seal", "pause"),
+)
+"""The columns of a row, after its sequence number."""
 
 
 class SqlTable(Table):
@@ -27,11 +46,23 @@ class SqlTable(Table):
     """
 
     def __init__(self, words: Dialect) -> None:
-        self._words, self._reading = words, Reading.of(words)
+        self._words = words
+        self._run = f"SELECT {RUN} FROM {words.schema}run WHERE run_id = ?"
+        row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in ROW_FIELDS)])
+        rows = f"{words.rows_of_run()} AND run.run_id = ?"
+        without_payload = row.replace("checkpoint.payload", words.no_payload)
+        self._index = f"SELECT {without_payload} FROM {rows} ORDER BY {words.order}"
+        newest = f"SELECT run.number, checkpoint.base, {words.sequence} FROM {rows} ORDER BY {words.order} DESC LIMIT 1"
+        base = "CASE WHEN run.base < run.last THEN run.base ELSE run.last END"  # damaged, it may be above
+        self._chain = (  # in no order: SQLite would sort payloads in a file of its own
+            f"WITH newest (number, base, last) AS ({newest}) "
+            f"SELECT {row.replace('checkpoint.payload', words.payload)} "
+            f"FROM {words.rows_of_run(base, 'run.last', 'newest')}"
+        )
 
     @abstractmethod
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return the rows that a statement finds. Raises CheckpointError if the database cannot say."""
+        """Return the rows that a statement finds; raise CheckpointError if the database fails."""
 
     def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows that a statement finds which lists or counts runs."""
@@ -39,7 +70,7 @@ class SqlTable(Table):
 
     @abstractmethod
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> Sequence[bool]:
-        """Execute the statements of several writes in one transaction; return of which any has changed a row.
+        """Execute the statements of several writes in one transaction; return which of the writes changed a row.
 
         Raises:
             CheckpointSaveError, CheckpointError: as `Table.apply`.
@@ -50,28 +81,26 @@ class SqlTable(Table):
         """Return the condition that an owner still has a run, which may be new, and its values."""
 
     def _new_values(self, ownership: Ownership | None) -> Sequence[Any]:
-        """Return the values of the column that only a new run is given."""
+        """Return the values of the column that only a new run sets."""
         return ()
 
     # ------------------------------------------------------------------ writing
 
     def apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         made = self._made(writes)
-        return (
-            made
-            if all(made)
-            else [
-                is_made or (self._is_still_owned(write) and self._made([write])[0])
-                for write, is_made in zip(writes, made, strict=True)
-            ]
-        )
+        if all(made):
+            return made
+        return [
+            is_made or (self._is_still_owned(write) and self._made([write])[0])
+            for write, is_made in zip(writes, made, strict=True)
+        ]
 
     def _made(self, writes: Sequence[Write]) -> Sequence[bool]:
         made = self._write(writes, [() if write.is_lost else self._statements(write) for write in writes])
         return [is_made and not write.is_lost for write, is_made in zip(writes, made, strict=True)]
 
     def _is_still_owned(self, write: Write) -> bool:
-        """Return whether a write was refused to an owner who still has the run; tell it if the run is cancelled."""
+        """Return whether the owner of a refused write still has the run; note in it whether the run is cancelled."""
         if write.ownership is None or write.is_lost:
             return False
         fence, is_cancelled = self.fence(write.ownership.run_id)
@@ -79,25 +108,25 @@ class SqlTable(Table):
         return fence == write.ownership.fence
 
     def _statements(self, write: Write) -> Sequence[Statement]:
-        """Return the statements of a write. None of them changes a row unless it may be made."""
+        """Return the statements of a write. None of them changes a row unless the write may be made."""
         return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
-        run, words, this = batch.run, self._words, (batch.run_id, batch.run.seal)
+        words, this = self._words, (batch.run_id, batch.run.seal)
         statements = [self._put_run(batch)]
         # First: SQLite puts rows into the pages that these leave, which it would write once more to erase them.
         if batch.cut_below:
-            statements.append((sql.cut_rows(words), (0, batch.cut_below - 1, *this)))
+            statements.append((_cut_rows(words), (0, batch.cut_below - 1, *this)))
         if batch.cut_above is not None:
-            statements.append((sql.cut_rows(words), (batch.cut_above + 1, MAX_STEP, *this)))
+            statements.append((_cut_rows(words), (batch.cut_above + 1, MAX_STEP, *this)))
         if batch.cut_nested or batch.cut_parts:
-            cut = sql.cut_nested(words, only_parts=not batch.cut_nested)
-            statements += ((statement, (*nested_range(run.run_id), *this)) for statement in cut)
+            cut = _cut_nested(words, only_parts=not batch.cut_nested)
+            statements += ((statement, (*nested_range(batch.run_id), *this)) for statement in cut)
         put = [row for row in batch.put if row.sequence >= batch.cut_below]
         rows = [(*row_values(row, json_as_text=words.json_as_text), *this) for row in put]
         for many in words.together:
             while len(rows) >= many:
-                statements.append((sql.put_rows(words, many), [*chained.from_iterable(rows[:many])]))
+                statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many])]))
                 del rows[:many]
         return statements
 
@@ -106,32 +135,37 @@ class SqlTable(Table):
         run, old, words, owned = batch.run, batch.old, self._words, given_id(batch.run_id)
         guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
         if batch.outer is not None:
-            guard, guarding = f"{guard}{sql.outer_is(words)}", (*guarding, owned, batch.outer)
+            outer = f" AND EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
+            guard, guarding = guard + outer, (*guarding, owned, batch.outer)
         if old is None:
             values = *run_values(run), run.run_id, *self._new_values(batch.ownership), *guarding
-            return sql.new_run(words, guard), values
+            return _new_run(words, guard), values
         is_step = lasting_values(old) == lasting_values(run)
-        fields, changed = (sql.STEP_FIELDS, step_values(run)) if is_step else (sql.RUN_FIELDS, run_values(run))
-        return sql.next_run(words, fields, guard), (*changed, run.run_id, old.version, *guarding)
+        fields, changed = (_STEP_FIELDS, step_values(run)) if is_step else (RUN_FIELDS, run_values(run))
+        return _next_run(words, fields, guard), (*changed, run.run_id, old.version, *guarding)
 
     def _removing(self, removal: Removal) -> list[Statement]:
         run_id, words = removal.run_id, self._words
         guard, guarding = self._guard(given_id(run_id), removal.ownership, is_new=False)
         run = run_id, removal.version, *guarding
         nested = *nested_range(run_id), run_id, *guarding
-        statements = [(statement, run) for statement in sql.remove(words, guard)]
-        return [*statements, *((statement, nested) for statement in sql.remove_nested(words, guard))]
+        is_removed = f"NOT EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ?)"
+        is_this = f"run.run_id = ? AND run.version = coalesce(?, run.version){guard}"
+        return [
+            *((statement, run) for statement in _remove(words, is_this)),
+            *((statement, nested) for statement in _remove(words, f"{_IS_NESTED} AND {is_removed}{guard}")),
+        ]
 
     def remove_damaged(self, run_id: str) -> bool:
         found = self._listed(f"SELECT run_id, number FROM {self._words.schema}run", ())
         numbers = [number for kept_id, number in found if str(kept_id) == run_id]
-        removal = [(statement, (number,)) for number in numbers for statement in sql.remove_number(self._words)]
+        removal = [(statement, (number,)) for number in numbers for statement in _remove(self._words, "run.number = ?")]
         return self._write([Removal(run_id)], [removal])[0]
 
     # ------------------------------------------------------------------ reading
 
     def run(self, run_id: str) -> RunRecord | None:
-        found = self.query(run_id, self._reading.run, (run_id,))
+        found = self.query(run_id, self._run, (run_id,))
         return run_of(found[0], self) if found else None
 
     def count(self, which: RunFilter) -> int:
@@ -139,12 +173,78 @@ class SqlTable(Table):
         return int(count)
 
     def nested_ids(self, run_id: str) -> list[str]:
-        return [str(nested_id) for (nested_id,) in self.query(run_id, self._reading.nested, nested_range(run_id))]
+        nested = f"SELECT run_id FROM {self._words.schema}run AS run WHERE {_IS_NESTED} ORDER BY run_id"
+        return [str(nested_id) for (nested_id,) in self.query(run_id, nested, nested_range(run_id))]
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        found = self.query(run_id, self._reading.chain, (0, sequence, run_id))
+        found = self.query(run_id, self._chain, (0, sequence, run_id))
         rows = sorted((COLUMNS.row(run_id, columns) for columns in found), key=attrgetter("sequence"))
         return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._reading.index, (first, last, run_id))]
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]
+
+
+# --------------------------------------------------------------------------- statements that write
+
+_IS_NESTED = "run.run_id > ? AND run.run_id < ?"
+
+
+@cache
+def _new_run(words: Dialect, guard: str) -> str:
+    """Return the statement that begins a run.
+
+    Its values: the columns of the run and its id, that of the new column, and those of the guard.
+    """
+    column, value = words.new
+    return (
+        f"INSERT INTO {words.schema}run ({', '.join(RUN_FIELDS)}, run_id, {column}) "
+        f"SELECT {', '.join('?' * len(RUN_FIELDS))}, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
+    )
+
+
+@cache
+def _next_run(words: Dialect, fields: tuple[str, ...], guard: str) -> str:
+    """Return the statement that changes a run. Its values: the fields, the run, its version, and those of the guard."""
+    changes = ", ".join(f"{field} = ?" for field in fields)
+    return f"UPDATE {words.schema}run AS run SET {changes} WHERE run.run_id = ? AND run.version = ?{guard}"
+
+
+@cache
+def _put_rows(words: Dialect, many: int) -> str:
+    """Return the statement that writes rows. Its values: for each row its own, the run and its seal."""
+    key, fields, values = ", ".join(words.key), ", ".join(ROW_FIELDS), ", ".join("?" * len(ROW_FIELDS))
+    row = f"SELECT {words.key_of}, {values} FROM {words.schema}run WHERE run_id = ? AND seal = ?"
+    # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
+    instead = ", ".join(f"{field} = excluded.{field}" for field in ROW_FIELDS)
+    return (
+        f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {' UNION ALL '.join([row] * many)} "
+        f"ON CONFLICT ({key}) DO UPDATE SET {instead}"
+    )
+
+
+@cache
+def _cut_rows(words: Dialect) -> str:
+    """Return the statement that removes rows between two sequence numbers. Its values: these, the run and its seal."""
+    return _remove_rows(words, f"{words.rows_of_run()} AND run.run_id = ? AND run.seal = ?")
+
+
+def _remove_rows(words: Dialect, these: str) -> str:
+    key, found = ", ".join(words.key), ", ".join(f"checkpoint.{column}" for column in words.key)
+    return f"DELETE FROM {words.schema}checkpoint WHERE ({key}) IN (SELECT {found} FROM {these})"
+
+
+def _cut_nested(words: Dialect, *, only_parts: bool) -> Sequence[str]:
+    """Return the statements that remove nested runs. Their values: the bounds of their ids, the run and its seal."""
+    parts = " AND replace(run.run_id, '/#', '') LIKE '%#%'" if only_parts else ""
+    is_written = f"EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.seal = ?)"
+    return _remove(words, f"{_IS_NESTED} AND {is_written}{parts}")
+
+
+@cache
+def _remove(words: Dialect, which: str) -> Sequence[str]:
+    """Return the statements that remove the runs that a condition is true of, with their rows."""
+    run = f"DELETE FROM {words.schema}run AS run WHERE {which}"
+    if words.removes_rows:
+        return (run,)
+    return _remove_rows(words, f"{words.rows_of_run('0', str(MAX_STEP))} AND {which}"), run

@@ -24,10 +24,9 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
+from stategraph.stores._rows.columns import run_or_unreadable
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write
-from stategraph.stores._rows.sql_columns import run_or_unreadable
-from stategraph.stores._rows.sql_filters import select_runs
-from stategraph.stores._rows.sql_statements import Statement
+from stategraph.stores._rows.sql_dialect import Statement, select_runs
 from stategraph.stores._rows.sql_table import SqlTable
 from stategraph.stores._rows.table import Identify, closed_error, read_only_error, used_below
 
@@ -116,9 +115,7 @@ class SqliteTable(SqlTable):
         with self._lock():
             self.closed = True
             self._disconnect()
-        if self.owners is not None:
-            self.owners.leave()
-            self.owners = None
+        self.owners.leave()
 
     # ------------------------------------------------------------------ transactions
 

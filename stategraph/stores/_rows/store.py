@@ -23,7 +23,7 @@ from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import fork, rollback
 from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
 from stategraph.stores._rows.keys import former_keys, signing_key
-from stategraph.stores._rows.loading import history, iter_history, load
+from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, verify
 from stategraph.stores._rows.records import RunRecord
 from stategraph.stores._rows.run_log import RunLog
@@ -105,17 +105,14 @@ class RowStore(CheckpointStore):
 
     def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
         ownership.store = self
-        owners = self._log.table.owners
-        if owners is not None:  # the store is open
-            owners.own(ownership, self._log.table, take_over=take_over)
+        self._log.table.owners.own(ownership, self._log.table, take_over=take_over)
 
     def _has_lost(self, ownership: Ownership) -> bool:
         return self._log.has_lost(ownership)
 
     def _cancel(self, run_id: str, by: str | None) -> None:
         self._log.table.set_cancelled(run_id, True, by)
-        owners = self._log.table.owners
-        ownership = None if owners is None else owners.get(run_id)
+        ownership = self._log.table.owners.get(run_id)
         if ownership is not None:
             ownership.is_cancelled = True
 
@@ -132,12 +129,10 @@ class RowStore(CheckpointStore):
         ownership.is_cancelled = False
 
     def _orphans(self, graph: str) -> Iterator[Ownership] | None:
-        owners = self._log.table.owners
-        return None if owners is None else owners.orphans(graph)
+        return self._log.table.owners.orphans(graph)
 
     def owner(self, run_id: str) -> Owner | None:
-        owners = self._log.table.owners
-        return None if owners is None else owners.owner(given_id(check_run_id(run_id)), self._log.table)
+        return self._log.table.owners.owner(given_id(check_run_id(run_id)), self._log.table)
 
     def save(self, state: State) -> None:
         try:
@@ -190,10 +185,10 @@ class RowStore(CheckpointStore):
         return iter_history(self._log, check_run_id(run_id))
 
     def list(self) -> builtins.list[str]:
-        return sorted(self._log.listing(lambda run: run.run_id)[0])
+        return sorted(listing(self._log, lambda run: run.run_id)[0])
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
-        return self._log.listing(RunRecord.summary, self._resolved(which), limit, after, self.owner)[0]
+        return listing(self._log, RunRecord.summary, self._resolved(which), limit, after, self.owner)[0]
 
     def count(self, **which: Unpack[Which]) -> int:
         resolved = self._resolved(filtered(which), is_counted=True)
@@ -203,11 +198,9 @@ class RowStore(CheckpointStore):
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
         """Add the ids of owned runs to a filter, where one query for all runs is faster than one for each."""
-        owners = self._log.table.owners
-        looks = which.owned or (which.owned is False and (is_counted or self._is_server))
-        if owners is None or not looks:
+        if not (which.owned or (which.owned is False and (is_counted or self._is_server))):
             return which
-        return attrs.evolve(which, owned_ids=owners.owned_ids(self._log.table))
+        return attrs.evolve(which, owned_ids=self._log.table.owners.owned_ids(self._log.table))
 
     def verify(self) -> Verified:
         return verify(self._log)

@@ -111,8 +111,8 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ owners
 
-    owners: Owners | None = None
-    """The owners of runs, where processes that share the table see each other's; None once it is closed."""
+    owners: Owners
+    """The owners of runs, which processes that share the table see."""
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:

@@ -1,7 +1,7 @@
-"""Conditions of SQL for the runs of a `RunFilter`, and how SQLite lists them: by an index, where that has few of them.
+"""The dialects of SQL databases, and the conditions for the runs of a `RunFilter`.
 
-Runs are listed by their numbers. An index by something else finds few runs fast, which are sorted then; but of many,
-the newest are found sooner by looking through all in order. PostgreSQL chooses itself, by its statistics.
+Runs are listed by number. An index on another column finds few runs fast, which are then sorted; but with many matches,
+reading all runs in order finds the newest sooner. PostgreSQL chooses by its statistics; `select_runs` does for SQLite.
 """
 
 from __future__ import annotations
@@ -10,12 +10,82 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import attrs
+
 from stategraph._values.ids import given_id
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.sql_statements import RUN, Condition, Dialect, Statement
 
 _FEW = 20_000  # entries of an index, which are read in a few milliseconds
-_LAST = "\U0010ffff"  # comes after all that an id may have
+_LAST = "\U0010ffff"  # sorts after all characters of an id
+
+Statement: TypeAlias = tuple[str, Sequence[Any]]
+"""A statement and its values."""
+
+RUN = (
+    "run_id, number, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, "
+    "graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal"
+)
+"""The columns of a run, in the order of a `RunRecord`."""
+
+
+@attrs.frozen
+class Condition:
+    """A condition on a run, with a ``?`` for each of its values.
+
+    Attributes:
+        text: The condition, as an index answers it.
+        values: Its values.
+        entries: The part of an index with an entry for each matching run.
+        plain: The condition, as SQLite checks it for each run.
+    """
+
+    text: str
+    values: Sequence[Any]
+    entries: str
+    plain: str
+
+
+@attrs.frozen(eq=False)
+class Dialect:
+    """The words in which SQL databases differ.
+
+    Attributes:
+        key: The columns that identify a row.
+        key_of: Their values, for the row of a run with a sequence number.
+        sequence: The sequence number of a row.
+        order: The column that sorts the rows of a run.
+        within: The condition that a row belongs to a run, between the sequence numbers {first} and {last}.
+        payload: The payload, as bytes.
+        no_payload: The value to read instead of a payload that is not needed.
+        together: How many rows a statement may write, largest number first.
+        new: The column that only a new run sets, and its value.
+        among: The condition that a run is one of several; its value is a list of ids as JSON.
+        labelled: Returns the condition that a run has a label.
+        removes_rows: Whether the database removes the rows of a run with the run.
+        json_as_text: Whether payloads in JSON are kept as text.
+        schema: The prefix of the name of each table.
+    """
+
+    key: tuple[str, ...]
+    key_of: str
+    sequence: str
+    order: str
+    within: str
+    payload: str
+    no_payload: str
+    together: Sequence[int]
+    new: tuple[str, str]
+    among: str
+    labelled: Callable[[str, str], Condition]
+    removes_rows: bool
+    json_as_text: bool
+    schema: str = ""
+
+    def rows_of_run(self, first: str = "?", last: str = "?", run: str = "") -> str:
+        """Return the tables of a run and its rows, and the condition for those between two sequence numbers."""
+        within = self.within.format(first=first, last=last)
+        return f"{run or self.schema + 'run'} AS run CROSS JOIN {self.schema}checkpoint AS checkpoint WHERE {within}"
+
 
 Ask: TypeAlias = Callable[[str, Sequence[Any]], list[Any]]
 """Returns the rows that a statement finds with these values."""
@@ -45,20 +115,20 @@ def _conditions(which: RunFilter, words: Dialect) -> Iterator[Condition]:
 
 
 def _found(which: RunFilter, conditions: Sequence[tuple[str, Sequence[Any]]]) -> Statement:
-    """Return a condition for all of these, and its values. Nested runs are shown only as those of a parent."""
+    """Return the conjunction of conditions, and its values. Without a parent, nested runs are left out."""
     shown = "run_id NOT LIKE '%/#%'" if which.parent is None else "replace(run_id, '/#', '') NOT LIKE '%#%'"
     where = " AND ".join([*(text for text, _ in conditions), shown])
     return where, [value for _, values in conditions for value in values]
 
 
 def count_runs(which: RunFilter, words: Dialect) -> Statement:
-    """Return the statement that counts the runs of a filter, by what is in their columns."""
+    """Return the statement that counts the runs of a filter by their columns."""
     found = [(one.text, one.values) for one in _conditions(which, words)]
     if which.owned is False:
         found.append((f"NOT {words.among}", [json.dumps(sorted(which.owned_ids or ()))]))
-    for pair in (which.labels or {}).items():  # SQLite decodes texts up to a NUL: so the index may have more
+    for pair in (which.labels or {}).items():  # SQLite decodes text up to a NUL, so the index may have more
         found.append(("replace(labels, ?, '') <> labels", [json.dumps(pair)[1:-1]]))
-    if which.parent is not None:  # what a deleted run has left is nested in no run
+    if which.parent is not None:  # not the remains of a deleted run
         incarnation = f"(SELECT o.incarnation FROM {words.schema}run AS o WHERE o.run_id = ?)"
         found.append((f"(run_id NOT LIKE '%/#%' OR incarnation = {incarnation})", [given_id(which.parent)]))
     where, values = _found(which, found)
@@ -66,7 +136,7 @@ def count_runs(which: RunFilter, words: Dialect) -> Statement:
 
 
 def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect) -> Statement:
-    """Return the statement that lists runs with numbers below one, for a database that chooses an index itself."""
+    """Return the statement that lists a page of runs, for a database that chooses an index itself."""
     found = [(one.text, one.values) for one in _conditions(which, words)]
     if before is not None:
         found.append(("number < ?", [before]))
@@ -75,14 +145,14 @@ def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect
 
 
 def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect, ask: Ask) -> Statement:
-    """Return the statement that lists runs in SQLite; raises whatever `ask` does.
+    """Return the statement that lists runs in SQLite; raise as `ask`.
 
     Args:
-        which: Which runs; some of them are left to whoever reads the records.
-        limit: At most so many; all if it is negative.
+        which: The filter. The result may include runs that do not match by owner or labels.
+        limit: The most runs; all if negative.
         before: Only runs with a number below this one, if given.
         words: The dialect of SQLite.
-        ask: Counts what an index has of them.
+        ask: Counts the entries of an index.
     """
     indexed = list(_conditions(which, words))
     is_ordered = not indexed or (len(indexed) == 1 and indexed[0].text.startswith(_ORDERED))
@@ -98,10 +168,10 @@ def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect
     return f"SELECT {RUN} FROM run WHERE number IN ({page}) ORDER BY number DESC", [*values, limit]
 
 
-_ORDERED = ("status", "graph")  # columns of indexes that have their entries in the order of numbers
+_ORDERED = ("status", "graph")  # columns of indexes whose entries are ordered by number
 
 
 def _count(condition: Condition, ask: Ask) -> int:
-    """Return how many runs an index has, at most one more than are few."""
+    """Return the number of entries in an index, at most `_FEW` + 1."""
     ((count,),) = ask(f"SELECT count(*) FROM (SELECT 1 FROM {condition.entries} LIMIT {_FEW + 1})", condition.values)
     return int(count)
