@@ -1,4 +1,4 @@
-"""The schema of a SQLite database: what makes it, the statements that use it, and whether others have changed it."""
+"""The schema of a SQLite database: its migrations, its words for `sql_table`, and a check for foreign changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
 from stategraph.stores._rows.sql_dialect import Condition, Dialect
 
 APPLICATION_ID = 0x53475248
-"""What marks a database as one of stategraph, to the ``file`` command too."""
+"""Marks a database of stategraph, also for the ``file`` command."""
 
 SEQUENCE_BITS = 32
 LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
@@ -85,7 +85,7 @@ FROM checkpoint JOIN run ON run.number = checkpoint.id >> {SEQUENCE_BITS};
 
 
 def _labels_of(run: str, labels: str) -> str:
-    """Return the query for the labels of a row in the table of runs, or of all of them."""
+    """Return the query for the labels of one row, or of all rows, of the table of runs."""
     return (
         f"SELECT {run}.number AS number, one.value AS name, next.value AS value "
         f"FROM {'run JOIN ' if run == 'run' else ''}json_each({labels}) AS one "
@@ -94,9 +94,9 @@ def _labels_of(run: str, labels: str) -> str:
 
 
 _ALL_LABELS = _labels_of("run", "iif(json_valid(run.labels), run.labels, '[]')")
-# A trigger may not call json_valid. What others write by hand is found to be damaged when it is read, not here.
+# A trigger may not call json_valid. A label that was damaged by hand is found when it is read, not here.
 _NEW_LABELS = _labels_of("NEW", """iif(NEW.labels LIKE '["%"]', NEW.labels, '[]')""")
-# By triggers: an older version of stategraph that has the database open keeps the index right, too.
+# By triggers, so that an older version of stategraph that has the database open maintains the index too.
 _SECOND = f"""
 CREATE TABLE label (number INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (number, name))
 WITHOUT ROWID;
@@ -110,18 +110,18 @@ CREATE TRIGGER label_gone AFTER DELETE ON run WHEN OLD.labels <> '[]' BEGIN
 DELETE FROM label WHERE number = OLD.number; END;
 """
 MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
-"""What makes each version of the schema of the one before, as statements."""
+"""The statements that migrate the schema to each version from the one before."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
 SUPPLEMENTS: dict[int, tuple[str, ...]] = {1: (f"CREATE TEMP VIEW label AS {_ALL_LABELS}",)}
-"""For each older version, statements that make temporary views in which it looks like the newest."""
+"""Statements that make temporary views, for each older version, so that it looks like the newest."""
 
-# No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
+# No seal covers a number: a forged one above the range must not be the one to count on from.
 _NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
 
 
 def _labelled(name: str, value: str) -> Condition:
-    pair = json.dumps([name, value])  # SQLite decodes it as it does what is kept, and takes no other surrogates
+    pair = json.dumps([name, value])  # SQLite decodes it like the stored labels, lone surrogates included
     label = "name = json_extract(?, '$[0]') AND value = json_extract(?, '$[1]')"
     has_label = f"EXISTS (SELECT 1 FROM label WHERE {label} AND label.number = run.number)"
     entries = f"label WHERE {label}"
@@ -133,19 +133,19 @@ WORDS = Dialect(
     key_of=f"number << {SEQUENCE_BITS} | ?",
     sequence=f"checkpoint.id & {LAST_SEQUENCE}",
     order="checkpoint.id",
-    # Where somebody has changed a number, there may be no room for rows of such a run.
+    # A number that was changed by hand may leave no room for the rows of its run.
     within=f"run.number BETWEEN 0 AND {LAST_RUN} AND checkpoint.id "
     f"BETWEEN run.number << {SEQUENCE_BITS} | {{first}} AND run.number << {SEQUENCE_BITS} | {{last}}",
     payload="CAST(checkpoint.payload AS BLOB)",
     no_payload="x''",
-    together=(256, 32, 4, 1),  # sqlite3 releases the GIL at each statement, and a busy thread keeps it for 5 ms
+    together=(256, 32, 4, 1),  # few statements: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms
     new=("number", _NEXT_NUMBER),
     among="run_id IN (SELECT value FROM json_each(?))",
     labelled=_labelled,
     removes_rows=False,
     json_as_text=True,  # for other tools to read
 )
-"""How SQLite says what `sql_table` needs."""
+"""The words of SQLite."""
 
 # One number for fence and cancellation.
 OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"
@@ -169,11 +169,11 @@ CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
 
 
 Fill: TypeAlias = Callable[[sqlite3.Connection], None]
-"""Copies the runs of an older store into new tables, within the transaction that makes these."""
+"""Copies the runs of an older store into new tables, in the transaction that makes them."""
 
 
 def prepare(database: sqlite3.Connection, path: Path, fill: Fill | None = None) -> None:
-    """Make a connection durable, and the tables if they are not there or of an older version."""
+    """Make a connection durable; create the tables if they are missing, or migrate older ones."""
     execute_patiently(database, "PRAGMA journal_mode = WAL")
     for pragma in DURABLE:
         database.execute(f"PRAGMA {pragma}")
@@ -192,7 +192,7 @@ def prepare(database: sqlite3.Connection, path: Path, fill: Fill | None = None) 
 
 
 def store_id(database: sqlite3.Connection, path: Path) -> bytes:
-    """Return what tells this store from all others.
+    """Return the id of the store.
 
     Raises:
         FormatError: it is missing, or there are several.
@@ -207,7 +207,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
     try:
         database.execute("PRAGMA trusted_schema = 0")
-        database.execute("BEGIN")  # all of it as it was at one time
+        database.execute("BEGIN")  # one consistent view
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         (encoding,) = database.execute("PRAGMA encoding").fetchone()
@@ -216,7 +216,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
         database.execute("COMMIT")
     except sqlite3.OperationalError:
         raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of damaged names
         raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
     names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
@@ -227,13 +227,13 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     ours = _made_by_us(version)
     foreign = [str(name) for name, kind, sql in parts if _is_foreign(name, kind, sql, ours)]
     foreign += sorted(strict - ours.keys())
-    if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
+    if foreign:  # others may add views and plain indexes; all else runs code, or refuses rows
         raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
 
 
 def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]) -> bool:
-    """Whether a part of the schema runs something, or is none of ours under a name of ours: in another case, it is the
-    same name to SQLite, and so is another case of "trigger" the same kind."""
+    """Return whether a part of the schema runs code, or takes a name of ours. SQLite ignores the case of names and of
+    kinds."""
     if not isinstance(name, str):
         return True
     if name in ours:
@@ -248,7 +248,7 @@ WHERE made.name IN ('run', 'checkpoint', 'fence', 'label') AND list.origin = 'c'
     SELECT 1 FROM pragma_index_xinfo(list.name) AS part
     WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
 """
-"""Names the indexes that can keep a row from being written: unique ones, and ones that compute something."""
+"""Finds the indexes that can refuse a row: unique ones, and ones that compute something."""
 
 
 def _check_schema_version(version: int, path: Path) -> None:
@@ -261,7 +261,7 @@ def _check_schema_version(version: int, path: Path) -> None:
 
 @cache
 def _made_by_us(version: int) -> Mapping[str, str]:
-    """Return the statement that made each part of a database of a version of the schema."""
+    """Return the statement for each part of a version of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         for statement in chain.from_iterable(MIGRATIONS[:version]):
             database.execute(statement)
@@ -269,10 +269,9 @@ def _made_by_us(version: int) -> Mapping[str, str]:
 
 
 def supplement(database: sqlite3.Connection, path: Path) -> None:
-    """Let this connection, and nobody else, see an older version of the schema as if it were the newest.
+    """Let this connection see an older version of the schema as if it were the newest.
 
-    A view goes before the table of its name. Once another process has migrated the database, the column of the table
-    comes before the one that the view adds.
+    A temporary view hides a table of its name, also after another process has migrated the database.
 
     Raises:
         FormatError: there are no tables yet.

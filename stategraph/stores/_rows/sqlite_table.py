@@ -33,14 +33,9 @@ from stategraph.stores._rows.table import Identify, closed_error, read_only_erro
 OLDEST = (3, 35)
 """The oldest SQLite that these tables support: earlier ones have no RETURNING."""
 
-_Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], list[Any]]
 _Found = TypeVar("_Found")
 _Kind: TypeAlias = type[CheckpointError]
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # errors of a query
-
-
-def _rows(database: sqlite3.Connection, statement: str, values: Any) -> list[Any]:
-    return database.execute(statement, values).fetchall()
 
 
 class SqliteTable(SqlTable):
@@ -106,31 +101,23 @@ class SqliteTable(SqlTable):
             sql.prepare(connection, self._path, self._fill)
         self._identify(sql.store_id(connection, self._path))
 
-    def _disconnect(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self.connection.close()
-
     def close(self) -> None:
         with self._lock():
             self.closed = True
-            self._disconnect()
+            (self._reader or self.connection).close()
         self.owners.leave()
 
     # ------------------------------------------------------------------ transactions
 
-    def query(self, run_id: str, statement: str, values: Sequence[Any], ask: _Ask = _rows) -> list[Any]:
+    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         try:
             with self._lock(run_id):
                 self._check_process()
                 if self._reader is not None:
-                    return self._reader.ask(lambda connection: ask(connection, statement, values))
-                return ask(self.connection, statement, values)
+                    return self._reader.ask(lambda connection: fetch_damaged_text(connection, statement, values))
+                return fetch_damaged_text(self.connection, statement, values)
         except _FAILURES as error:
             raise self.explained(error, run_id) from error
-
-    def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        return self.query("", statement, values, fetch_damaged_text)
 
     def _transact(self, run_id: str, work: Callable[[sqlite3.Connection], list[_Found]], kind: _Kind) -> list[_Found]:
         """Run some work in a transaction and return its result; raise `kind` if it fails."""
@@ -151,7 +138,9 @@ class SqliteTable(SqlTable):
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run a statement that writes, and return its rows."""
-        return self._transact(run_id, lambda connection: _rows(connection, statement, values), CheckpointError)
+        return self._transact(
+            run_id, lambda connection: connection.execute(statement, values).fetchall(), CheckpointError
+        )
 
     def erase(self) -> None:
         try:
@@ -176,7 +165,7 @@ class SqliteTable(SqlTable):
         if self.closed:
             raise closed_error(self.store)
         if self._pid != os.getpid():
-            self._disconnect()  # otherwise SQLite believes that this process has the locks of its parent
+            (self._reader or self.connection).close()  # otherwise SQLite believes it has the locks of its parent
             self._open()
 
     def _lock(self, run_id: str = "", kind: _Kind = CheckpointError) -> AbstractContextManager[object]:
@@ -209,7 +198,7 @@ class SqliteTable(SqlTable):
 
     def all_fences(self) -> Iterator[tuple[str, int]]:
         before = sql.LAST_RUN + 1
-        while found := self.query("", sql.ALL_FENCES, (before,), fetch_damaged_text):
+        while found := self.query("", sql.ALL_FENCES, (before,)):
             yield from ((str(run_id), fence) for _, run_id, fence in found)
             before = found[-1][0]
 
