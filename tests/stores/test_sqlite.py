@@ -223,7 +223,7 @@ class TestWhatOthersMade:
         saved(store, 1)
         sql(path, "UPDATE checkpoint SET checkpoint_node = CAST(x'ff' AS TEXT)")
 
-        with pytest.raises(CheckpointCorruptError, match="decode"):
+        with pytest.raises(CheckpointCorruptError):
             store.load("a")
 
 
