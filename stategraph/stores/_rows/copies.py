@@ -1,4 +1,4 @@
-"""Forks and rollbacks: copies of a run with its history and all that is nested in its next step, and ways back."""
+"""Forks and rollbacks. A fork copies a run with its history, and with the nested runs and parts of its next step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_bac
 
 
 def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-    """Take a run back to a step, as `CheckpointStore.rollback`."""
+    """Roll a run back to a step, as `CheckpointStore.rollback`."""
     return read(log, run_id, lambda run: _rolled_back(log, run, step, revision, by), step)
 
 
 def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
-    """Return the State that a run is taken back to; None if others write to it at the same time."""
+    """Roll a run back; return its State, or None if others write to the run at the same time."""
     found = loaded(log, run, step, revision)
     if found is None:
         return None
@@ -31,7 +31,7 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
     place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
     row, base = log.encoder.snapshot(state, run.incarnation, place)
     back = log.next_run(run, row, base)
-    # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
+    # In one batch: parts of later steps are neither left for a repeated step, nor lost if others have written.
     batch = WriteBatch(
         back,
         run,
@@ -51,12 +51,12 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
 
 
 def fork(log: RunLog, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-    """Copy a run under another id, as `CheckpointStore.fork`."""
+    """Copy a run to another id, as `CheckpointStore.fork`."""
     return read(log, run_id, lambda run: _forked(log, run, new_run_id, step, revision), step)
 
 
 def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revision: int | None) -> State | None:
-    """Return the State of a copy that has begun; None if others write to the run at the same time."""
+    """Copy a run; return the State of the copy, or None if others write to the run at the same time."""
     found = loaded(log, run, step, revision)
     if found is None:
         return None
@@ -64,7 +64,7 @@ def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revi
     forked = forked_from(source, new_run_id)
     incarnation = log.incarnation_for(new_run_id)
     batches = [_copied_run(log, run, forked, row, incarnation)]
-    # What is nested in a step that was completed is the story of this run, and done again in the copy.
+    # The nested runs of a completed step belong to this run; the copy repeats that step.
     if keeps_nested(source) and source.step == run.step:
         batches += _nested(log, run.run_id, forked, incarnation)
     if len(batches) > 1 and log.is_stale(run):
@@ -76,7 +76,7 @@ def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revi
 
 
 def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
-    """Return whether all that a run held when its record was read is still there."""
+    """Return whether all checkpoints of a run are still there since its record was read."""
     now = log.table.run(run.run_id)
     if now is None or now.incarnation != run.incarnation:
         return False
@@ -84,11 +84,10 @@ def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
 
 
 def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
-    """Write batches that begin runs, in one transaction. Where another process begins one of them at the same time,
-    the others are taken back.
+    """Begin runs in one transaction. If another process begins one of them at the same time, remove the others.
 
     Raises:
-        RunExistsError: there is a run of one of the ids.
+        RunExistsError: a run with one of the ids exists.
     """
     for batch in batches:
         log.remove_left_over(batch.run.run_id)
@@ -104,26 +103,24 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
 
 
 def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
-    """Return the batch that begins a run with this State, and with the history that another one has before a row."""
+    """Return the batch that begins a run with this State, and with the history of the source before a row."""
     earlier = [row for row in visible(log, source) if row.sequence < at.sequence]
     row, base = log.encoder.snapshot(copy, incarnation, (at.sequence, at.revision))
     run = log.sealer.sealed_run(log.next_run(None, row, base)._replace(policy=source.policy))
-    copies = [
-        one
-        for chain in chains(log, source, earlier)
-        for one in log.encoder.copied(source, copy.run_id, incarnation, chain)
-    ]
-    outer = incarnation if is_nested_id(copy.run_id) else None  # written only together with its outer run
+    copies: list[CheckpointRecord] = []
+    for chain in chains(log, source, earlier):
+        copies += log.encoder.copied(source, copy.run_id, incarnation, chain)
+    outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
     return WriteBatch(run, None, (*copies, row), outer=outer)
 
 
 def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterator[WriteBatch]:
-    """Yield the batches that copy what is nested in the next step of a run, for the State of its copy."""
+    """Yield the batches that copy the nested runs and the parts of the next step of a run."""
     for nested_id in log.table.nested_ids(run_id):
         if outer_id(nested_id) == run_id and step_of(nested_id) == copy.step + 1:
             copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
             new_id = copy.run_id + nested_id.removeprefix(run_id)
-            with suppress(CheckpointNotFoundError):  # it was joined at the same time
+            with suppress(CheckpointNotFoundError):  # it was removed at the same time
                 yield from read(log, nested_id, lambda run: copied(log, run, new_id, copy, incarnation))  # noqa: B023
 
 
@@ -131,7 +128,7 @@ def _copied_parts(log: RunLog, run: RunRecord, new_id: str, outer: State, incarn
     copies: list[CheckpointRecord] = []
     for at in visible(log, run):
         copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.sequence))
-    if not copies:  # they were dropped at the same time
+    if not copies:  # they were removed at the same time
         return []
     parent, tip = ParentStep(outer.run_id, outer.step), copies[-1].seal
     copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)

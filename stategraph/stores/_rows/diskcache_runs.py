@@ -1,7 +1,7 @@
-"""The runs of a folder that an older version of stategraph has written: entries of diskcache's cache.
+"""Runs that an older version of stategraph kept in a folder, as entries of diskcache's cache.
 
-They are copied into the tables of a SQLite store, in the transaction that makes these, so that a copy that is cut off
-begins again. Nothing is unpickled, and no file is opened because an entry names it.
+They are copied into new tables, in the transaction that creates these, so an interrupted copy starts again. Nothing is
+unpickled, and no file is opened because an entry names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stategraph.stores._rows.columns import row_values, run_values, unpack_row, 
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.sql_table import ROW_FIELDS, RUN_FIELDS
 
-# A cache that evicts nothing, and has an id: any other is not a store.
+# Finds the id of a store: a cache that evicts nothing.
 _ID = """
 SELECT value FROM Cache WHERE key = 'id' AND raw = 1 AND typeof(value) = 'blob' AND length(value) = 16
 AND (SELECT value FROM Settings WHERE key = 'eviction_policy') = 'none'
@@ -29,24 +29,24 @@ _ENTRIES = (
 )
 _PUT_RUN = f"INSERT INTO run ({', '.join(RUN_FIELDS)}, run_id, number) VALUES ({', '.join('?' * 21)})"
 _PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_FIELDS)}) VALUES ({', '.join('?' * 18)})"
-_DAMAGED = "damaged"  # in columns that cannot be read: to read them is an error, as before
+_DAMAGED = "damaged"  # in the columns of entries that cannot be read: reading them remains an error
 
 
 def copy_runs(old: Path, database: sqlite3.Connection) -> None:
-    """Copy all runs of a cache, with their rows and fences, in the order in which they began.
+    """Copy all runs of a cache, with their rows and fences, in the order of their numbers.
 
     Args:
         old: The file of the cache.
-        database: Has the tables, and a transaction that is open.
+        database: The new database, in a transaction.
 
     Raises:
-        FormatError: The file is damaged, or no cache.
+        FormatError: the file is damaged, or no cache.
     """
     try:
         with closing(connect(database_file(old, must_exist=True), "rw")) as cache:
             cache.text_factory = lambda text: text.decode(errors="replace")
             cache.execute("PRAGMA trusted_schema = 0")
-            cache.execute("BEGIN")  # all of it as it was at one time
+            cache.execute("BEGIN")  # one consistent view
             store_id = cache.execute(_ID).fetchone()
             if store_id is not None:
                 database.execute("UPDATE store SET id = ?", store_id)
@@ -59,13 +59,13 @@ def copy_runs(old: Path, database: sqlite3.Connection) -> None:
 
 
 def _entries(cache: sqlite3.Connection, kind: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the rest of each key that begins with "run:", "row:" or "fence:", and its bytes; empty if damaged."""
+    """Yield the rest of each key that begins with a kind, and its bytes; no bytes if they are damaged."""
     for key, value, is_bytes in cache.execute(_ENTRIES, (len(kind) + 2, f"{kind}:", f"{kind};")):
         yield key, value if is_bytes and type(value) is bytes else b""
 
 
 def _copy_heads(cache: sqlite3.Connection, database: sqlite3.Connection) -> dict[str, int]:
-    """Copy the records of the runs; return their numbers. No seal covers these, so only their order is relied upon."""
+    """Copy the records of the runs; return their numbers. No seal covers a number, so only their order matters."""
     heads = [(run_id, value, _head(run_id, value)) for run_id, value in _entries(cache, "run")]
     heads.sort(key=lambda head: head[2].number if head[2] else float("inf"))
     numbers: dict[str, int] = {}
@@ -107,11 +107,11 @@ def _copy_fences(cache: sqlite3.Connection, database: sqlite3.Connection) -> Non
 
 
 def remove_copied(old: Path, store_id: bytes) -> None:
-    """Overwrite and remove the cache from which the store with an id was copied: what is deleted would stand in it.
+    """Overwrite and remove a cache after its copy, so that data deleted later does not remain in it.
 
-    A process of an older version that has it open cannot save any more, as it looks whether its files are in place.
+    A process of an older version that has it open can no longer save, because it checks that its files are in place.
     """
-    with suppress(sqlite3.DatabaseError, OSError):  # it is another program's, or others use it: then it stays
+    with suppress(sqlite3.DatabaseError, OSError):  # of another program, or in use: leave it
         with closing(connect(old, "rw")) as cache:
             for pragma in ("trusted_schema = 0", *DURABLE):
                 cache.execute(f"PRAGMA {pragma}")

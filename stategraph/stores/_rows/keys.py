@@ -1,4 +1,4 @@
-"""Keys that rows are signed with, as the options `sign_with` and `verify_with` give them."""
+"""The keys of signatures, from the options `sign_with` and `verify_with`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stategraph.errors import ConfigError
 from stategraph.stores.base import SigningKey
 
 SHORTEST_KEY = 16
-"""Bytes of a key at least: 128 bits cannot be guessed, and a short password can."""
+"""The fewest bytes of a key: 128 bits cannot be guessed, a short password can."""
 
 
 def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") -> SigningKey | None:
-    """Return what gives a key: a function, or the value of the environment variable of this name.
+    """Return the function that returns the key: the given one, or one for the environment variable of this name.
 
     Raises:
-        ConfigError: it is neither, or the variable is not set or too short. The text does not show it: it may be the
-            key.
+        ConfigError: it is neither, or the variable is not set or too short. The message does not show it: it may be
+            the key.
     """
     if sign_with is None:
         return None
@@ -37,20 +37,20 @@ def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") ->
 
 
 def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
-    """Return what gives the keys that rows may have been signed with before, each as `signing_key` takes it.
+    """Return the functions that return former keys, each from an entry as for `signing_key`.
 
     Raises:
-        ConfigError: this is no list of them.
+        ConfigError: it is not a list of such entries.
     """
     option = "checkpoint.options.verify_with"
     if not isinstance(verify_with, list | tuple) or None in verify_with:
         raise ConfigError(option, verify_with, "a list of former keys, each as sign_with takes it")
-    keys = (signing_key(one, f"{option}[{place}]") for place, one in enumerate(verify_with))
+    keys = (signing_key(entry, f"{option}[{place}]") for place, entry in enumerate(verify_with))
     return tuple(key for key in keys if key is not None)
 
 
 def _given(function: Callable[[], object], option: str) -> bytes:
-    """Return the key that a function gives; the text of an error of it is not shown, for it may hold the key."""
+    """Return the key that a function returns. The text of an error is not shown: it may contain the key."""
     try:
         key = function()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Maintenance of a store: verifying all that it holds, and pruning what retention does not keep."""
+"""Maintenance of a store: verify all runs, and prune those that retention does not keep."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, Writ
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
 
-_PAGE = 1_000  # runs that are looked for at a time
-_TOGETHER = 20  # runs that are removed in one transaction: others wait for its end
+_PAGE = 1_000  # runs to list at a time
+_BATCH = 20  # runs to remove in one transaction: other writers wait for its end
 
 
 def verify(log: RunLog) -> Verified:
-    """Read everything, as `CheckpointStore.verify`. Nothing of what is read is kept in memory."""
+    """Read all runs, as `CheckpointStore.verify`. Remember none of them."""
     statuses: Counter[str] = Counter()
     nested = checkpoints = 0
     damaged = [Damage("", reason) for reason in log.table.problems()]
@@ -54,7 +54,7 @@ def verify(log: RunLog) -> Verified:
 
 
 def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]:
-    """Yield the ids of all runs, each with its status, None if it is nested, or why it cannot be read."""
+    """Yield each run with its status, None if it is nested, or the error that makes it unreadable."""
     before = None
     while page := log.table.runs(RunFilter(), _PAGE, before):
         for run in page:
@@ -70,8 +70,8 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]
 
 
 def _checked(log: RunLog, run: RunRecord) -> int:
-    """Return how many checkpoints a run has. Raises what is wrong with one of them."""
-    with unknown_shown():  # what is not known here is not damaged
+    """Read all checkpoints of a run; return their number."""
+    with unknown_shown():  # a value of an unknown type is not damaged
         summaries(log, run)
         rows = log.table.index(run.run_id)
         for chain in chains(log, run, rows):
@@ -83,7 +83,7 @@ def _checked(log: RunLog, run: RunRecord) -> int:
 
 
 def prune(log: RunLog) -> Pruned:
-    """Remove what is due of all runs, as `CheckpointStore.prune`."""
+    """Remove expired runs and superfluous checkpoints, as `CheckpointStore.prune`."""
     now = clock.now_ns()
     due: list[RunRecord] = []
     removed: list[str] = []
@@ -96,10 +96,10 @@ def prune(log: RunLog) -> Pruned:
             elif _is_whole(log, run):
                 due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
-            if not _went_on(log, run):  # or what was read is not of one time
+            if not _has_changed(log, run):  # otherwise its rows were read at different times
                 damaged.append(run.run_id)
                 log.report(run.run_id, error)
-        if len(due) == _TOGETHER:
+        if len(due) == _BATCH:
             removed += _removed(log, due)
             due.clear()
     removed += _removed(log, due)
@@ -108,7 +108,7 @@ def prune(log: RunLog) -> Pruned:
     return Pruned(tuple(removed), cut, tuple(damaged))
 
 
-def _went_on(log: RunLog, run: RunRecord) -> bool:
+def _has_changed(log: RunLog, run: RunRecord) -> bool:
     try:
         return log.is_stale(run)
     except (CheckpointCorruptError, FormatError):
@@ -116,10 +116,10 @@ def _went_on(log: RunLog, run: RunRecord) -> bool:
 
 
 def _is_whole(log: RunLog, run: RunRecord) -> bool:
-    """Check a run whose time is over; return False if it goes on at the same time.
+    """Check an expired run; return False if others write to it at the same time.
 
     Raises:
-        CheckpointCorruptError: it is damaged; it stays.
+        CheckpointCorruptError: it is damaged.
     """
     rows = log.table.chain(run.run_id, run.sequence)
     if not rows or not log.is_newest(run, rows[-1]):
@@ -131,7 +131,7 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
 
 
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
-    """Remove runs that have no owner and are as they were when they were checked; return their ids."""
+    """Remove those runs that have no owner and have not changed since they were checked; return their ids."""
     with owned_if_free(cast(OwnableStore, log.table.store), [run.run_id for run in runs]) as ownerships:
         removals = [_removal(run, ownerships[run.run_id]) for run in runs if run.run_id in ownerships]
         outcomes = log.commit(removals)
@@ -151,7 +151,7 @@ def _removal(run: RunRecord, ownership: Ownership) -> Removal:
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:
-    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if others write to it."""
+    """Remove the rows of a run that no kept checkpoint builds on; return their number, 0 if others write to it."""
     kept = visible(log, run)
     lowest = min((row.base for row in kept), default=0)
     superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))

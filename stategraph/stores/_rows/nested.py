@@ -1,7 +1,7 @@
-"""What is nested in runs: the runs of graphs within a step, and the finished parts of a step.
+"""The finished parts of a step.
 
-Both are runs of the store that no list shows: their ids say in what they are nested (see `stategraph._values.ids`).
-The parts of a step are the checkpoints of one such run, some at a time, as they came.
+Parts are kept in a run that no list shows: its id names the outer run and the step (see `stategraph._values.ids`). Each
+of its checkpoints has the parts that were saved together.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from stategraph.stores._time_travel import is_in_story
 from stategraph.stores.base import RetentionPolicy
 
 _KEEP_ALL = RetentionPolicy("full")
-_TRIES = 5  # of a save, while others write
+_TRIES = 5  # attempts at a save while others write
 
 
 def save_parts(log: RunLog, run_id: str, parts: Sequence[Part]) -> None:
-    """Keep finished parts of a step, as `CheckpointStore.save_parts`."""
+    """Save finished parts of a step, as `CheckpointStore.save_parts`."""
     for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
-        together = list(some)
-        values = {part.label: [part.made_of, part.value] for part in together}
+        same_step = list(some)
+        values = {part.label: [part.made_of, part.value] for part in same_step}
         try:
             _add(log, parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
         except NotSerializableError as error:
-            raise named_by_part(error, together, run_id) from error.__cause__
+            raise named_by_part(error, same_step, run_id) from error.__cause__
         except CheckpointError as error:
             raise _of_outer_run(error, run_id) from error.__cause__
 
 
 def _add(log: RunLog, kept_at: str, parts: State) -> None:
-    """Keep the values of a State as the next checkpoint of a run of parts."""
+    """Save parts as the next checkpoint of their run."""
     for _ in range(_TRIES):
         run = log.find(kept_at)
         incarnation = run.incarnation if run else log.incarnation_for(kept_at)
@@ -56,7 +56,7 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
 
 
 def load_parts(log: RunLog, run_id: str, step: int, node: str) -> KeptParts:
-    """Return the parts that are kept of a step, as `CheckpointStore.load_parts`."""
+    """Return the kept parts of a step, as `CheckpointStore.load_parts`."""
     try:
         return KeptParts(read(log, parts_id(run_id, step, node), partial(_values, log)))
     except CheckpointNotFoundError:
@@ -69,15 +69,15 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {}
     for row in visible(log, run):
         chain = log.table.chain(run.run_id, row.sequence)
-        if chain:  # not if they were dropped at the same time
+        if chain:  # it was not removed at the same time
             found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found
 
 
 def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
-    """Forget what is nested in the steps of a run up to one, and all parts if `newer_parts`.
+    """Remove the nested runs and parts of a run up to a step, and all later parts too if `newer_parts`.
 
-    Of a run of which nothing is forgotten, the runs within its story stay.
+    With retention "full", nested runs that belong to the history stay.
     """
     nested_ids = log.table.nested_ids(run_id)
     run = log.find(run_id) if nested_ids else None
@@ -90,7 +90,7 @@ def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> 
 
 
 def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:
-    """Return the error for parts that cannot be kept exactly, with the name of the first such part."""
+    """Return the error for parts that cannot be kept exactly; it names the first such part."""
     for part in parts:
         try:
             encode_value(part.value, "")
@@ -102,7 +102,7 @@ def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: st
 
 
 def _of_outer_run(error: CheckpointError, run_id: str) -> CheckpointError:
-    """Return the error as one of the outer run, which users can load or delete."""
+    """Attribute an error to the outer run, which users can load or delete."""
     if error.run_id:
         error.run_id = run_id
     return error

@@ -1,6 +1,6 @@
-"""Runs as lines of JSON, and runs of such lines: with their histories, and all that is nested in them.
+"""Export of runs as lines of JSON, with their histories and nested runs; and import of such lines.
 
-A line holds a run, or one of its checkpoints; docs/command-line.md describes it. Seals are left out, as they bind a
+A line is a run or one of its checkpoints; docs/command-line.md describes it. Seals are left out, because they bind a
 record to its store. Imported records get seals of their new store.
 """
 
@@ -26,7 +26,7 @@ from stategraph.stores._rows.run_log import RunLog, new_incarnation
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
 
-_NAMES = {"time_ns": "timestamp_ns"}  # of fields that have others in lines
+_NAMES = {"time_ns": "timestamp_ns"}  # fields with another name in lines
 _LEFT_OUT = ("format", "encoding", "payload", "seal")
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -35,21 +35,21 @@ _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError,
 
 
 def exported(log: RunLog, run_id: str) -> Iterator[str]:
-    """Yield the lines of a run, and of all that is nested in it.
+    """Yield the lines of a run and of its nested runs.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptError, FormatError, ConfigError: as `CheckpointStore.load`.
     """
-    # Not those that were dropped at the same time, or left by another run.
-    nested = [one for one in log.table.nested_ids(run_id) if log.find(one) is not None]
+    # Not those that were removed at the same time, or remain of a deleted run.
+    nested = [nested_id for nested_id in log.table.nested_ids(run_id) if log.find(nested_id) is not None]
     yield from read(log, run_id, lambda run: _lines(log, run, len(nested)))
     for nested_id in nested:
         yield from read(log, nested_id, lambda run: _lines(log, run, 0))
 
 
 def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str]:
-    with unknown_shown():  # what is not known here is written as it is kept
+    with unknown_shown():  # values of unknown types are written in their stored form
         lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain)]
         return [_written(_run_line(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
 
@@ -87,13 +87,7 @@ def _written(fields: dict[str, Any]) -> str:
 
 
 def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str]:
-    """Begin the runs in lines, each with all that is nested in it, or not at all; return their ids.
-
-    Raises:
-        FormatError: these are no such lines.
-        RunExistsError: there is a run of one of the ids.
-        RunBusyError: another call owns it.
-    """
+    """Create the runs in lines, as `RowStore.import_runs`."""
     found: list[str] = []
     for run_id, runs in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
         with unknown_shown(), owned(store, run_id):
@@ -108,7 +102,7 @@ def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str
 
 
 def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the runs of lines, each as the objects of its lines: the run, and its checkpoints."""
+    """Yield the runs in lines, each as a list: the fields of the run, and those of its checkpoints."""
     run: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -131,14 +125,14 @@ def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list[WriteBatch]:
-    """Return the batches that begin a run and all that is nested in it."""
+    """Return the batches that begin a run and its nested runs."""
     incarnation, outer = new_incarnation(), runs[0][0]
     if outer.get("run_id") != run_id:
         raise FormatError(run_id, "the lines hold what is nested in it, and not the run itself")
     counts = [(run, "checkpoints", len(checkpoints)) for run, *checkpoints in runs]
     for run, name, found in [*counts, (outer, "nested", len(runs) - 1)]:
         counted = run.get(name, found)
-        if counted != found:  # as where an export was cut off
+        if counted != found:  # an incomplete export
             number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
             raise FormatError(run_id, f"lines are missing: {number}; nothing of it is imported: export it again")
     return [_batch(log, run, checkpoints, incarnation, is_nested=run is not outer) for run, *checkpoints in runs]
@@ -172,7 +166,7 @@ def _base_of(fields: dict[str, Any]) -> object:
 
 
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
-    """Return the rows of a snapshot and of what builds on it, and be sure that a State can be made of them."""
+    """Return the rows of a chain, after a check that its State can be restored."""
     rows: list[CheckpointRecord] = []
     before = b""
     for fields in chain:
