@@ -208,8 +208,9 @@ class RunExistsError(StateGraphError):
                 f"turn({self.run_id!r}, {{...}}), or say restart=True"
             )
         return (
-            f"run {self.run_id!r} is already in the {self.store}: go on with resume({self.run_id!r}) or, if it is "
-            "complete, execute its State from store.load; or delete it with store.delete, or choose another run_id"
+            f"run {self.run_id!r} is already in the {self.store}: graph.run continues it or returns its result, and "
+            f"resume({self.run_id!r}) continues it; to begin again, execute its State from store.load, with "
+            "restart=True if it is not complete; or delete it with store.delete, or choose another run_id"
         )
 
 

@@ -25,6 +25,7 @@ from stategraph._engine.context import RunContext
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import blocks, new_run, plan_of, short_config
+from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
 from stategraph.observers import check_observer, get_observer, with_progress
@@ -53,8 +54,9 @@ class StateGraph(GraphBuilder):
     Args:
         config: Its name, and what is saved when and where; or only its name: with a store, each step is saved then.
         observer: Hears of events, in place of the one that the config names: an observer, or the name of one.
-        store: Keeps the States, in place of the one that the config names: a store, the file of a sqlite store, a
-            folder, or a URL of a server, as in ``StateGraph("orders", store="runs.db")``.
+        store: Keeps the States, in place of the one that the config names: a store, the file of a sqlite store, the
+            folder of a disk store (a new one ends in "/"), or a URL of a server, as in
+            ``StateGraph("orders", store="runs.db")``.
         preserve: Whether a completed run stays in the store, as conversations need it, in place of the config's.
         schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
@@ -65,6 +67,7 @@ class StateGraph(GraphBuilder):
         UnknownNameError: no store or observer has the name in the config.
     """
 
+    @naming_arguments("a GraphConfig takes all other settings")
     def __init__(
         self,
         config: GraphConfig | str,
@@ -230,7 +233,8 @@ class StateGraph(GraphBuilder):
         does, stops the runs that are under way before their next node; `resume`, or the same call again, goes on.
 
         Args:
-            states: The States. If iterating over them fails, that is raised after the results of those before.
+            states: The States. If iterating over them fails, or yields something else, that is raised after the
+                results of those before.
             max_workers: How many run at the same time, each in a thread.
             how: What is said of each run, as `run` takes it.
         """

@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
-from stategraph._util.validators import MOST, Allowed, check_fields, encodable, is_count, is_seconds
+from stategraph._util.validators import MOST, Allowed, check_fields, encodable, is_count, is_seconds, naming_arguments
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
 
 _Answer = TypeVar("_Answer")
@@ -49,6 +49,7 @@ _FUNCTIONS = {
 """The functions of a RetryPolicy: how many arguments each takes, and what else is allowed in words."""
 
 
+@naming_arguments()
 @attrs.frozen
 class RetryPolicy:
     """When and how often a node that failed is tried again.

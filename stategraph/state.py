@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, o
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_optional
+from stategraph._util.validators import is_optional, naming_arguments
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
 from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
@@ -148,6 +148,7 @@ def _draft_of(state: State) -> Draft:
 _new = object.__new__
 
 
+@naming_arguments("keys go into a mapping, as in State({'key': 1})")
 @attrs.frozen(repr=False)
 class State(Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.

@@ -621,6 +621,13 @@ class TestStoresThatFail:
         assert scene.resume(scene.graph(traces("abc")))["trace"] == [*"abc"]
         store.close()
 
+    @pytest.mark.parametrize("keys", [{}, {"durability": "async"}, {"durability": "exit"}, {"interval": 0}], ids=str)
+    def test_what_is_never_saved_may_be_anything(self, scene: Scene, keys: dict[str, Any]) -> None:
+        """A run that is deleted when it completes saves nothing of its last node."""
+        graph = scene.graph({"a": trace("a"), "b": lambda state: {"lock": threading.Lock()}}, preserve=False, **keys)
+
+        assert scene.execute(graph)["lock"].locked() is False
+
     def test_two_processes_continue_one_run(self, driver: Any, as_node: Any, tmp_path: Path) -> None:
         """The one that is behind is stopped, and changes nothing."""
         stores = [DiskStore(tmp_path / "runs") for _ in range(2)]

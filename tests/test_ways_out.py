@@ -15,12 +15,15 @@ import pytest
 
 from stategraph import (
     AsyncNodeError,
+    CheckpointConfig,
     ConfigError,
     ExecutionError,
     GraphConfig,
     InterruptNode,
     MapNode,
     ParallelNode,
+    RetryPolicy,
+    RunExistsError,
     State,
     StateGraph,
     get_checkpoint_store,
@@ -277,6 +280,39 @@ class TestOfStates:
 
         with pytest.raises(StepConflictError, match=r"another process or thread works on the run.*load the newest"):
             store.save(State({"n": 2}, run_id="r", step=1))
+
+
+COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named", "way_out"),
+    [
+        (State, [], {"a": 1}, r"State\(\) has no argument 'a'; keys go into a mapping, as in State\(\{'key': 1\}\)"),
+        (State, [], {"runid": "a"}, "did you mean 'run_id'"),
+        (CheckpointConfig, [], {"stor": "sqlite"}, "no argument 'stor'; did you mean 'store'"),
+        (GraphConfig, ["a"], {"chekpoint": None}, "did you mean 'checkpoint'"),
+        (StateGraph, ["a"], {"retention": "full"}, "a GraphConfig takes all other settings"),
+        (RetryPolicy, [], {"retries": 3}, "it takes max_attempts, initial_delay, "),
+        (StateGraph("a").add_node, ["a", dict], {"retries": 3}, "did you mean 'retry'"),
+        (MapNode, [lambda: 1, "a", "b"], {}, r"a MapNode calls its function with an item: def function"),
+        (MapNode, [1, "a", "b"], {}, r"not callable; a MapNode calls its function with an item"),
+        (StateGraph.run_many, [COMPLETE, State()], {}, r"several States, not one State: \[state\] makes a list"),
+        (StateGraph.arun_many, [COMPLETE, State()], {}, r"several States, not one State: \[state\] makes a list"),
+    ],
+)
+def test_a_wrong_argument(call: Callable[..., Any], arguments: list[Any], named: dict[str, Any], way_out: str) -> None:
+    """The one that was meant is named, or how to say it."""
+    with pytest.raises(TypeError, match=way_out):
+        call(*arguments, **named)
+
+
+def test_a_run_that_is_there() -> None:
+    """There are ways to go on with it, and to begin again."""
+    COMPLETE.execute(State(run_id="r"))
+
+    with pytest.raises(RunExistsError, match=r"graph\.run .*resume\('r'\).* restart=True"):
+        COMPLETE.execute(State(run_id="r"))
 
 
 class TestOfNodes:

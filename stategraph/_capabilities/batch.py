@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Self, TypeVar
@@ -24,8 +24,15 @@ _AHEAD = 2  # States that are taken for each worker, before the result of the fi
 _ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
 
 
-def _checked_workers(max_workers: int) -> int:
-    """Return how many run at the same time. Raises ConfigError if that is no such number."""
+def _checked_workers(max_workers: int, states: object) -> int:
+    """Return how many of the States run at the same time.
+
+    Raises:
+        ConfigError: it is no such number.
+        TypeError: a State was given in place of several.
+    """
+    if isinstance(states, Mapping):
+        raise TypeError(f"a batch runs several States, not one {type(states).__name__}: [state] makes a list of one")
     if not is_count(max_workers, at_least=1):
         raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
     return max_workers
@@ -81,7 +88,7 @@ class Batch(Iterator[Recovered]):
     _is_open = False
 
     def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
-        self._threads = ThreadPoolExecutor(_checked_workers(max_workers), "stategraph batch")
+        self._threads = ThreadPoolExecutor(_checked_workers(max_workers, states), "stategraph batch")
         self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
         begin = partial(_begin, self._threads, partial(run, **{**how, "cancel": self._stop}))
         self._jobs = _in_order(states, begin, max_workers)
@@ -129,7 +136,7 @@ def abatch(
     run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
 ) -> AsyncGenerator[Recovered, None]:
     """Run many States in tasks; yield what came of each, in the order of the States."""
-    return _results(run, states, _checked_workers(max_workers))
+    return _results(run, states, _checked_workers(max_workers, states))
 
 
 async def _results(

@@ -16,7 +16,7 @@ from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
 from stategraph._protocol import RunNode, StartNode
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_name
+from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, LibraryPredicate, Predicate, predicate_problem
@@ -91,6 +91,7 @@ class GraphBuilder:
 
     # ------------------------------------------------------------------ building
 
+    @naming_arguments()
     def add_node(
         self,
         name: str,

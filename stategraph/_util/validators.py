@@ -6,7 +6,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import attrs
 
@@ -30,6 +31,44 @@ def check_fields(config: object, path: str, allowed: Allowed, hidden: str = "") 
         value = getattr(config, name)
         if not is_allowed(value):
             raise ConfigError(f"{path}{name}", value, words, name != hidden)
+
+
+_Called = TypeVar("_Called", bound=Callable[..., Any])
+
+
+def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
+    """Decorate a method or a class: the TypeError for an unknown argument says which was meant, or what to do.
+
+    Args:
+        hint: Says what to do if no argument has a similar name; by default, the names of all arguments.
+    """
+
+    def decorate(function: Any) -> Any:
+        if isinstance(function, type):
+            function.__init__ = decorate(function.__init__)  # type: ignore[misc]
+            return function
+        code, name = function.__code__, function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+        known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        allowed = frozenset(known)
+
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not named.keys() <= allowed:
+                given = next(given for given in named if given not in allowed)
+                way_out = _meant(given, known) or hint or f"it takes {', '.join(known)}"
+                raise TypeError(f"{name}() has no argument {given!r}; {way_out}")
+            return function(*arguments, **named)
+
+        return call
+
+    return decorate
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    import difflib  # imported when used
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def is_optional(cls: type) -> Any:

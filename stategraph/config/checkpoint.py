@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import attrs
 
 from stategraph._text.shown import Hidden, may_be_secret, shorten
-from stategraph._util.validators import Allowed, check_fields, is_count, is_name, is_seconds
+from stategraph._util.validators import Allowed, check_fields, is_count, is_name, is_seconds, naming_arguments
 from stategraph.errors import ConfigError
 
 Durability: TypeAlias = Literal["sync", "async", "exit"]
@@ -89,6 +89,7 @@ _LEASE = 30.0
 _ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # locks of the operating system show the owners
 
 
+@naming_arguments()
 @attrs.frozen
 class CheckpointConfig:
     """When and where the State of a run is saved.

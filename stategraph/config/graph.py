@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._util.validators import Allowed, check_fields, is_count, is_name
+from stategraph._util.validators import Allowed, check_fields, is_count, is_name, naming_arguments
 from stategraph.config.checkpoint import CheckpointConfig
 
 _ALLOWED: Allowed = {
@@ -25,6 +25,7 @@ _ALLOWED: Allowed = {
 }
 
 
+@naming_arguments()
 @attrs.frozen
 class GraphConfig:
     """What a StateGraph is built from.

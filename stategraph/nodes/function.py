@@ -27,6 +27,9 @@ else:  # for type checkers only
     GivenFunction: TypeAlias = NodeFunction
 
 
+_OF_GRAPH = "graph.as_node() makes a node of a graph"
+
+
 @attrs.frozen
 class FunctionNode(Node):
     """A function as a node, and how to call it.
@@ -45,16 +48,21 @@ class FunctionNode(Node):
     is_generator: bool = False
 
     @classmethod
-    def of(cls, function: NodeFunction) -> FunctionNode:
+    def of(cls, function: NodeFunction, rule: str = "a node is a function of a State: def node(state)") -> FunctionNode:
         """Return the node for a function.
+
+        Args:
+            function: The function.
+            rule: Says in errors what a function is called with.
 
         Raises:
             TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
         """
+        is_graph = hasattr(function, "as_node")
         if not callable(function):
-            raise TypeError(f"{shorten(function)} is not callable; {_way_out_of(function)}")
+            raise TypeError(f"{shorten(function)} is not callable; {_OF_GRAPH if is_graph else rule}")
         is_generator, is_async = is_generator_callable(function), is_async_callable(function)
-        called, further = None, _parameters(function)[1:]
+        called, further = None, _parameters(function, rule)[1:]
         if further:
             called = _taking_context(function, further)
         return cls(function, called or function, called is not None, is_async, is_generator)
@@ -134,21 +142,14 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
     return changed, [key for key in before if key not in after]
 
 
-def _way_out_of(given: object) -> str:
-    """Return how to make a node from an object that is not callable."""
-    if hasattr(given, "as_node"):
-        return "graph.as_node() makes a node of a graph"
-    return "a node is a function of a State"
-
-
-def _parameters(function: NodeFunction) -> list[inspect.Parameter]:
+def _parameters(function: NodeFunction, rule: str) -> list[inspect.Parameter]:
     """Return the parameters of a function, the first of which takes the State."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # some builtins have no signature
         return []
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-        raise TypeError("it takes no positional argument; a node is a function of a State: def node(state)")
+        raise TypeError(f"it takes no positional argument; {rule}")
     return parameters
 
 

@@ -69,7 +69,8 @@ class MapNode(PartsNode):
         if self._graph is not None:
             _check_graph_alone(self._workers)
             return
-        self._function = FunctionNode.of(cast("Callable[..., Any]", function))
+        rule = "a MapNode calls its function with an item: def function(item)"
+        self._function = FunctionNode.of(cast("Callable[..., Any]", function), rule)
         if self._function.is_generator:
             raise TypeError("a generator puts out chunks, which an item cannot do")
         if processes and (self._function.is_async or self._function.wants_context):
