@@ -246,7 +246,7 @@ def test_after_the_database_was_deleted_the_run_goes_on_in_a_fresh_one(tmp_path:
         return make_graph(nodes, store=SqliteStore(file), preserve=True)
 
     graph = made()
-    with pytest.raises(CheckpointSaveError, match=r"goes on by resume once error\.state is saved in it") as caught:
+    with pytest.raises(CheckpointSaveError, match=r"continues by resume once error\.state is saved in it") as caught:
         graph.execute(State(run_id="r"))
     graph.store.close()
     fresh = made()
@@ -424,7 +424,7 @@ def test_an_address_of_something_else_is_told_by_its_scheme(name, option, given,
 @pytest.mark.parametrize("name", ["sqlite", "disk"])
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "alone, and no URL")],
+    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "and no URI")],
 )
 def test_what_is_no_path(name: str, path: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):

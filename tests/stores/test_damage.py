@@ -381,11 +381,6 @@ class TestPrivateFiles:
         assert file.read_bytes() == b"content"
         assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
-    def test_a_folder_in_its_place(self, tmp_path):
-        """It is an error that says so."""
-        with pytest.raises(IsADirectoryError):
-            make_private(tmp_path)
-
     def test_one_that_may_not_be_written(self, tmp_path, monkeypatch):
         """Whoever asks is not allowed to."""
         file = tmp_path / "locked"

@@ -1,1 +1,1 @@
-"""The files of stores: where they are, who may write to them, and how SQLite uses them."""
+"""The files of stores: paths, access by other users, SQLite, forks, and results of nodes."""

@@ -1,12 +1,12 @@
 """Forks of a process while other threads use its stores.
 
-A forked child has the locks of its parent in the state they were in, but not the threads that would release them. So a
-fork waits for the commits and reads that are under way in other threads, none begins until it is done, and the child
-gets new locks. It waits for long only where a commit does: while another process has locked the database.
+A forked child gets the locks of its parent in their current state, but not the threads that would release them. So a
+fork waits for commits and reads of other threads, none begins until it is done, and the child gets new locks. The wait
+is long only if a commit waits for another process that has locked the database.
 
-The child could find out by its process id that it needs new locks. But SQLite has locks of its own, shared by all
-connections of a process, which nothing in the child can replace: of 216 children that were forked while three threads
-wrote, 26 waited forever in the first database that they opened.
+The child could replace the locks when it sees its new process id. But SQLite has locks of its own, shared by all
+connections of a process, which the child cannot replace: of 216 children that were forked while three threads wrote, 26
+waited forever in the first database that they opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Forkable(Protocol):
     """An object that other threads must not use while its process is forked."""
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """Return a context in which no other thread uses the object: it waits for those that do."""
+        """Return a lock that keeps other threads out."""
 
     def renew(self) -> None:
         """Replace the locks of the object, in the child."""
@@ -30,11 +30,11 @@ class Forkable(Protocol):
 
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _resting = ExitStack()
-_fork = threading.Lock()  # held by the thread that forks
+_fork = threading.Lock()  # held during a fork
 
 
 def protect_at_fork(forkable: Forkable) -> None:
-    """Protect an object at every fork from now on, as long as it is referred to."""
+    """Protect an object at every later fork, as long as there is a reference to it."""
     _forkables.add(forkable)
 
 

@@ -1,4 +1,4 @@
-"""Results of nodes in a folder, kept by diskcache (https://grantjenks.com/docs/diskcache/). It never raises."""
+"""Results of nodes in a folder, kept by diskcache (https://grantjenks.com/docs/diskcache/)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stategraph.stores._files.sqlite_files import OpenFiles, check_version, conn
 from stategraph.stores._rows.keys import signing_key
 from stategraph.stores.base import SigningKey
 
-_OLDEST = (3, 31)  # older ones do not know trusted_schema
+_OLDEST = (3, 31)  # has trusted_schema
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
 _DIGEST = 32  # bytes of a SHA-256
 _PARTS = (
@@ -36,7 +36,7 @@ _PARTS = (
     *("Settings_size_insert", "Settings_size_update", "Settings_size_delete"),
 )
 _SETTINGS = {
-    **DEFAULT_SETTINGS,  # also those that stay: what a database has as settings becomes PRAGMA statements
+    **DEFAULT_SETTINGS,  # all of them: diskcache runs settings in the database as PRAGMA statements
     "eviction_policy": "none",
     "cull_limit": 0,
     "sqlite_mmap_size": 0,
@@ -47,11 +47,11 @@ _SETTINGS = {
 
 
 class _BytesOnly(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
-    """Reads entries of bytes. Nothing is unpickled, and no file is opened or removed because an entry names it."""
+    """Reads entries of bytes. It unpickles nothing, and opens and removes no file that an entry names."""
 
     def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> bytes:
         if mode != MODE_RAW or filename is not None or type(value) is not bytes:
-            raise ValueError("it holds what stategraph does not write")
+            raise ValueError("stategraph does not write such entries")
         return value
 
     def remove(self, file_path: Any) -> None:
@@ -59,46 +59,47 @@ class _BytesOnly(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
 
 
 class ResultCache:
-    """Results of nodes in a folder. It is opened, and made for its owner only, when the first result is looked for.
+    """Results of nodes in a folder. It never raises an error, and creates the folder at the first search.
 
-    Every entry has a checksum or a signature and holds its own key, and nothing in it is ever unpickled: what is
-    damaged, or does not belong there, counts as missing. Expired entries are removed.
+    Every entry has a checksum or a signature, and contains its own key. Damaged and foreign entries count as missing.
+    Expired entries are removed.
 
     Args:
         path: The folder.
-        sign_with: Gives the key that entries are signed with (HMAC-SHA-256): all others count as missing.
+        sign_with: Returns the key that signs entries (HMAC-SHA-256). Other entries count as missing.
     """
 
     def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
-        # Made absolute at once: the working directory may change until it is opened.
+        # Absolute, because the working directory may change before the folder is opened.
         self._path = absolute_path(path, "cache.path", "a folder")
         self._signing_key = signing_key(sign_with, "cache.sign_with")
         self._cache: diskcache.Cache | None = None
         self._files: OpenFiles
-        self._lock = threading.RLock()
+        self.renew()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """Keep other threads out while the process is forked."""
+        """Return a lock that keeps other threads out during a fork."""
         return self._lock
 
     def renew(self) -> None:
-        """Take a lock of its own, in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
 
     def find(self, parts: Sequence[Any], ttl: float | None) -> CachedResult:
         """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
+        key = None
         try:
             key = hashlib.sha256(encode(parts)).hexdigest()
-        except NotSerializableError as error:
-            return CachedResult(None, reason=f"an input has no exact value to look for: {error}", is_broken=True)
-        except Exception as error:  # noqa: BLE001 - a cache never fails
-            return CachedResult(None, reason=describe_exception(error), is_broken=True)
-        try:
             with self._lock:
                 return self._found(key, ttl)
+        except NotSerializableError as error:
+            reason = f"an input has no exact value to look for: {error}"
+        except _OtherSignatureError as error:
+            reason = str(error)
         except Exception as error:  # noqa: BLE001 - a cache never fails
-            return CachedResult(key, reason=f"it cannot be read: {describe_exception(error)}", is_broken=True)
+            reason = f"it cannot be read: {describe_exception(error)}"
+        return CachedResult(key, reason=reason, is_broken=True)
 
     def _found(self, key: str, ttl: float | None) -> CachedResult:
         results, signing_key = self._opened(), self._key()
@@ -109,9 +110,9 @@ class ResultCache:
             return CachedResult(key, reason="new")
         try:
             written, changes = _unpack(key, entry, signing_key)
-        except _OtherSignatureError as error:
-            return CachedResult(key, reason=str(error), is_broken=True)
-        except Exception as error:  # noqa: BLE001 - any may be raised by bytes that are not ours
+        except _OtherSignatureError:
+            raise
+        except Exception as error:  # noqa: BLE001 - foreign bytes may raise any error
             return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
             results.delete(key)
@@ -120,9 +121,10 @@ class ResultCache:
         return CachedResult(key, changes)
 
     def keep(self, key: str, changes: Changes, ttl: float | None = None) -> str:
-        """Keep a result, for `ttl` seconds. Returns why that failed; empty if it did not."""
+        """Keep a result for `ttl` seconds. Return why that failed; empty if it succeeded."""
         try:
-            entry = _pack(key, changes, self._key())
+            changed, removed = changes
+            entry = _sealed(key, encode([key, clock.now_ns(), dict(changed), list(removed)]), self._key())
             with self._lock:
                 self._opened().set(key, entry, expire=ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
@@ -142,7 +144,7 @@ class ResultCache:
         return self._cache
 
     def _erase(self) -> None:
-        """Cut off the log, in which what was removed still stands."""
+        """Truncate the log, which still contains removed entries."""
         with closing(connect(self._file, "rw")) as database:
             erase_log(database)
 
@@ -151,12 +153,12 @@ class ResultCache:
 
 
 def _file_in(path: str) -> Path:
-    """Return the database in a folder. Both are made, for their owner only, if they are not there.
+    """Return the database in a folder. If missing, both are created with access for their owner only.
 
     Raises:
-        ConfigError: They cannot be used, or others can write to them.
+        ConfigError: they are unusable, or others can write to them.
     """
-    if os.path.expandvars(path) != path:  # diskcache would put values in the place of variables
+    if os.path.expandvars(path) != path:  # diskcache would replace variables
         raise ConfigError("cache.path", path, "a path without $ variables")
     try:
         return secure_file(secure_folder(Path(path)) / DBNAME)
@@ -165,7 +167,7 @@ def _file_in(path: str) -> Path:
 
 
 def _check(file: Path) -> None:
-    """Raise ValueError if a database has what diskcache does not make: it would run triggers and settings."""
+    """Raise ValueError if a database has tables, triggers or settings that are not diskcache's: it would run them."""
     with closing(connect(file, "rw")) as database:
         found = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
         if "Settings" in found:
@@ -176,52 +178,45 @@ def _check(file: Path) -> None:
 
 
 def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> ResultCache:
-    """Return the results of nodes with a policy, signed with its key or, if it has none, with that of the store.
+    """Return the cache of a policy, signed with its key or, if it has none, with that of the store.
 
     Raises:
-        ConfigError: The path cannot be one, or the environment variable that holds the key is not set.
+        ConfigError: the path is not allowed, or the environment variable of the key is not set.
     """
     return ResultCache(policy.path, store_key if policy.sign_with is None else policy.sign_with)
 
 
+# --------------------------------------------------------------------------- entries
+
+
 class _OtherSignatureError(ValueError):
-    """An entry is signed with another key, or not at all."""
+    """The entry is signed with another key, or not signed."""
 
 
-def _pack(key: str, changes: Changes, signing_key: bytes | None) -> bytes:
-    changed, removed = changes
-    payload = encode([key, clock.now_ns(), dict(changed), list(removed)])
-    return _prefix(key, payload, signing_key) + payload
-
-
-def _prefix(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
-    """Return the start of an entry: its format, and a checksum or a signature."""
+def _sealed(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
+    """Return an entry: its format, a checksum or a signature, and the payload."""
     if signing_key is None:
-        return _FORMAT + hashlib.sha256(payload).digest()
-    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256")
+        return _FORMAT + hashlib.sha256(payload).digest() + payload
+    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256") + payload
 
 
 def _unpack(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, Changes]:
-    """Return when an entry was written, in nanoseconds since 1970, and the changes that it holds.
+    """Return the time of an entry, in nanoseconds since 1970, and its changes.
 
     Raises:
-        ValueError: It is no entry for this key.
+        ValueError: it is damaged, or not an entry for this key.
     """
-    start = len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST
-    payload = entry[start:]
-    if not hmac.compare_digest(entry[:start], _prefix(key, payload, signing_key)):
-        raise _mismatch(entry, has_key=signing_key is not None)
+    payload = entry[len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST :]
+    if not hmac.compare_digest(entry, _sealed(key, payload, signing_key)):
+        if signing_key is None and entry.startswith(_SIGNED):
+            raise _OtherSignatureError("it is signed and this cache has no sign_with")
+        if entry.startswith(_SIGNED):
+            raise _OtherSignatureError("it is signed with another key than that of sign_with, or is forged")
+        if signing_key is not None and entry.startswith(_FORMAT):
+            raise _OtherSignatureError("it is not signed: it was kept without sign_with, or is forged")
+        raise ValueError("its checksum is wrong, or another version wrote it")
     own, written, changed, removed = decode(payload)
     is_ours = own == key and type(written) is int and type(changed) is dict and type(removed) is list
     if not is_ours or not all(type(name) is str for name in (*changed, *removed)):
         raise ValueError("it is no result for these inputs")
-    return written, (freeze_items(changed), removed)  # frozen here: what a State refuses is no result either
-
-
-def _mismatch(entry: bytes, *, has_key: bool) -> ValueError:
-    if entry.startswith(_SIGNED):
-        why = "with another key than that of sign_with, or is forged" if has_key else "and this cache has no sign_with"
-        return _OtherSignatureError(f"it is signed {why}")
-    if has_key and entry.startswith(_FORMAT):
-        return _OtherSignatureError("it is not signed: it was kept without sign_with, or is forged")
-    return ValueError("its checksum is wrong, or another version wrote it")
+    return written, (freeze_items(changed), removed)  # frozen here: values that a State refuses are damage
