@@ -147,9 +147,10 @@ class Escaped(BaseException):
 
 
 class Stopped(BaseException):
-    """Thrown into the engine in answer to a node: the run should stop.
+    """Thrown into the engine: the run should stop.
 
-    The cancel event was set, or the time is up (then ``__cause__`` is a TimeoutError).
+    The cancel event was set, the time is up (then ``__cause__`` is a TimeoutError), another caller cancelled the run,
+    or nobody iterates over its stream any more.
     """
 
 

@@ -166,7 +166,11 @@ class MaxIterationsError(ExecutionError):
 
 
 class RunCancelledError(StateGraphError):
-    """The cancel event was set, or the timeout passed (then ``__cause__`` is a TimeoutError)."""
+    """A run was stopped before its end; `reason` says why.
+
+    The cancel event was set, the timeout passed (then ``__cause__`` is a TimeoutError), the run was cancelled, here or
+    in another process (then its status is cancelled), or its stream was closed.
+    """
 
     state: _State
     reason: str

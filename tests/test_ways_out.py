@@ -274,6 +274,14 @@ class TestOfStates:
         with pytest.raises(TypeError, match=r"a store saves a State, not a dict: State\(\{...\}\) makes one"):
             get_checkpoint_store(name, **options).save({"a": 1})  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize("kind", [MemoryStore, SqliteStore])
+    def test_unknown_values_are_opaque_or_refused(self, kind: Any, tmp_path: Path) -> None:
+        store = kind() if kind is MemoryStore else kind(tmp_path / "runs.db")
+        store.save(State(run_id="r"))
+
+        with store, pytest.raises(ValueError, match=r"unknown: 'opak' is not allowed; \"opaque\" is"):
+            store.load("r", unknown="opak")
+
     def test_two_that_work_on_one_run(self) -> None:
         store = MemoryStore()
         store.save(State({"n": 1}, run_id="r", step=1))

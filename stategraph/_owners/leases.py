@@ -292,7 +292,10 @@ class LeaseOwners(Owners):
     # ------------------------------------------------------------------ renewing
 
     def patience(self, run_id: str) -> float:
-        """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it."""
+        """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it.
+
+        It is at least `LAST_TRY`, and infinite for a run that this process does not own.
+        """
         ownership = self._by_run.get(given_id(run_id))
         is_leased = ownership is not None and ownership.fence
         return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")

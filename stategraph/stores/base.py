@@ -98,8 +98,8 @@ class CheckpointStore(ABC):
         """Save a State. When this returns, the State is as durable as the store promises.
 
         A later step replaces an earlier one. The newest step may be saved again with another status or other
-        provenance, but never with other data. With retention "full" nothing is replaced: each save adds a checkpoint.
-        The saved State never changes, even if objects in the original do.
+        provenance, but never with other data. With retention "full" nothing is replaced: each save adds a checkpoint,
+        unless it repeats the newest one exactly. The saved State never changes, even if objects in the original do.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
@@ -148,6 +148,7 @@ class CheckpointStore(ABC):
 
         Raises:
             StepConflictError: the store holds a later step.
+            NotSerializableError, RunBusyError, CheckpointSaveError: as `save`.
         """
         try:
             self.save(state)
@@ -247,6 +248,8 @@ class CheckpointStore(ABC):
     ) -> builtins.list[Summary]:
         """Return the newest checkpoint of each run, without its data, newest run first.
 
+        A store of four methods lists runs by their ids, because it does not know in which order they began.
+
         Args:
             status: Only runs with this status.
             graph: Only runs of this graph.
@@ -291,10 +294,7 @@ class CheckpointStore(ABC):
         return sum(1 for _ in self.iter_runs(**which))
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
-        """Return the newest checkpoint of each run, as `runs`.
-
-        The default loads all runs, in the order of their ids, because it does not know in which order they began.
-        """
+        """Return the newest checkpoint of each run, as `runs`. The default loads all runs, in the order of their ids."""
         from stategraph.stores.summaries import Summary
 
         numbered = [*enumerate(self.list(), 1)][after or 0 :]
@@ -348,9 +348,12 @@ class CheckpointStore(ABC):
             by: The name to record in the history for this rollback.
 
         Raises:
+            ValueError: the step or the revision is not a non-negative int.
             RunBusyError: the run has an owner.
             RunLostError: another call took the run over in the meantime; nothing has been changed.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
+            CheckpointCorruptError, FormatError: as `load`.
+            CheckpointSaveError: as `save`.
         """
         from stategraph.stores._checks import check_number, check_numbers
 

@@ -191,7 +191,11 @@ class MemoryStore(CheckpointStore):
 
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
-    ) -> State:  # all values are in memory: none is unknown
+    ) -> State:
+        if unknown is not None:  # the values are in memory, so none is unknown
+            from stategraph.stores._codec.opaque import check_unknown  # imported when used
+
+            check_unknown(unknown)
         run = self._runs_by_id.get(check_run_id(run_id))
         if run is not None and step is None and revision is None:
             return state_of(run.kept[-1])
