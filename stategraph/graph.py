@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from stategraph._capabilities.batch import Batch
     from stategraph._capabilities.sweep import Sweep
-    from stategraph._drivers.iteration import Stream
-    from stategraph._drivers.streams import AsyncStream
+    from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
@@ -355,14 +354,14 @@ class StateGraph(GraphBuilder):
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is requested; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
-        from stategraph._drivers.iteration import Stream  # imported when used
+        from stategraph._drivers.streams import Stream  # imported when used
 
         task = executed(self._sync_run(how, ExecuteCall, shows=True), state, how)
         return Stream(task, signal_of(how))
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
         """Go on with a run as `resume` does, yielding as `stream` does."""
-        from stategraph._drivers.iteration import Stream  # imported when used
+        from stategraph._drivers.streams import Stream  # imported when used
 
         task = resumed(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
         return Stream(task, signal_of(how))

@@ -1,23 +1,122 @@
-"""AsyncStream: iterating over a run on an event loop."""
+"""Stream and AsyncStream: iterating over a run, in this thread or on an event loop."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import AsyncGenerator, Callable
-from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Callable, Generator
+from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from stategraph._drivers.aio import AsyncPerformer
 from stategraph._drivers.calls import Shown
-from stategraph._drivers.iteration import is_plain_stop, left, raised_after
-from stategraph._drivers.limits import StopSignal
-from stategraph._protocol import Command, Stopped, Task
-from stategraph.errors import ExecutionError
+from stategraph._drivers.sync import Performer, carry_out
+from stategraph._protocol import Command, Show, Stopped, Task
+from stategraph._text.shown import describe_exception
+from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.state import State
 
+if TYPE_CHECKING:
+    from stategraph._drivers.limits import StopSignal
 
-class AsyncStream(AsyncGenerator[State, None]):
+_ABANDONED = (
+    "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
+    "Iterate within "
+)
+
+
+class _RunStream:
+    """The task of a run whose caller iterates over it."""
+
+    _way_out: str
+    _task: Task[State]
+
+    def _has_ended(self) -> bool:
+        """Return whether the run has ended. A run that has not begun ends now."""
+        if getgeneratorstate(self._task) == GEN_CREATED:
+            self._task.close()
+        return getgeneratorstate(self._task) == GEN_CLOSED
+
+    def __del__(self) -> None:
+        task = vars(self).get("_task")
+        if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
+            warnings.warn(_ABANDONED + self._way_out, ResourceWarning, source=self, stacklevel=2)
+            task.close()
+
+
+class Stream(_RunStream, Generator[State, None, State]):
+    """A run that continues when its next State is requested.
+
+    Closing it, leaving its ``with`` block, or throwing an error into it stops the run at a checkpoint, from which
+    `StateGraph.resume` continues. A stream that is neither closed nor exhausted is abandoned: it counts as a crash. The
+    run keeps its last checkpoint and can be resumed, and Python emits a ResourceWarning.
+    """
+
+    _way_out = "'with graph.stream(...) as states', or call its close method"
+
+    def __init__(self, task: Task[State], signal: StopSignal | None) -> None:
+        self._task = task
+        self._performer = Performer(signal)
+        self._shown_at = 0.0
+
+    def __next__(self) -> State:
+        if getgeneratorstate(self._task) == GEN_SUSPENDED:
+            self._performer.prolong(time.monotonic() - self._shown_at)
+        try:
+            answer = self._carry_out(self._task.send, None)
+        except Shown as shown:
+            self._shown_at = time.monotonic()
+            state: State = shown.args[0]
+            return state
+        except ExecutionError as error:
+            raise error.with_traceback(None) from error.__cause__  # as in `drive`
+        raise StopIteration(answer)
+
+    def send(self, value: None, /) -> State:
+        return self.__next__()
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> NoReturn:
+        """Stop the run like an error in the caller's loop, and raise that error."""
+        thrown = _thrown(typ, val)
+        raise _raised_after(thrown, self._stop())
+
+    def close(self) -> None:
+        """Stop the run, if it has begun and has not ended.
+
+        Raises:
+            RunCancelledError: its last State could not be saved; the notes say why.
+        """
+        ended = self._stop()
+        if ended is not None:
+            raise ended
+
+    def _stop(self) -> BaseException | None:
+        """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
+        if self._has_ended():
+            return None
+        self._performer.perform[Show] = lambda _, __: None
+        try:
+            self._carry_out(self._task.throw, _left())
+        except BaseException as error:
+            return None if _is_plain_stop(error) else error
+        return None
+
+    def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
+        if getgeneratorstate(self._task) == GEN_RUNNING:
+            raise ValueError("another thread is iterating over this stream: one at a time does")
+        try:
+            return carry_out(self._task, self._performer.perform, go_on, value)
+        finally:
+            if getgeneratorstate(self._task) == GEN_CLOSED:
+                self._performer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class AsyncStream(_RunStream, AsyncGenerator[State, None]):
     """A run on the running event loop that continues when its next State is requested.
 
     Closing it, leaving its ``async with`` block, or throwing an error into it stops the run at a checkpoint, from which
@@ -25,7 +124,11 @@ class AsyncStream(AsyncGenerator[State, None]):
     The run keeps its last checkpoint and can be resumed, and Python emits a ResourceWarning.
     """
 
+    _way_out = "'async with graph.astream(...) as states', or await its aclose method"
+
     def __init__(self, task: Task[State], signal: StopSignal | None, store: Any) -> None:
+        from stategraph._drivers.aio import AsyncPerformer  # imported when used: asyncio takes 20 ms
+
         self._task = task
         self._performer = AsyncPerformer(task, signal, store)
         self._performer.show()
@@ -50,12 +153,8 @@ class AsyncStream(AsyncGenerator[State, None]):
 
     async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
         """Stop the run like an error in the caller's loop, and raise that error."""
-        if isinstance(typ, BaseException):
-            thrown: BaseException = typ
-        else:
-            thrown = val if isinstance(val, typ) else typ() if val is None else typ(val)
-        ended = await self._stop()
-        raise thrown if ended is None else raised_after(thrown, ended)
+        thrown = _thrown(typ, val)
+        raise _raised_after(thrown, await self._stop())
 
     async def aclose(self) -> None:
         """Stop the run, if it has begun and has not ended.
@@ -67,32 +166,16 @@ class AsyncStream(AsyncGenerator[State, None]):
         if ended is not None:
             raise ended
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        task = vars(self).get("_task")
-        if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
-            warnings.warn(ABANDONED, ResourceWarning, source=self, stacklevel=2)
-            task.close()
-
     async def _stop(self) -> BaseException | None:
         """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
         self._check_alone()
-        if getgeneratorstate(self._task) == GEN_CREATED:
-            self._task.close()
-        if getgeneratorstate(self._task) == GEN_CLOSED:
+        if self._has_ended():
             return None
         self._performer.pass_over()
         try:
-            await self._carry_out(self._task.throw, left())
-        except Exception as error:
-            return None if is_plain_stop(error) else error
-        except Stopped:
-            return None
+            await self._carry_out(self._task.throw, _left())
+        except (Exception, Stopped) as error:
+            return None if _is_plain_stop(error) else error
         return None
 
     async def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> None:
@@ -109,8 +192,34 @@ class AsyncStream(AsyncGenerator[State, None]):
         if self._is_waited_for:
             raise RuntimeError("another task is waiting for the next State of this stream: one at a time does")
 
+    async def __aenter__(self) -> Self:
+        return self
 
-ABANDONED = (
-    "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
-    "Iterate within 'async with graph.astream(...) as states', or await its aclose method"
-)
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+def _left() -> Stopped:
+    """Return the exception to throw into a task whose caller requests no more States."""
+    return Stopped("nobody iterates over it any more")
+
+
+def _thrown(typ: Any, val: object) -> BaseException:
+    """Return the exception that a caller throws, from the arguments of `throw`."""
+    if isinstance(typ, BaseException):
+        return typ
+    error: BaseException = val if isinstance(val, typ) else typ() if val is None else typ(val)
+    return error
+
+
+def _is_plain_stop(error: BaseException) -> bool:
+    """Return whether a stopped task has ended as expected: any other failure would be a note."""
+    return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
+
+
+def _raised_after(thrown: BaseException, ended: BaseException | None) -> BaseException:
+    """Return a thrown error, with notes of the exception that ended the run if it reports more than the stop."""
+    if ended is not None and not isinstance(ended, StopIteration):
+        for note in getattr(ended, "__notes__", [describe_exception(ended)]):
+            thrown.add_note(note)
+    return thrown
