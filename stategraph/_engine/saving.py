@@ -262,7 +262,7 @@ def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if isinstance(error, NotSerializableError) and run.plan.saves:
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from _end_newest(run, evolve(told(state), status=RunStatus.FAILED, error=info))
+        yield from _save_without_chunks(run, evolve(told(state), status=RunStatus.FAILED, error=info))
     elif run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
         try:
             if run.state is not state:
@@ -275,10 +275,22 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
             if isinstance(error, ExecutionError):
                 error.state = ended
         except NotSerializableError:
-            yield from _end_newest(run, state)
+            yield from _save_without_chunks(run, state)
             raise
     if run.unsaved_parts and run.plan.loads_parts:
         yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
+
+
+def _save_without_chunks(run: RunContext, last: State) -> Task[None]:
+    """Save a State without its pause and chunks, which may be the reason why it cannot be saved.
+
+    If that fails, too, save the newest checkpoint with its end.
+    """
+    progress = last.progress and last.progress.changed(partial=None)
+    try:
+        yield from save(run, evolve(told(last), pause=None, progress=progress))
+    except NotSerializableError:
+        yield from _end_newest(run, last)
 
 
 def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State | None]:
