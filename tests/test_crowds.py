@@ -19,7 +19,7 @@ from tests.test_cancellations import in_time
 
 pytestmark = pytest.mark.timeout(120)
 
-RUNS = 60
+RUNS = 20
 
 
 @pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])

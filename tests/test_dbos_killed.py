@@ -48,11 +48,11 @@ class Workers:
         self.scene.store.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def workers(request, tmp_path_factory):
-    """No workers yet, over databases of their own."""
+    """No workers yet, over databases of their own, which are SQLite where a test asks for nothing else."""
     dsn = None
-    if request.param == "postgres":
+    if getattr(request, "param", "sqlite") == "postgres":
         from tests.postgres_server import dsn as server
 
         dsn = server()
@@ -61,6 +61,7 @@ def workers(request, tmp_path_factory):
     workers.close()
 
 
+@pytest.mark.parametrize("workers", ["sqlite", "postgres"], indirect=True)
 def test_what_a_killed_worker_had_is_done_by_another(workers):
     """All of it, with nothing done again but what was at work when it was killed; an answer stays given."""
     scene = workers.scene
@@ -95,6 +96,7 @@ def notes_of(scene, pid):
     return sum(line.endswith(f" {pid}") for line in scene.lines())
 
 
+@pytest.mark.parametrize("workers", ["postgres"], indirect=True)
 def test_a_frozen_worker_writes_nothing_after_it_was_taken_for_dead(workers):
     """It wakes up in the middle of a node; what that returns is not saved, and it makes no further step."""
     scene = workers.scene

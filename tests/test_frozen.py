@@ -476,7 +476,7 @@ def containers_in(value: Any) -> list[Any]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(VALUES)
 def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
     """A frozen value is the same, frozen again it is the same object, and it stays what it is."""

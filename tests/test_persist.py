@@ -879,7 +879,7 @@ def resume_program(graph: StateGraph, call: Any, updates: dict[str, str], data: 
 _UPDATES = st.dictionaries(st.sampled_from("pqr"), st.sampled_from(["0", "u"]), max_size=1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     program=programs(),
     crashes=st.lists(st.tuples(st.integers(0, 12), _UPDATES), max_size=3),

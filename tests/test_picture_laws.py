@@ -46,7 +46,7 @@ def structures(draw, nested=None):
 
 
 STRUCTURES = structures(structures())
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=25, deadline=None)
 
 
 STATUSES = ("", "done", "handled", "failed", "waiting", "under way", "next", "maybe")

@@ -145,7 +145,7 @@ def test_what_is_no_checkpoint_is_refused(kept: bytes) -> None:
         state_from_bytes("a", kept)
 
 
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=80, deadline=None, print_blob=True)
 @given(st.binary(max_size=80))
 def test_random_bytes_are_refused(kept: bytes) -> None:
     """With and without a checksum that is right."""
