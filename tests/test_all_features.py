@@ -116,7 +116,7 @@ def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
     """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
-    stride = 37 if driver == "sync" else 83
+    stride = 61 if driver == "sync" else 151
     sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
 
 
@@ -127,7 +127,7 @@ def test_a_store_on_disk_is_opened_again_after_a_crash(
     tmp_path: Path, store: str, driver: str, durability: str
 ) -> None:
     """By a process that knows nothing but the file."""
-    sweep(tmp_path, store, driver, 293, **DURABILITIES[durability])
+    sweep(tmp_path, store, driver, 397, **DURABILITIES[durability])
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
@@ -136,14 +136,14 @@ def test_it_can_be_stopped_anywhere_and_resumed(
     tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]
 ) -> None:
     """By the cancel event, by cancelling the task, by Ctrl-C."""
-    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act)
+    sweep(tmp_path, "memory", driver, 71 if driver == "sync" else 151, act)
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task])
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]) -> None:
     """By an observer, say."""
-    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act, ["event"])
+    sweep(tmp_path, "memory", driver, 71 if driver == "sync" else 151, act, ["event"])
 
 
 # --------------------------------------------------------------------------- runs at the same time
@@ -167,14 +167,14 @@ def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str,
             return dict(final), final.step
 
         with ThreadPoolExecutor(8) as pool:
-            finals = list(pool.map(run, range(16)))
-        saved = [dict(store.load(run_id)) for run_id in (f"run-{number}" for number in range(16))]
+            finals = list(pool.map(run, range(8)))
+        saved = [dict(store.load(run_id)) for run_id in (f"run-{number}" for number in range(8))]
 
-    assert finals == [expected({"items": [number, number % 3]}) for number in range(16)]
+    assert finals == [expected({"items": [number, number % 3]}) for number in range(8)]
     assert saved == [data for data, _ in finals]
     own = {
         f"run-{number}": [event for event in process.events[0] if _is_of(event, f"run-{number}")]
-        for number in range(16)
+        for number in range(8)
     }
     assert sum(map(len, own.values())) == len(process.events[0])
     assert {run_id: calls_out_of_order(events) for run_id, events in own.items()} == {run_id: [] for run_id in own}
