@@ -294,7 +294,7 @@ class CheckpointStore(ABC):
         return sum(1 for _ in self.iter_runs(**which))
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
-        """Return the newest checkpoint of each run, as `runs`. The default loads all runs, in the order of their ids."""
+        """Return the newest checkpoint of each run, as `runs`. The default loads all runs, sorted by their ids."""
         from stategraph.stores.summaries import Summary
 
         numbered = [*enumerate(self.list(), 1)][after or 0 :]

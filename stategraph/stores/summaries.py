@@ -147,8 +147,8 @@ class Verified:
 
     Attributes:
         runs: The number of runs by status.
-        nested: The number of nested runs.
-        checkpoints: The number of checkpoints that were read, those of nested runs included.
+        nested: The number of nested runs; 0 if the store does not read them, as the memory store.
+        checkpoints: The number of checkpoints that were read, with those of these nested runs.
         damaged: The damaged runs.
         unreadable: Runs that are intact but cannot be read here: a newer version wrote them, or they need a serializer
             or a package that this process does not have.
