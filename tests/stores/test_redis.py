@@ -179,8 +179,7 @@ class TestValues:
 
         assert [outcomes[0], outcomes[2]] == [True, True]
         assert isinstance(outcomes[1], CheckpointSaveError)
-        with pytest.raises(CheckpointSaveError, match="cannot hold it"):
-            store._log.table.apply(batches[1:2])
+        assert "cannot hold it" in str(outcomes[1])
 
     def test_one_of_several_that_fails_on_the_server(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """The others are written."""

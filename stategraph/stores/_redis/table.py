@@ -124,8 +124,6 @@ class RedisTable(ServerTable[Links]):
                 if not write.is_lost:
                     commands[place] = script_of(write, self._nodes, self.store)
             except CheckpointSaveError as error:
-                if len(writes) == 1:
-                    raise
                 outcomes[place] = error
         if commands:
             sent = [writes[place] for place in commands]
@@ -140,7 +138,7 @@ class RedisTable(ServerTable[Links]):
             nonlocal is_repeated
             was_sent, is_repeated = is_repeated, True
             answers = links.ask(commands, self._replicas)
-            if len(answers) == 1 or any(isinstance(answer, Exception) and is_passing(answer) for answer in answers):
+            if any(isinstance(answer, Exception) and is_passing(answer) for answer in answers):
                 _checked(answers)
             return [self._outcome(write, answer, was_sent) for write, answer in zip(writes, answers, strict=True)]
 
