@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -61,7 +59,6 @@ class RedisTable(ServerTable[Links]):
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
         self._is_open = False
-        self._seen = threading.local()  # what `undisturbed` has read in this thread: the run, and the answer
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
         self.owners = LeaseOwners(self, lease)
         try:
@@ -166,7 +163,7 @@ class RedisTable(ServerTable[Links]):
     # ------------------------------------------------------------------ reading
 
     def run(self, run_id: str) -> RunRecord | None:
-        number, record, *_ = self._seen_of(run_id) or self._query(run_id, self._record(run_id))[0]
+        number, record = self._query(run_id, self._record(run_id))[0]
         return None if number is None and record is None else run_of(self, run_id, number, record)
 
     def _record(self, run_id: str) -> Command:
@@ -233,35 +230,13 @@ class RedisTable(ServerTable[Links]):
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        _, _, members, first, payloads = self._seen_of(run_id) or (None, None, [], 0, [])
-        members = members[first:]
-        if not payloads or not members[-1].startswith(b"%d " % sequence):
-            self._seen.run = None  # the answer to this may be newer
-            (found,) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
-            members, payloads = found or ([], [])
-        rows = [row_of(run_id, *row) for row in zip(members, payloads, strict=True)]
+        (found,) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
+        rows = [row_of(run_id, member, payload) for member, payload in zip(*found, strict=True)]
         return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        seen = self._seen_of(run_id)
-        members = seen[2] if seen else self._query(run_id, self._rows(run_id, first, last))[0]
-        rows = (row_of(run_id, member, b"") for member in members)
-        return [row for row in rows if first <= row.sequence <= last]
-
-    def _rows(self, run_id: str, first: int, last: int) -> Command:
-        return self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last)
-
-    @contextmanager
-    def undisturbed(self, run_id: str) -> Iterator[None]:
-        self._seen.run = run_id, self._query(run_id, self._nodes.script(run_id, scripts.RUN))[0]
-        try:
-            yield
-        finally:
-            self._seen.run = None
-
-    def _seen_of(self, run_id: str) -> list[Any] | None:
-        seen_id, seen = getattr(self._seen, "run", None) or ("", None)
-        return seen if seen_id == run_id else None
+        (found,) = self._query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))
+        return [row_of(run_id, member, b"") for member in found]
 
     # ------------------------------------------------------------------ leases
 

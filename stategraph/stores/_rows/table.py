@@ -89,11 +89,6 @@ class Table(ABC):
         Their payloads may be left out.
         """
 
-    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
-        """Read the record, the newest checkpoint and the index of a run consistently, as far as the table can; or block
-        writers that are faster than this reader."""
-        return nullcontext()
-
     def problems(self) -> list[str]:
         """Return the defects of the files as a whole, as far as the database can find them."""
         return []
