@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture import Picture
+from stategraph.picture._formats import _MARKS
 from stategraph.picture._run import Visit, Walk
-from stategraph.picture._svg import _MARKS
 from tests.drawings import NEAR, STACK, SVG, elements, read
 
 HOSTILE = [

@@ -1,6 +1,6 @@
-"""Pictures of graphs, and of runs on them: SVG, Mermaid and HTML, made here, without any service.
+"""Pictures of graphs, and of runs on them, as SVG, Mermaid and HTML.
 
-``graph.picture(run_id)`` makes one where the graph is there; `picture_of_run` from what a store keeps.
+``graph.picture(run_id)`` draws a run of a graph. `picture_of_run` needs only the store.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, UnknownNameError
-from stategraph.picture._layout import drawing_of
-from stategraph.picture._mermaid import mermaid_of
+from stategraph.picture._formats import mermaid_of, svg_of
 from stategraph.picture._run import Walk, walk_of
 from stategraph.picture._sketch import DEPTH, marked_up, sketch_of
-from stategraph.picture._svg import svg_of
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -37,14 +35,14 @@ _PAGE = """<!doctype html>
 
 
 class Picture:
-    """A picture of a graph and, if there is one, of a run on it. The same graph and run give the same picture.
+    """A picture of a graph and, optionally, of a run on it. The same graph and run give the same picture.
 
-    Notebooks show it by themselves.
+    Notebooks display it.
 
     Args:
         name: The name of the graph.
         structure: Its structure.
-        walk: How the run went.
+        walk: The way of the run.
     """
 
     def __init__(self, name: str, structure: GraphStructure, walk: Walk) -> None:
@@ -52,22 +50,22 @@ class Picture:
         self._sketch = sketch_of(structure, walk)
 
     def to_svg(self) -> str:
-        """Return it as SVG, for light and for dark pages, with nothing in it that is run or loaded."""
-        return svg_of(drawing_of(self._sketch), self._name, self._caption)
+        """Return the picture as SVG for light and dark pages. It runs no code and loads nothing."""
+        return svg_of(self._sketch, self._name, self._caption)
 
     def to_mermaid(self) -> str:
-        """Return it as a flowchart of Mermaid."""
+        """Return the picture as a flowchart of Mermaid."""
         return mermaid_of(self._sketch)
 
     def to_html(self) -> str:
-        """Return it as a page of HTML."""
+        """Return the picture as an HTML page."""
         return _PAGE.format(title=marked_up(self._name), svg=self.to_svg())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file: ``.svg``, ``.html``, or ``.mmd`` or ``.mermaid`` for Mermaid.
+        """Write the picture to a file: ``.svg``, ``.html``, or ``.mmd`` or ``.mermaid`` for Mermaid.
 
         Raises:
-            UnknownNameError: the name of the file ends in something else.
+            UnknownNameError: the file name has another suffix.
         """
         kinds = {".svg": self.to_svg, ".html": self.to_html, ".mmd": self.to_mermaid, ".mermaid": self.to_mermaid}
         suffix = Path(path).suffix.lower()
@@ -76,7 +74,7 @@ class Picture:
         Path(path).write_text(kinds[suffix](), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        """Return it for notebooks: as an image, since they show SVG itself only where they trust it."""
+        """Return an image for notebooks, which show inline SVG only if they trust it."""
         from base64 import b64encode  # imported when used
 
         image = b64encode(self.to_svg().encode()).decode()
@@ -89,7 +87,7 @@ class Picture:
 
 
 def picture_of(name: str, structure: GraphStructure, store: CheckpointStore, run: str | State | None = None) -> Picture:
-    """Return a picture of a graph and of a run on it, as `StateGraph.picture` does."""
+    """Return a picture of a graph and, optionally, of a run on it, as `StateGraph.picture` does."""
     if run is None:
         return Picture(name, structure, Walk())
     if not isinstance(run, str | State):
@@ -103,15 +101,15 @@ def picture_of(name: str, structure: GraphStructure, store: CheckpointStore, run
 
 
 def picture_of_run(store: CheckpointStore, run: str | State) -> Picture:
-    """Return a picture of a run, and of its graph as it was when the run was saved: from what the store keeps alone.
+    """Return a picture of a run over its graph, as the store keeps both.
 
     Args:
         store: The store.
-        run: The id of the run, or its newest State, if that is loaded already.
+        run: The id of the run, or its newest State.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        And all that `CheckpointStore.load` raises.
+        Other exceptions: as for `CheckpointStore.load`.
     """
     state = run if isinstance(run, State) else store.load(run)
     rows = _history(store, state.run_id)
@@ -127,12 +125,12 @@ def _history(store: CheckpointStore, run_id: str) -> Sequence[Summary]:
 
 
 def _summary_of(state: State) -> Summary:
-    from stategraph.stores.summaries import Summary  # imported when used: with a State that is given
+    from stategraph.stores.summaries import Summary  # imported when used
 
     return Summary.of(state)
 
 
 def _structure_of(rows: Sequence[Summary]) -> GraphStructure:
-    """Return the structure of an unknown graph, as far as the steps of a run show it."""
+    """Return the structure of a graph that was not saved, as far as the steps of a run show it."""
     nodes = list(dict.fromkeys(row.checkpoint_node for row in rows if row.checkpoint_node))
     return GraphStructure(tuple(nodes), tuple(EdgeStructure(*ends, "always()") for ends in pairwise(nodes)))

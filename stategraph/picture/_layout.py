@@ -1,9 +1,8 @@
-"""Where everything in a picture stands: boxes in rows, labels below them, and lines from the bottom of a box to the top
-of another one.
+"""The layout of a picture: boxes in rows, labels below the rows, and lines from box to box, bottom to top.
 
-A box stands below all boxes that lead to it, but for edges that close cycles. Lines to the next row are direct; all
-others go around, in lanes to the right of the boxes. Below each row is a strip, in which each line that leaves the row
-has a place of its own: as wide as its label.
+A box is below all boxes that lead to it, except by edges that close cycles. Lines to the next row are direct. All other
+lines go around, in lanes to the right of the boxes. Below each row is a strip, where each line that leaves the row has
+a place as wide as its label.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from typing import TypeAlias
 
 import attrs
 
-from stategraph._text.screen import span
-from stategraph.picture._sketch import Box, Sketch, Way, cut, width_of
+from stategraph.picture._sketch import Box, Sketch, Way, width_of
 
 Point: TypeAlias = tuple[float, float]
 
 NAME, SMALL, LEADING = 13.0, 11.0, 15.0
 STACK = 5.0
-"""How far the sheet of a stack stands out, into the gaps between boxes."""
+"""How far the second sheet of a stack extends into the gaps between boxes."""
 _PADDING, _DOT = 12.0, 12.0
 _GAP, _ROW_GAP, _STRIP_GAP, _LANE, _TIP = 26.0, 30.0, 14.0, 9.0, 12.0
 _SWEEPS = 9
@@ -31,15 +29,15 @@ _SINGLE_IN_A_ROW = 4
 
 @attrs.define(eq=False)
 class Slot:
-    """The room that a box, a label or the dot takes.
+    """The place of a box, a label or the start dot.
 
     Attributes:
-        width: How wide it is.
-        height: How high it is.
-        box: The box, if it is that of one.
-        inside: What is drawn in the box.
+        width: Its width.
+        height: Its height.
+        box: The box; None for a label or the dot.
+        inside: The drawing in the box.
         row: The number of its row.
-        middle: Its middle, from the left.
+        middle: The x coordinate of its middle.
         y: Its upper edge.
     """
 
@@ -59,14 +57,14 @@ class Slot:
 
 @attrs.define(eq=False)
 class Line:
-    """A line between two boxes; the one without a way leads from the dot to the entry.
+    """A line between two boxes.
 
     Attributes:
-        way: The way that it stands for.
+        way: The way that it shows; None for the line from the dot to the entry.
         source: The box that it leaves.
         target: The box that it leads to.
-        label: The room of its label.
-        points: The corners that it goes through.
+        label: The place of its label.
+        points: Its corners.
     """
 
     way: Way | None
@@ -89,7 +87,7 @@ class Line:
 
 @attrs.define
 class _Row:
-    """A row: its boxes, the lines that leave it, its upper and lower edge, and the lower edge of the strip below it."""
+    """A row: its boxes, the lines that leave it, its upper and lower edges, and the lower edge of its strip."""
 
     slots: list[Slot] = attrs.field(factory=list)
     lines: list[Line] = attrs.field(factory=list)
@@ -100,7 +98,7 @@ class _Row:
 
 @attrs.frozen
 class Drawing:
-    """A graph with everything in its place."""
+    """A graph with coordinates."""
 
     width: float
     height: float
@@ -110,7 +108,7 @@ class Drawing:
 
 
 def drawing_of(sketch: Sketch) -> Drawing:
-    """Return a sketch with everything in its place. The same sketch gives the same drawing."""
+    """Return the drawing of a sketch. The same sketch gives the same drawing."""
     slots = {box.name: _slot_of(box) for box in sketch.boxes}
     lines = [Line(way, slots[way.source], slots[way.target], _label_slot(way)) for way in sketch.ways]
     entry = next((slots[box.name] for box in sketch.boxes if box.is_entry), None)
@@ -134,35 +132,13 @@ def drawing_of(sketch: Sketch) -> Drawing:
     return Drawing(width, height, boxes, lines, dot)
 
 
-# --------------------------------------------------------------------------- texts and sizes
-
-
-def texts_of(box: Box) -> tuple[str, ...]:
-    """Return the lines of text in a box; the first is its name."""
-    visit = box.visit
-    counts = " · ".join(
-        (
-            *([f"×{visit.times}"] if visit.times > 1 else []),
-            *([] if visit.seconds is None else [span(visit.seconds)]),
-            *([f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}"] if visit.retries else []),
-            *([f"{visit.parts} part{'' if visit.parts == 1 else 's'} done"] if visit.parts else []),
-        )
-    )
-    status = "" if visit.status == "done" else ": ".join(filter(None, (visit.status, visit.said)))
-    return (cut(box.name) or "(no name)", *(cut(line) for line in (*box.notes, counts, status) if line))
-
-
-def label_of(way: Way) -> str:
-    """Return what stands at a way."""
-    reason = "on error" if way.is_failure else way.label
-    return cut(" ".join(filter(None, (reason, f"×{way.taken}" if way.taken > 1 else ""))))
+# --------------------------------------------------------------------------- sizes
 
 
 def _slot_of(box: Box) -> Slot:
-    """Return the room that a box takes."""
-    texts = texts_of(box)
-    width = max(width_of(text, SMALL if line else NAME * 1.06) for line, text in enumerate(texts)) + 2 * _PADDING + 8
-    width, height = max(width, 76.0), 14.0 + LEADING * len(texts)
+    """Return the place of a box, with its size."""
+    width = max(width_of(text, SMALL if line else NAME * 1.06) for line, text in enumerate(box.texts))
+    width, height = max(width + 2 * _PADDING + 8, 76.0), 14.0 + LEADING * len(box.texts)
     if box.inside is None or not box.inside.boxes:
         return Slot(width, height, box)
     inside = drawing_of(box.inside)
@@ -170,7 +146,7 @@ def _slot_of(box: Box) -> Slot:
 
 
 def _label_slot(way: Way | None) -> Slot:
-    label = "" if way is None else label_of(way)
+    label = "" if way is None else way.text
     return Slot(width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else Slot(10.0, 0.0)
 
 
@@ -178,7 +154,7 @@ def _label_slot(way: Way | None) -> Slot:
 
 
 def _rows(slots: Sequence[Slot], lines: Sequence[Line]) -> list[_Row]:
-    """Give each box a row below those of all boxes that lead to it, and return the rows. The dot comes first."""
+    """Put each box into a row below all boxes that lead to it; return the rows. The dot is in the first row."""
     targets: dict[Slot, list[Slot]] = {slot: [] for slot in slots}
     for line in lines:
         targets[line.source].append(line.target)
@@ -188,7 +164,7 @@ def _rows(slots: Sequence[Slot], lines: Sequence[Line]) -> list[_Row]:
             if order[target] > place:
                 target.row = max(target.row, slot.row + 1)
     joined = {end for line in lines for end in (line.source, line.target)}
-    for place, slot in enumerate(slot for slot in slots if slot not in joined):  # such as the branches of a node
+    for place, slot in enumerate(slot for slot in slots if slot not in joined):  # the branches of a node, for instance
         slot.row = place // _SINGLE_IN_A_ROW
     rows = [_Row() for _ in range(max((slot.row for slot in slots), default=-1) + 1)]
     for slot in slots:
@@ -199,9 +175,9 @@ def _rows(slots: Sequence[Slot], lines: Sequence[Line]) -> list[_Row]:
 
 
 def _walk(targets: dict[Slot, list[Slot]]) -> list[Slot]:
-    """Return the boxes in an order in which edges lead from earlier to later ones, but for those that close cycles."""
+    """Return the boxes in topological order, ignoring edges that close cycles."""
     seen: set[Slot] = set()
-    left: list[Slot] = []  # in the reverse of that order: depth first, each box after all that it leads to
+    left: list[Slot] = []  # reversed: depth first, each box after all boxes that it leads to
     for root, ends in targets.items():
         trail = [] if root in seen else [(root, iter(ends))]
         seen.add(root)
@@ -219,7 +195,7 @@ def _walk(targets: dict[Slot, list[Slot]]) -> list[Slot]:
 
 
 def _arrange(rows: Sequence[_Row], lines: Iterable[Line]) -> None:
-    """Order the boxes of each row, and place them near those in the rows above and below that they are joined to."""
+    """Order the boxes of each row, and place them near their neighbours in the rows above and below."""
     above: dict[Slot, list[Slot]] = {}
     below: dict[Slot, list[Slot]] = {}
     for line in lines:
@@ -239,20 +215,20 @@ def _arrange(rows: Sequence[_Row], lines: Iterable[Line]) -> None:
 
 
 def _spread(slots: Sequence[Slot], wishes: Sequence[float]) -> None:
-    """Place slots side by side in their order, near to where they are wished.
+    """Place slots side by side in their order, near the wished positions.
 
-    The mean of two ways to do it: one never moves a slot to the left of its wish, and the other never to the right.
+    This is the mean of two solutions: one never moves a slot to the left of its wish, the other never to the right.
     """
-    offsets = [0.0, *accumulate((one.width + other.width) / 2 + _GAP for one, other in pairwise(slots))]
+    offsets = [0.0, *accumulate((left.width + right.width) / 2 + _GAP for left, right in pairwise(slots))]
     starts = [wish - offset for wish, offset in zip(wishes, offsets, strict=False)]
-    right = accumulate(starts, max)
-    left = reversed([*accumulate(reversed(starts), min)])
-    for slot, offset, one, other in zip(slots, offsets, right, left, strict=False):
-        slot.middle = offset + (one + other) / 2
+    rightmost = accumulate(starts, max)
+    leftmost = reversed([*accumulate(reversed(starts), min)])
+    for slot, offset, high, low in zip(slots, offsets, rightmost, leftmost, strict=False):
+        slot.middle = offset + (high + low) / 2
 
 
 def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> tuple[dict[Line, float], dict[Line, float]]:
-    """Place the labels in the strips below the rows; return where lines leave and enter boxes, from their middles."""
+    """Place the labels below the rows; return how far from the middles of boxes lines leave and enter them."""
     order = {line: (line.source.middle, not line.is_direct, line.target.middle) for line in lines}
     leaves: dict[Line, float] = {}
     for row in rows:
@@ -269,7 +245,7 @@ def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> tuple[dict[Lin
 
 
 def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> dict[Line, float]:
-    """Return how far from the middle of its box each line meets it; those of one box are in their order."""
+    """Return how far from the middle of its box each line meets the box. Lines of one box keep their order."""
     by_slot: dict[Slot, list[Line]] = {}
     for line, slot in zip(lines, slots, strict=True):
         by_slot.setdefault(slot, []).append(line)
@@ -281,8 +257,8 @@ def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> dict[Line, fl
 
 
 def _lanes(lines: Iterable[Line], right: float) -> dict[Line, float]:
-    """Return the lanes of lines that go around, right of everything; lines share a lane if they need it elsewhere."""
-    ends: list[int] = []  # the last row that each lane is used at
+    """Return lanes for the lines that go around, right of everything. Lines with separate rows share a lane."""
+    ends: list[int] = []  # the last used row of each lane
     lanes: dict[Line, float] = {}
     for line in sorted((line for line in lines if not line.is_direct), key=lambda line: line.rows):
         first, last = line.rows
@@ -296,7 +272,7 @@ def _lanes(lines: Iterable[Line], right: float) -> dict[Line, float]:
 
 
 def _place_rows(rows: Sequence[_Row]) -> float:
-    """Place the rows below each other; return how high they are."""
+    """Place the rows below each other; return their height."""
     y = _ROW_GAP if any(not line.target.row for row in rows for line in row.lines) else 0.0
     for row in rows:
         height = max(slot.height for slot in row.slots)
@@ -311,7 +287,7 @@ def _place_rows(rows: Sequence[_Row]) -> float:
 
 
 def _corners(line: Line, rows: Sequence[_Row], leaves: float, enters: float, lanes: dict[Line, float]) -> list[Point]:
-    """Return the corners that a line goes through, from its source to its target."""
+    """Return the corners of a line, from its source to its target."""
     source, target, label = line.source, line.target, line.label
     here, there = rows[source.row], rows[target.row]
     leaves, enters = source.middle + leaves, target.middle + enters

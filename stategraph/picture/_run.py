@@ -1,4 +1,4 @@
-"""How a run went over a graph, as far as its history shows that."""
+"""The way of a run over its graph, as far as its history shows it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Visit:
-    """How a run was at a node.
+    """The visits of a run to a node.
 
     Attributes:
-        status: "" if it was not there, "done", "handled" (it failed, and the run went on), "failed", "waiting",
-            "under way", "next" where the run has no owner and goes on here, or "maybe" where several nodes may be
-            under way or next.
-        times: How often it was completed; 0 where the history is not whole.
-        seconds: How long that took; None if it is not known.
-        retries: How many further attempts that took.
-        said: What there is to say: an error, the reason of a pause.
-        parts: How many branches or items of the step that is being made are finished.
+        status: "" without a visit, "done", "handled" (the node failed, and the run continued), "failed", "waiting",
+            "under way", "next" if the run has no owner and continues here, or "maybe" if several nodes may be under
+            way or next.
+        times: How often the node was completed; 0 if the history is incomplete.
+        seconds: The duration of all visits; None if it is unknown.
+        retries: The number of attempts after the first ones.
+        said: The error, or the reason of the pause.
+        parts: How many branches or items of the current step are finished.
     """
 
     status: str = ""
@@ -49,10 +49,10 @@ class Walk:
     """The way of a run.
 
     Attributes:
-        visits: How it was at the nodes, by their names.
+        visits: The visits to nodes, by their names.
         taken: How often it went from one node to another.
-        nested: Of nested graphs, how their newest run went, by the names of the nodes that run them.
-        caption: All of it in a line.
+        nested: The ways of the newest nested runs, by the names of their nodes.
+        caption: A summary on one line.
     """
 
     visits: Mapping[str, Visit] = attrs.field(factory=dict)
@@ -62,12 +62,12 @@ class Walk:
 
 
 def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: CheckpointStore | None, depth: int) -> Walk:
-    """Return how a run went.
+    """Return the way of a run.
 
     Args:
         structure: The structure of the graph.
-        rows: The history of the run, or a part of it that ends with its newest checkpoint.
-        store: Where to look for nested runs, and for who is at work; None not to look.
+        rows: The history of the run, or its end.
+        store: Where to look for nested runs and for the owner; None to look for neither.
         depth: How deep to look for nested runs.
     """
     last, path = rows[-1], _path_of(rows)
@@ -77,7 +77,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
     for name, visit in now.items():
         before = visits.get(name, Visit())
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
-        is_there = visit.status not in ("maybe", "next")  # though a predicate may have failed
+        is_there = visit.status not in ("maybe", "next")  # the node itself if a predicate failed after it
         if is_there and last.checkpoint_node not in ("", name):
             taken[last.checkpoint_node, name] += 1
     nested = _branches(structure, visits)
@@ -100,7 +100,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
 
 
 def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[str, Walk]:
-    """Return, for nodes that are done, that their branches are."""
+    """Return the branches of completed nodes as done."""
     return {
         name: Walk(dict.fromkeys(outline.nested.nodes, Visit("done")))
         for name, outline in structure.outlines.items()
@@ -109,7 +109,7 @@ def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[st
 
 
 def finished_parts(structure: GraphStructure, store: CheckpointStore, run: Summary | State, node: str) -> list[str]:
-    """Return the finished parts of the step that is being made; none where they hold values that are unknown here."""
+    """Return the finished parts of the current step; none if they hold values of unknown types."""
     outline = structure.outlines.get(node)
     if outline is None or outline.kind not in ("map", "parallel") or not store.keeps_parts:
         return []
@@ -120,18 +120,18 @@ def finished_parts(structure: GraphStructure, store: CheckpointStore, run: Summa
 
 
 def nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:
-    """Return the ids that the nested run of a step may have: it was begun before any of the rollbacks, or after."""
+    """Return the ids that the nested run of a step may have: one for each number of rollbacks before it."""
     return [nested_id(run_id, step, node, generation) for generation in range(turns, -1, -1)]
 
 
 def _nested_walk(structure: GraphStructure, store: CheckpointStore, run_ids: Sequence[str], depth: int) -> Walk | None:
-    """Return how the first of these nested runs went that is kept; None if none is."""
+    """Return the way of the first of these nested runs that the store has; None if it has none."""
     found = (rows for rows in map(store.history, run_ids) if rows)
     return next((walk_of(structure, rows, store, depth - 1) for rows in found), None)
 
 
 def _path_of(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the first row of each step that the run has made and not taken back."""
+    """Return the first row of each step that was not rolled back."""
     path: list[Summary] = []
     for row in rows:
         if row.kind is Kind.ROLLBACK:
@@ -144,9 +144,10 @@ def _path_of(rows: Sequence[Summary]) -> list[Summary]:
 def _steps(
     structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Summary]
 ) -> tuple[dict[str, Visit], Counter[tuple[str, str]]]:
-    """Return the visits of the steps on a path, and the ways that it takes.
+    """Return the visits to nodes on a path, and how often each way was taken.
 
-    A step failed if the run went on where only failures go. A new turn begins at the entry, whatever was before.
+    A step failed if the run continued at a node that only failures lead to. A new turn begins at the entry, so no way
+    leads there from the turn before.
     """
     failures = {(edge.source, edge.target) for edge in structure.edges if edge.label == "on_error"}
     handled = failures - {(edge.source, edge.target) for edge in structure.edges if edge.label != "on_error"}
@@ -170,7 +171,7 @@ def _steps(
 
 
 def _now(structure: GraphStructure, last: Summary, owner: Owner | None, *, is_known: bool) -> dict[str, Visit]:
-    """Return the nodes at which the run stands, or goes on; `is_known` is whether the owner was looked up."""
+    """Return the nodes where the run is or continues. `is_known` says whether the owner was looked up."""
     if last.status is RunStatus.FAILED and last.error is not None:
         return {last.error.node: Visit("failed", said=failure_text(last.error.type, last.error.message))}
     if last.status is RunStatus.PAUSED and last.pause is not None:

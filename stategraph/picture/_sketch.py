@@ -1,4 +1,4 @@
-"""What is to be drawn: boxes, ways between them, and how a run went over them. Nothing here knows where it goes."""
+"""The content of a picture: boxes, ways between them, and the run over them. It has no coordinates."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from unicodedata import east_asian_width
 
 import attrs
 
+from stategraph._text.screen import span
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture._run import Visit, Walk
 
 DEPTH = 4
-"""How deep nested graphs are drawn; of deeper ones the name is."""
+"""How deep nested graphs are drawn. Of deeper ones only the name is drawn."""
 
 MOST_BOXES = 4_000
-"""How many boxes are drawn before nested graphs are no longer looked into: a graph may be nested in many places."""
+"""How many boxes are drawn before nested graphs are left out: a graph may be nested in many places."""
 
 _FUNCTION = NodeOutline()
 
@@ -29,12 +30,12 @@ class Box:
 
     Attributes:
         name: Its name.
-        kind: What it is, as in a NodeOutline.
-        notes: What is to be known of it.
+        kind: Its kind, as in a NodeOutline.
+        notes: Short facts about it.
         is_entry: Whether runs start here.
-        is_exit: Whether they complete here.
-        inside: What is drawn in it.
-        visit: How often a run was here, and how it went.
+        is_exit: Whether runs complete here.
+        inside: The nested graph, or the branches.
+        visit: How often a run was here, and with which result.
     """
 
     name: str
@@ -45,16 +46,30 @@ class Box:
     inside: Sketch | None
     visit: Visit
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The lines of text in the box. The first is the name."""
+        visit = self.visit
+        counts = (
+            f"×{visit.times}" if visit.times > 1 else "",
+            "" if visit.seconds is None else span(visit.seconds),
+            f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}" if visit.retries else "",
+            f"{visit.parts} part{'' if visit.parts == 1 else 's'} done" if visit.parts else "",
+        )
+        status = "" if visit.status == "done" else ": ".join(filter(None, (visit.status, visit.said)))
+        lines = (*self.notes, " · ".join(filter(None, counts)), status)
+        return (cut(self.name) or "(no name)", *(cut(line) for line in lines if line))
+
 
 @attrs.frozen
 class Way:
-    """All edges from one node to another that are taken for the same reason: a predicate, or a failure.
+    """All edges from one node to another, either those with predicates or those for failures.
 
     Attributes:
         source: The name of the node that it leaves.
         target: The name of the node that it leads to.
-        label: When it is taken, in few words; empty for always.
-        is_failure: Whether it is taken when the node has failed.
+        label: The predicate in short; empty for an edge that is always taken.
+        is_failure: Whether it is taken after a failure of the node.
         taken: How often a run has taken it.
     """
 
@@ -63,6 +78,16 @@ class Way:
     label: str
     is_failure: bool
     taken: int
+
+    @property
+    def reason(self) -> str:
+        """When it is taken; empty for always."""
+        return "on error" if self.is_failure else self.label
+
+    @property
+    def text(self) -> str:
+        """The text beside its line."""
+        return cut(" ".join(filter(None, (self.reason, f"×{self.taken}" if self.taken > 1 else ""))))
 
 
 @attrs.frozen
@@ -74,7 +99,7 @@ class Sketch:
 
 
 def sketch_of(structure: GraphStructure, walk: Walk) -> Sketch:
-    """Return what is to be drawn of a graph, and of a run on it."""
+    """Return the sketch of a graph and of a run on it."""
     return _sketch_of(structure, walk, DEPTH, count())
 
 
@@ -96,14 +121,14 @@ def _sketch_of(structure: GraphStructure, walk: Walk, depth: int, drawn: Iterato
 def _ways_of(
     edges: Iterable[EdgeStructure], names: frozenset[str], taken: Mapping[tuple[str, str], int]
 ) -> Iterator[Way]:
-    """Yield one way for all edges of the same ends: a history does not say which of them was taken."""
+    """Yield one way for all edges with the same ends: a history does not tell them apart."""
     labels: dict[tuple[str, str, bool], list[str]] = {}
     for edge in edges:
         if edge.source in names and edge.target in names:
             is_failure = edge.label == "on_error"
             labels.setdefault((edge.source, edge.target, is_failure), []).append(edge.shown or edge.label)
     for (source, target, is_failure), texts in labels.items():
-        label = "" if "always()" in texts or is_failure else " or ".join(map(in_short, texts))
+        label = "" if "always()" in texts or is_failure else " or ".join(map(_in_short, texts))
         has_other = (source, target, not is_failure) in labels
         yield Way(source, target, label, is_failure, 0 if is_failure and has_other else taken.get((source, target), 0))
 
@@ -118,8 +143,8 @@ _SHORTER = (
 )
 
 
-def in_short(predicate: str) -> str:
-    """Return what a predicate says of itself, in fewer words."""
+def _in_short(predicate: str) -> str:
+    """Return the repr of a predicate in fewer words."""
     for long, short in _SHORTER:
         predicate = long.sub(short, predicate)
     return predicate
@@ -128,27 +153,27 @@ def in_short(predicate: str) -> str:
 # --------------------------------------------------------------------------- text
 
 
-LONGEST = 34  # characters of a text that is shown
-_LONGEST_WHOLE = 500  # of a text beside the picture
+_LONGEST = 34  # characters of a text in a picture
+_LONGEST_WHOLE = 500  # characters of a title
 
 _NARROW = frozenset("iljtfrI.,:;'|!()[]{}·` ")
 _WIDE = frozenset("mwMW@%—…→")
 
 
 def plain(text: str) -> str:
-    """Return a text in one line, without what is not to be seen: controls, half surrogates, changes of direction."""
+    """Return a text on one line, with a replacement for each unprintable character."""
     line = " ".join(text[:_LONGEST_WHOLE].split())
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
-def cut(text: str, limit: int = LONGEST) -> str:
-    """Return the beginning of a text, as it is shown."""
+def cut(text: str, limit: int = _LONGEST) -> str:
+    """Return the beginning of a text, printable and on one line."""
     text = plain(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def width_of(text: str, size: float) -> float:
-    """Return how wide a text of a size is, in whatever font, rather too wide than too narrow."""
+    """Return a generous estimate of the width of a text, for any font of this size."""
     return size * sum(map(_width_of, text))
 
 
@@ -163,5 +188,5 @@ def _width_of(char: str) -> float:
 
 
 def marked_up(text: str) -> str:
-    """Return a text as it stands in XML."""
+    """Return a text escaped for XML."""
     return escape(plain(text))

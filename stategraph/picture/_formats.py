@@ -1,11 +1,17 @@
-"""A drawing as SVG: one image with nothing in it that could be run, or that is loaded from elsewhere."""
+"""A picture as SVG and as Mermaid.
+
+The SVG is one image that runs no code and loads nothing. GitHub and many editors draw Mermaid.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stategraph.picture._layout import LEADING, STACK, Drawing, Line, Point, Slot, label_of, texts_of
-from stategraph.picture._sketch import Box, Way, marked_up
+from stategraph.picture._layout import LEADING, STACK, Drawing, Line, Point, Slot, drawing_of
+from stategraph.picture._sketch import Box, Sketch, Way, marked_up
+
+# --------------------------------------------------------------------------- SVG
+
 
 _MARGIN, _HEAD = 16.0, 20.0
 
@@ -42,11 +48,12 @@ _MARKS = {
     "next": "m-3-3.5l3 3.5l-3 3.5m3-7l3 3.5l-3 3.5",
     "maybe": "m-2-1.6q0-2.2 2-2.2t2 2q0 1.400-2 2.300m0 3v.1",
 }
-"""What is drawn on the badge of a status, so that it is known without its colour."""
+"""The sign on the badge of each status, so that statuses differ without colours."""
 
 
-def svg_of(drawing: Drawing, title: str, caption: str) -> str:
-    """Return a drawing with a title above it as SVG."""
+def svg_of(sketch: Sketch, title: str, caption: str) -> str:
+    """Return a sketch with a title above it as SVG."""
+    drawing = drawing_of(sketch)
     wide = max(drawing.width, 7.6 * len(marked_up(title)), 6.4 * len(marked_up(caption)))
     width, top = wide + 2 * _MARGIN, _MARGIN + _HEAD * (2 if caption else 1) + 6.0
     height = top + drawing.height + _MARGIN
@@ -85,9 +92,7 @@ def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
 
 
 def _classes(way: Way | None) -> str:
-    if way is None:
-        return "edge"
-    return "edge" + (" failure" if way.is_failure else "") + (" taken" if way.taken else "")
+    return "edge" + (" failure" if way and way.is_failure else "") + (" taken" if way and way.taken else "")
 
 
 def _line(line: Line) -> Iterator[str]:
@@ -95,8 +100,8 @@ def _line(line: Line) -> Iterator[str]:
     ends = "" if way is None else f' data-source="{marked_up(way.source)}" data-target="{marked_up(way.target)}"'
     yield f'<g class="{_classes(way)}"{ends}>'
     if way is not None:
-        reason = "on error" if way.is_failure else way.label
-        yield f"<title>{marked_up(f'{way.source} → {way.target}' + (f': {reason}' if reason else ''))}</title>"
+        reason = f": {way.reason}" if way.reason else ""
+        yield f"<title>{marked_up(f'{way.source} → {way.target}{reason}')}</title>"
     x, y = line.points[-1]
     half = 5.5 if way is not None and way.taken else 4.0
     yield f'<path class="way" d="M{" ".join(f"{at:.1f} {down:.1f}" for at, down in line.points)}"/>'
@@ -109,7 +114,7 @@ def _label(line: Line) -> Iterator[str]:
         size = f'x="{label.x:.1f}" y="{label.y:.1f}" width="{label.width:.1f}" height="{label.height:.1f}"'
         yield f'<g class="{_classes(line.way)}"><rect class="under" {size} rx="4"/>'
         yield f'<text class="label" x="{label.middle:.1f}" y="{label.y + 13:.1f}" text-anchor="middle">'
-        yield f"{marked_up(label_of(line.way))}</text></g>"
+        yield f"{marked_up(line.way.text)}</text></g>"
 
 
 # --------------------------------------------------------------------------- nodes
@@ -124,7 +129,7 @@ def _node(slot: Slot, box: Box) -> Iterator[str]:
     yield f"<title>{marked_up(' · '.join(filter(None, about)))}</title>"
     yield from _shape(slot, box)
     y = slot.y + 19.0
-    for line, text in enumerate(texts_of(box)):
+    for line, text in enumerate(box.texts):
         kind = "note" if line else "name"
         yield f'<text class="{kind}" x="{slot.middle:.1f}" y="{y:.1f}" text-anchor="middle">{marked_up(text)}</text>'
         y += LEADING
@@ -155,3 +160,75 @@ def _hexagon(classes: str, x: float, y: float, width: float, height: float) -> s
 
 def _rect(classes: str, x: float, y: float, width: float, height: float) -> str:
     return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="7"/>'
+
+
+# --------------------------------------------------------------------------- Mermaid
+
+
+_PLAIN = frozenset(" .,_=+-/×·≠")
+_CLASSES = {
+    "done": "stroke:#1a7f37,stroke-width:2px",
+    "handled": "stroke:#d1242f,stroke-width:2px",
+    "failed": "stroke:#d1242f,stroke-width:4px",
+    "waiting": "stroke:#9a6700,stroke-width:4px",
+    "under way": "stroke:#0969da,stroke-width:4px",
+    "next": "stroke:#0969da,stroke-width:2px,stroke-dasharray:7 3",
+    "maybe": "stroke:#0969da,stroke-width:2px,stroke-dasharray:2 3",
+}
+_SHAPES = {"map": ("[[", "]]"), "parallel": ("[/", "/]"), "pause": ("{{", "}}"), "graph": ("[", "]")}
+
+
+def mermaid_of(sketch: Sketch) -> str:
+    """Return a sketch as a flowchart of Mermaid."""
+    chart = _Chart()
+    lines = ["flowchart TB", *chart.lines(sketch, (), "  ")]
+    for status, nodes in chart.by_status.items():
+        kind = status.replace(" ", "")
+        lines += [f"  classDef {kind} {_CLASSES[status]}", f"  class {','.join(nodes)} {kind}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a text in which Mermaid finds no syntax, markup or links: all but plain characters become numbers."""
+    return "".join(char if char.isalnum() or char in _PLAIN else f"#{ord(char)};" for char in text)
+
+
+class _Chart:
+    """A flowchart in the making. Nodes are named by numbers, so that no name is a keyword."""
+
+    def __init__(self) -> None:
+        self.by_status: dict[str, list[str]] = {}
+        self._numbers: dict[tuple[str, ...], str] = {}
+
+    def lines(self, sketch: Sketch, path: tuple[str, ...], indent: str) -> Iterator[str]:
+        for box in sketch.boxes:
+            yield from self._node(box, path, indent)
+            if box.is_entry:
+                start = self._number((*path, box.name, ""))
+                yield f"{indent}{start}(( )) --> {self._number((*path, box.name))}"
+        for way in sketch.ways:
+            yield self._way(way, path, indent)
+
+    def _number(self, path: tuple[str, ...]) -> str:
+        return self._numbers.setdefault(path, f"n{len(self._numbers)}")
+
+    def _node(self, box: Box, path: tuple[str, ...], indent: str) -> Iterator[str]:
+        number = self._number((*path, box.name))
+        status = box.visit.status
+        if status:
+            self.by_status.setdefault(status, []).append(number)
+        done = "✓ " if status == "done" else ""  # other statuses are in words
+        texts = [_quoted(text) for text in box.texts]
+        if box.inside is not None and box.inside.boxes:
+            yield f'{indent}subgraph {number} ["{done}{" · ".join(texts)}"]'
+            yield from self.lines(box.inside, (*path, box.name), indent + "  ")
+            yield f"{indent}end"
+        else:
+            opening, closing = _SHAPES.get(box.kind, ("([", "])") if box.is_exit else ("[", "]"))
+            yield f'{indent}{number}{opening}"{done}{"<br/>".join(texts)}"{closing}'
+
+    def _way(self, way: Way, path: tuple[str, ...], indent: str) -> str:
+        arrow = "-.->" if way.is_failure else "==>" if way.taken else "-->"
+        label = _quoted(way.text)
+        ends = self._number((*path, way.source)), self._number((*path, way.target))
+        return f"{indent}{ends[0]} {arrow}" + (f'|"{label}"| ' if label else " ") + ends[1]
