@@ -1,6 +1,6 @@
-"""The command ``stategraph``: see the runs of a store, and take hold of them.
+"""The command ``stategraph``, which shows, continues and changes the runs of a store.
 
-It needs the extra ``[cli]``. What it does stands in docs/command-line.md.
+It needs the extra ``[cli]``. See docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MISSING = "stategraph: the command line needs click and rich: in a clone of sta
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, those of the process if not given, and exit with its code."""
+    """Run the command with these arguments, by default those of the process, and exit with its code."""
     if find_spec("click") is None or find_spec("rich") is None:
         sys.exit(_MISSING)
     from stategraph.cli._app import run  # imported when used: click takes 50 ms

@@ -1,4 +1,4 @@
-"""``python -m stategraph.cli`` is the command as well."""
+"""Run the command as ``python -m stategraph.cli``."""
 
 from stategraph.cli import main
 

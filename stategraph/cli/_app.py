@@ -1,4 +1,4 @@
-"""The command ``stategraph``: finds its commands by name, and turns errors into messages and exit codes."""
+"""The command ``stategraph``: it imports its commands by name, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from io import TextIOWrapper
 
 import click
 
-from stategraph.cli._exits import INTERRUPTED, Exit, Failure, error_shape, exit_of, message_of
 from stategraph.cli._options import Request, common
-from stategraph.cli._output import note
+from stategraph.cli._output import INTERRUPTED, Exit, Failure, error_shape, exit_of, message_of, note
 
 _LOOKING, _CHANGING = "stategraph.cli._looking", "stategraph.cli._changing"
 COMMANDS = {
@@ -25,7 +24,7 @@ COMMANDS = {
     "work": "stategraph.cli._working",
     "ui": "stategraph.web._command",
 }
-"""The commands, in the order in which ``--help`` lists them, with their modules, which are imported when used."""
+"""The commands in the order of ``--help``, with their modules, which are imported when used."""
 
 
 class _Commands(click.Group):
@@ -65,18 +64,18 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 @click.version_option(package_name="stategraph", message="%(version)s", help="Show the version.")
 @common
 def stategraph() -> None:
-    """See the runs of a store, and take hold of them.
+    """Show, continue and change the runs of a store.
 
-    Looking never changes a store.
+    Commands that only look never change a store.
     """
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run the command; return its exit code. Errors go to stderr, with --json as JSON."""
+    """Run the command; return its exit code. Errors go to stderr, as JSON with --json."""
     request = Request()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may lack letters
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack characters
     try:
         result = stategraph.main(arguments, prog_name="stategraph", standalone_mode=False, obj=request)
         sys.stdout.flush()
@@ -88,10 +87,10 @@ def run(arguments: Sequence[str] | None) -> int:
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has ended; when Python ends, it is not to write either
+    except BrokenPipeError:  # the reader has ended; Python must not write at its end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except Exception as error:  # noqa: BLE001 - any error is a message of one line, and an exit code
+    except Exception as error:  # noqa: BLE001 - every error becomes a message and an exit code
         return _failed(error, request.is_json)
 
 

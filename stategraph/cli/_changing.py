@@ -1,4 +1,4 @@
-"""The commands that change runs and stores. Those that lose something ask first."""
+"""The commands that change runs and stores. Commands that remove data ask first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from stategraph._text.screen import clean
-from stategraph.cli._exits import END_OF_CALL, Exit, Failure
 from stategraph.cli._looking import row_store
 from stategraph.cli._opening import load_graph, standing
 from stategraph.cli._options import (
@@ -28,7 +27,7 @@ from stategraph.cli._options import (
     parsed_value,
     usage_error,
 )
-from stategraph.cli._output import STYLES, note, state_shape
+from stategraph.cli._output import END_OF_CALL, STYLES, Exit, Failure, note, state_shape
 from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -44,11 +43,11 @@ if TYPE_CHECKING:
   stategraph resume review-42 --graph app.flows:review
   stategraph resume review-42 --graph app.flows:review --set limit=20 --by ann
 
-The store is that of the graph. --by is kept with what --set or an answer adds to the history.
+The store is that of the graph. The history keeps --by with a change of --set, or with an answer.
 """,
     RUN,
     GRAPH,
-    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Lay this over the data; JSON, or text."),
+    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change this key first; JSON, or text."),
     ALLOW_CHANGED,
     RENAMES,
     BY,
@@ -56,14 +55,14 @@ The store is that of the graph. --by is kept with what --set or an answer adds t
     TAKE_OVER,
 )
 def resume(request: Request, /, run_id: str, graph: str, pairs: tuple[str, ...], **how: Any) -> int:
-    """Go on with a run from its last checkpoint.
+    """Continue a run from its last checkpoint.
 
-    That is done in this process, until the run ends or pauses.
+    It runs in this process until it ends or pauses.
     """
     flow = load_graph(graph)
     request.check_store(flow.store)
     updates = parsed_pairs("--set", "KEY=VALUE", pairs) or {}
-    return _gone_on(request, flow, run_id, {key: parsed_value(text) for key, text in updates.items()}, **how)
+    return _resume(request, flow, run_id, {key: parsed_value(text) for key, text in updates.items()}, **how)
 
 
 @command(
@@ -76,23 +75,23 @@ The store is that of the graph.
     RUN,
     click.argument("value", required=False),
     GRAPH,
-    click.option("--pause", metavar="ID", help="The pause that is answered, by its id or the beginning of it."),
+    click.option("--pause", metavar="ID", help="Answer the pause with this id, or its beginning."),
     BY,
     WAIT,
 )
 def answer(request: Request, /, run_id: str, value: str | None, graph: str, pause: str | None, **how: Any) -> int:
-    """Answer a run that waits, and go on with it. VALUE is JSON, or text."""
+    """Answer a paused run, and continue it. VALUE is JSON, or text."""
     flow = load_graph(graph)
     request.check_store(flow.store)
     state = flow.store.load(run_id)
     if state.pause is None:
         is_left = state.status in ("failed", "cancelled")
-        way_out = f"; to go on with other data: stategraph resume {run_id} --set KEY=VALUE" if is_left else ""
+        way_out = f"; to continue with other data: stategraph resume {run_id} --set KEY=VALUE" if is_left else ""
         raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}{way_out}")
     if state.pause.others and pause is None:
         number = len(state.pause.each)
         usage_error(
-            f"{run_id} waits for {number} answers: say which is given, with --pause; stategraph show {run_id} has them"
+            f"{run_id} waits for {number} answers: choose one with --pause; stategraph show {run_id} lists them"
         )
     meant = [waiting for waiting in state.pause.each if pause and waiting.id.startswith(pause)]
     if pause and len(meant) != 1:
@@ -100,7 +99,7 @@ def answer(request: Request, /, run_id: str, value: str | None, graph: str, paus
         problem = "several pauses begin so" if meant else "no pause begins so, or it is over"
         raise Failure(Exit.CONFLICT, f"--pause {pause}: {problem}; {run_id} waits at {ids}")
     answered = meant[0] if meant else state.pause
-    return _gone_on(request, flow, run_id, _answer_to(answered, run_id, value), pause=answered, **how)
+    return _resume(request, flow, run_id, _answer_to(answered, run_id, value), pause=answered, **how)
 
 
 def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:
@@ -111,8 +110,8 @@ def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:
     return {} if pause.response_param is None or value is None else {pause.response_param: parsed_value(value)}
 
 
-def _gone_on(request: Request, graph: StateGraph, run_id: str, updates: dict[str, Any], **how: Any) -> int:
-    """Resume a run, which a person sees at work; return the exit code of how that ended."""
+def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str, Any], **how: Any) -> int:
+    """Resume a run, with its progress on a terminal; return the exit code for its last status."""
     screen = request.screen
     state = graph.resume(run_id, updates or None, progress=not screen.is_json and sys.stderr.isatty(), **how)
     if screen.is_json:
@@ -126,7 +125,7 @@ def _gone_on(request: Request, graph: StateGraph, run_id: str, updates: dict[str
     return END_OF_CALL.get(state.status, Exit.OK)
 
 
-# --------------------------------------------------------------------------- without one
+# --------------------------------------------------------------------------- without a graph
 
 
 @command(
@@ -140,7 +139,7 @@ def _gone_on(request: Request, graph: StateGraph, run_id: str, updates: dict[str
     REVISION,
 )
 def fork(request: Request, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> None:
-    """Copy a run, with its history up to a step, under another id."""
+    """Copy a run and its history up to a step under another id."""
     state = request.open(to_change=True).fork(run_id, new_run_id, step, revision)
     request.screen.done(state_shape(state), f"{new_run_id}: {state.status}, at step {state.step}")
 
@@ -150,17 +149,17 @@ def fork(request: Request, run_id: str, new_run_id: str, step: int | None, revis
   stategraph rollback review-42 --step 3
   stategraph rollback review-42 --step 3 --by ann --yes
 
-With retention "full" nothing is forgotten: what came later stays in the history.
+With retention "full", the history keeps the later steps.
 """,
     RUN,
-    click.option("--step", required=True, type=click.IntRange(min=0), help="To this step."),
+    click.option("--step", required=True, type=click.IntRange(min=0), help="The step to go back to."),
     REVISION,
     BY,
     TAKE_OVER,
     YES,
 )
 def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any) -> None:
-    """Take a run back to a step: it goes on from there."""
+    """Take a run back to a step, from which it continues."""
     store = request.open(to_change=True)
     _confirm(f"take {run_id} ({standing(store, run_id)}) back to step {step}?", yes)
     state = store.rollback(run_id, step, **how)
@@ -172,7 +171,7 @@ def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any)
   stategraph cancel review-42
   stategraph cancel review-42 --by ann
 
-A call that is at work on the run stops at its next save. To resume the run takes it up again.
+A call at work on the run stops at its next save. A resume continues the run.
 """,
     RUN,
     BY,
@@ -194,11 +193,11 @@ def cancel(request: Request, run_id: str, by: str | None) -> None:
     YES,
 )
 def delete(request: Request, run_id: str, take_over: bool, yes: bool) -> None:
-    """Forget a run, and all that is nested in it."""
+    """Delete a run and its nested runs."""
     store: Any = request.open(to_change=True)
-    _confirm(f"forget {run_id} ({standing(store, run_id)})?", yes)
+    _confirm(f"delete {run_id} ({standing(store, run_id)})?", yes)
     store.delete(run_id, **({"take_over": True} if take_over else {}))
-    request.screen.done({"run_id": run_id, "deleted": True}, f"{run_id}: forgotten")
+    request.screen.done({"run_id": run_id, "deleted": True}, f"{run_id}: deleted")
 
 
 @command(
@@ -209,12 +208,12 @@ def delete(request: Request, run_id: str, take_over: bool, yes: bool) -> None:
     YES,
 )
 def prune(request: Request, yes: bool) -> None:
-    """Remove what retention does not keep.
+    """Remove expired runs and checkpoints.
 
-    That is completed runs whose time is over, and old checkpoints.
+    Their retention decides which completed runs and old checkpoints expire.
     """
     store = request.open(to_change=True)
-    _confirm(f"remove from the {store} what the retention of its runs does not keep?", yes)
+    _confirm(f"remove the expired runs and checkpoints from the {store}?", yes)
     pruned = store.prune()
     shape = {"runs": list(pruned.runs), "checkpoints": pruned.checkpoints, "damaged": list(pruned.damaged)}
     request.screen.done(shape, f"{len(pruned.runs)} runs, and {pruned.checkpoints} checkpoints of others")
@@ -223,10 +222,10 @@ def prune(request: Request, yes: bool) -> None:
 
 
 def _confirm(question: str, yes: bool) -> None:
-    """Ask a person whether to go on.
+    """Ask whether to continue.
 
     Raises:
-        Failure: there is no terminal to ask at, or the answer is no.
+        Failure: there is no terminal, or the answer is no.
     """
     if yes:
         return
@@ -248,9 +247,9 @@ def _confirm(question: str, yes: bool) -> None:
     click.argument("file", type=click.File("r", encoding="utf-8")),
 )
 def import_(request: Request, file: IO[str]) -> None:
-    """Begin the runs of an export.
+    """Import the runs of an export.
 
-    Each begins as a whole, or not at all. A store that is not there is made.
+    Each run is imported as a whole or not at all. A missing store is created.
     """
     store = row_store(request.open(to_change=True, may_make=True))
     try:
@@ -273,9 +272,9 @@ def import_(request: Request, file: IO[str]) -> None:
     click.option("--print", "is_printed", is_flag=True, help="Print the SQL for an administrator, and change nothing."),
 )
 def migrate(request: Request, is_printed: bool) -> None:
-    """Make a store, or bring its tables up to date.
+    """Create a store, or update its tables.
 
-    A store that is up to date stays as it is.
+    A store that is up to date does not change.
     """
     if not is_printed:
         store = request.open(to_change=True, may_make=True, migrate=True)

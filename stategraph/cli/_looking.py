@@ -1,4 +1,4 @@
-"""The commands that look at runs and change nothing."""
+"""The commands that only look at runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from stategraph._capabilities.follow import fresh_rows
 from stategraph._text.screen import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Kind
-from stategraph.cli._exits import END_OF_CALL, Exit, Failure, as_commands
 from stategraph.cli._opening import load_graph, look, story
 from stategraph.cli._options import (
     EVERY,
@@ -29,10 +28,14 @@ from stategraph.cli._options import (
     usage_error,
 )
 from stategraph.cli._output import (
-    NOBODY,
+    END_OF_CALL,
+    NO_OWNER,
     STYLES,
     Cell,
+    Exit,
+    Failure,
     Screen,
+    as_commands,
     difference_shape,
     left_text,
     node_text,
@@ -85,10 +88,10 @@ if TYPE_CHECKING:
     ),
     click.option("--owned/--left", default=None, help="Only runs that have an owner; or that are active and have none."),
     click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True),
-    click.option("--after", metavar="CURSOR", help="Go on where the page before ended."),
+    click.option("--after", metavar="CURSOR", help="Continue after the page before."),
 )
 def runs(request: Request, /, limit: int, **filters: Any) -> None:
-    """List runs; the one that began last comes first."""
+    """List runs, the newest first."""
     store, screen = request.open(), request.screen
     if filters["owned"] is False and filters["status"] is None:
         filters["status"] = "active"  # the others are not left by anyone
@@ -117,7 +120,7 @@ def _run_row(screen: Screen, run: Summary, owner: Owner | None) -> tuple[Cell, .
 
 
 def _why(run: Summary, owner: Owner | None) -> str:
-    """Say in a few words why a run stands as it does."""
+    """Return a short reason for the status of a run."""
     if run.error is not None:
         return failure_text(run.error.type, run.error.message)
     if run.pause is not None:
@@ -132,11 +135,11 @@ def _why(run: Summary, owner: Owner | None) -> str:
   stategraph doctor
   stategraph doctor --json | jq '.damaged[].run_id'
 
-It reads everything, and changes nothing. The exit code is 6 if something is damaged.
+It changes nothing. The exit code is 6 if anything is damaged.
 """
 )
 def doctor(request: Request) -> int:
-    """Read all that a store has, and say what of it is damaged."""
+    """Read all data of a store, and list the damage."""
     store, screen = request.open(), request.screen
     found = store.verify()
     if screen.is_json:
@@ -170,15 +173,15 @@ def doctor(request: Request) -> int:
   stategraph show review-42 --step 3 --key notes
   stategraph show review-42 --json | jq .data.total
 
-Values are cut, but for those that --key names.
+Values are cut, except with --key.
 """,
     RUN,
     STEP,
     REVISION,
-    click.option("--key", "keys", multiple=True, metavar="KEY", help="Only this key, and all of its value."),
+    click.option("--key", "keys", multiple=True, metavar="KEY", help="Only this key, with its full value."),
 )
 def show(request: Request, run_id: str, step: int | None, revision: int | None, keys: tuple[str, ...]) -> None:
-    """Show the State of a run: how it stands, and its data."""
+    """Show the status of a run, and its data."""
     store, screen = request.open(), request.screen
     state = look(store, run_id, step, revision)
     missing = [key for key in keys if key not in state]
@@ -218,7 +221,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     for pause in () if state.pause is None else state.pause.each:
         _show_pause(screen, state, pause)
     if is_left or state.status in ("failed", "cancelled"):
-        screen.line(("go on: ", "dim"), f"stategraph resume {given_id(state.run_id)} --graph MODULE:NAME")
+        screen.line(("continue: ", "dim"), f"stategraph resume {given_id(state.run_id)} --graph MODULE:NAME")
 
 
 def _show_pause(screen: Screen, state: State, pause: Pause) -> None:
@@ -241,13 +244,13 @@ def _for(since: datetime) -> str:
   stategraph history review-42 --last 20
   stategraph history review-42 --json | jq -r '.[] | select(.by) | [.kind, .by, .timestamp] | @tsv'
 
-With retention "full" it is the whole story of the run; else, what is kept of it.
+With retention "full" the history is complete.
 """,
     RUN,
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last rows."),
 )
 def history(request: Request, run_id: str, last: int | None) -> None:
-    """List what became of a run, a row for each checkpoint."""
+    """List the checkpoints of a run."""
     rows, screen = story(request.open(), run_id)[-(last or 0) :], request.screen
     if screen.is_json:
         screen.document([summary_shape(row) for row in rows])
@@ -277,7 +280,7 @@ def _cells(row: Summary) -> tuple[str, tuple[str, str], str, str]:
     click.option("--other", metavar="RUN", help="B is a step of this run."),
 )
 def diff(request: Request, run_id: str, a: int, b: int, other: str | None) -> None:
-    """Show how the data of step B differ from those of step A."""
+    """Compare the data of two steps, A and B."""
     difference, screen = request.open().diff(run_id, a, b, other), request.screen
     if screen.is_json:
         screen.document(difference_shape(difference))
@@ -295,13 +298,13 @@ def diff(request: Request, run_id: str, a: int, b: int, other: str | None) -> No
   stategraph watch review-42
   stategraph watch review-42 --json | jq -r .node
 
-It ends with the run: 0 completed, 1 failed or cancelled, 4 paused. With --json, each row is a line.
+The exit code is that of the run: 0 completed, 1 failed or cancelled, 4 paused. With --json, each row is a line.
 """,
     RUN,
     click.option("--every", default=0.5, **EVERY),
 )
 def watch(request: Request, run_id: str, every: float) -> int:
-    """Follow a run as it goes on, until it ends or pauses."""
+    """Follow a run until it ends or pauses."""
     store, screen = request.open(), request.screen
     newest, was_owned = story(store, run_id)[-1], None
     began, is_owned = time.monotonic(), store.owner(run_id) is not None
@@ -321,18 +324,18 @@ def watch(request: Request, run_id: str, every: float) -> int:
         time.sleep(max(every, _SHARE * (time.monotonic() - began)))
         # The owner is read before the rows: its last save is there before it leaves.
         began, is_owned = time.monotonic(), store.owner(run_id) is not None
-    raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
+    raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it was deleted, or completed without preserve=True")
 
 
 _SHARE = 4
-"""How many times as long as a look takes is the pause after it, at least."""
+"""The least ratio of the pause after a look to the duration of the look."""
 
 
 def _left_alone(last: Summary, *, was_owned: bool) -> str:
     if last.kind is Kind.INPUT and not was_owned:
-        return f"{NOBODY} yet"
-    left = f"left unfinished: {NOBODY}" if was_owned else left_text(last)
-    return f"{left}; to go on: stategraph resume {given_id(last.run_id)} --graph MODULE:NAME"
+        return f"{NO_OWNER} yet"
+    left = f"left unfinished: {NO_OWNER}" if was_owned else left_text(last)
+    return f"{left}; to continue: stategraph resume {given_id(last.run_id)} --graph MODULE:NAME"
 
 
 def _show_row(screen: Screen, row: Summary) -> None:
@@ -352,34 +355,34 @@ _FORMS = {".svg": "svg", ".html": "html", ".mmd": "mermaid", ".mermaid": "mermai
   stategraph draw review-42 -o review-42.svg
   stategraph draw --graph app.flows:review
 
-A run is drawn over its graph as the store keeps that: no code is needed.
+A run is drawn over the graph in its store: no code is needed.
 """,
     click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids),
-    click.option("--graph", metavar="MODULE:NAME", help="A graph to draw instead; its module is imported."),
+    click.option("--graph", metavar="MODULE:NAME", help="Draw a graph instead; its module is imported."),
     click.option(
         "--format",
         "form",
         type=click.Choice(["mermaid", "svg", "html"]),
-        help="That of the file, or Mermaid, if not given.",
+        help="By default that of the file name, or Mermaid.",
     ),
     click.option(
         "-o",
         "--output",
         type=click.File("w", encoding="utf-8", lazy=True),
         default="-",
-        help="A file; stdout if not given.",
+        help="A file; stdout by default.",
     ),
 )
 def draw(request: Request, run_id: str | None, graph: str | None, form: str | None, output: IO[str]) -> None:
-    """Draw a run over its graph, or a graph."""
+    """Draw a run over its graph, or only a graph."""
     form = form or _FORMS.get(Path(output.name).suffix.lower())
     if form is None:
-        way_out = "say the --format, or let it end in .svg, .html, .mmd or .mermaid"
+        way_out = "give the --format, or a name with .svg, .html, .mmd or .mermaid"
         raise Failure(Exit.USAGE, f"-o {output.name}: {way_out}")
     if graph is not None and run_id is None:
         picture = load_graph(graph).picture()
     elif run_id is not None and graph is None:
-        from stategraph.picture import picture_of_run  # imported when used: few commands draw
+        from stategraph.picture import picture_of_run  # imported when used
 
         store = request.open()
         picture = picture_of_run(store, store.load(run_id))
@@ -401,14 +404,13 @@ def draw(request: Request, run_id: str | None, graph: str | None, form: str | No
     click.argument("run_ids", metavar="[RUN]...", nargs=-1, shell_complete=run_ids),
     click.option("--all", "is_all", is_flag=True, help="All runs of the store, the oldest first."),
     click.option(
-        "-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file; stdout if not given."
+        "-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file; stdout by default."
     ),
 )
 def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[str]) -> None:
     """Write runs as lines of JSON.
 
-    They have their histories, and all that is nested in them. With --json it is one list of what would stand on the
-    lines.
+    The lines hold their histories and nested runs. With --json they are one list.
     """
     if bool(run_ids) == is_all:
         usage_error("which runs? Name them, or give --all")
@@ -420,8 +422,7 @@ def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[
 
 
 def row_store(store: CheckpointStore) -> RowStore:
-    """Return a store whose runs can be written as lines, and read again."""
+    """Return a store that can export and import runs."""
     if not isinstance(store, RowStore):
-        problem = "keeps its runs in a way of its own: they cannot be exported or imported"
-        raise Failure(Exit.USAGE, f"the {store} {problem}")
+        raise Failure(Exit.USAGE, f"the {store} can neither export nor import runs")
     return store

@@ -1,4 +1,4 @@
-"""The store that a command is about, opened to be looked into unless it is to be changed, and graphs by their names."""
+"""Stores and graphs: opened and imported by the names that commands are given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph._text.shown import describe_exception, with_article
 from stategraph._util.callables import problem_of
-from stategraph.cli._exits import Exit, Failure, exit_of, message_of
+from stategraph.cli._output import Exit, Failure, exit_of, message_of
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, InvalidRunIdError
 
 if TYPE_CHECKING:
@@ -20,26 +20,28 @@ if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
 
 _ON_SERVERS: dict[str, dict[str, Any]] = {"postgres": {"patience": 10}, "redis": {"patience": 10}}
-"""Options where nothing else is said: a person at a terminal does not wait for a minute."""
+"""Default options: a person at a terminal does not wait for a minute."""
 
 
 def open_store(
     address: str | None, config: str | None, *, to_change: bool, may_make: bool = False, migrate: bool | None = None
 ) -> CheckpointStore:
-    """Open the store at an address, or else that of a configuration.
+    """Open the store at an address, or that of a configuration.
 
     Args:
         address: A file, a folder or a URL.
-        config: The file of a configuration; ``graph.toml`` in this folder if it is None.
+        config: A configuration file; ``graph.toml`` in this folder if it is None.
         to_change: Whether the command writes to the store.
-        may_make: Whether a store that is not there is made, unless its options forbid that.
-        migrate: Whether tables on a server are made, whatever the options say.
+        may_make: Whether to create a missing store, unless its options forbid it.
+        migrate: Whether to create tables on a server; None for the value in the options.
 
     Raises:
-        Failure: no store is named, or it is not there.
-        FormatError: its tables are not there.
+        Failure: no store is named, or it is missing.
+        FormatError: its tables are missing.
     """
-    from stategraph.stores.registry import get_checkpoint_store  # imported when used: completion of names needs none
+    from stategraph.stores.registry import (
+        get_checkpoint_store,
+    )  # imported when used: few calls open stores
 
     kind, options = _kind_and_options(address, config)
     options = {**_ON_SERVERS.get(kind, {}), **options}
@@ -47,7 +49,7 @@ def open_store(
         options["migrate"] = options.get("migrate", may_make) if migrate is None else migrate
     if kind in ("sqlite", "disk"):
         path = Path(options["path"]).expanduser()
-        # An older version has named the file of a disk store cache.db.
+        # An older version named the file of a disk store cache.db.
         files = [path / "disk-store.db", path / "cache.db"] if kind == "disk" else [path]
         if not may_make and not any(file.is_file() for file in files):
             raise Failure(Exit.NOT_FOUND, f"there is no {kind} store at {path}{_like(path)}")
@@ -75,7 +77,7 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
 
 
 def _like(path: Path) -> str:
-    """Return which store was perhaps meant: a similar name in that folder; or why there can be none."""
+    """Return a hint about a missing store: a similar name in its folder, or why no store can be there."""
     import difflib  # imported when used
 
     if path.is_dir():
@@ -89,16 +91,16 @@ def _like(path: Path) -> str:
     return f"; did you mean {path.parent / near[0]}?" if near else ""
 
 
-# --------------------------------------------------------------------------- runs that may not be there
+# --------------------------------------------------------------------------- runs
 
 
 def look(store: CheckpointStore, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-    """Return a State, raising as `CheckpointStore.load`. A store may keep no revisions."""
+    """Return a State as `CheckpointStore.load` does. A store without revisions takes no argument for them."""
     return store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
 
 
 def story(store: CheckpointStore, run_id: str) -> list[Summary]:
-    """Return the checkpoints of a run, of which there is one at least.
+    """Return the checkpoints of a run, at least one.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
@@ -110,14 +112,14 @@ def story(store: CheckpointStore, run_id: str) -> list[Summary]:
 
 
 def standing(store: CheckpointStore, run_id: str) -> str:
-    """Say how a run stands that is to be changed. A damaged run may be changed, too: to delete it is the way out.
+    """Return the status of a run in words. A damaged run has one, too, so that it can be deleted.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
     try:
         newest = story(store, run_id)[-1]
-    except (CheckpointCorruptError, FormatError, InvalidRunIdError):  # ids are damaged as well
+    except (CheckpointCorruptError, FormatError, InvalidRunIdError):  # the id may be damaged as well
         return "damaged"
     return f"{newest.status}, step {newest.step}"
 
@@ -126,9 +128,9 @@ def standing(store: CheckpointStore, run_id: str) -> str:
 
 
 def load_graph(name: str) -> StateGraph:
-    """Return the graph that is named as ``module:attribute``; a function without parameters is called for it.
+    """Return the graph named ``module:attribute``, which may be a function without parameters that returns it.
 
-    The module is looked for in the working directory first. To import it runs its code.
+    The import runs the code of the module. The working directory comes first on the path.
 
     Raises:
         Failure: there is no such graph.
@@ -160,7 +162,7 @@ def load_graph(name: str) -> StateGraph:
 
 
 def imported(name: str) -> Any:
-    """Return a module, which is looked for in the working directory first.
+    """Import a module. The working directory comes first on the path.
 
     Raises:
         Failure: it cannot be imported.
@@ -181,7 +183,7 @@ def imported(name: str) -> Any:
 
 
 def _failure(work: str, error: Exception) -> Failure:
-    """Return how the command ends because the user's code failed. Missing tables have a way out of their own."""
+    """Return the failure of the user's code as an end of the command. Missing tables keep their own message."""
     if isinstance(error, FormatError) and error.statements:
         return Failure(exit_of(error), message_of(error))
     *_, last = traceback.extract_tb(error.__traceback__)

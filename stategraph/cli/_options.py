@@ -1,4 +1,4 @@
-"""Commands: functions that get a Request, with the options that every command takes and those that several take."""
+"""The decorator that makes commands of functions, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
 
-from stategraph.cli._exits import Exit, Failure
 from stategraph.cli._opening import imported, open_store
-from stategraph.cli._output import Screen, note
+from stategraph.cli._output import Exit, Failure, Screen, note
 from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
 
 if TYPE_CHECKING:
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
 
 _MOST_COMPARED = 1_000
-"""How many of the newest runs are compared with an id that is not there."""
+"""How many of the newest runs are compared with an unknown id."""
 _MOST_COMPLETED = 50
 
 Option: TypeAlias = Callable[[Any], Any]
 
 
 class Request:
-    """The options that every command takes, and the store that they name.
+    """The options of every command, and the store that they name.
 
     Attributes:
         store: The address of the store, if one was given.
         config: The file of the configuration, if one was given.
-        is_json: Whether the answer is JSON.
+        is_json: Whether to print JSON.
         modules: The modules to import first.
     """
 
@@ -48,7 +47,7 @@ class Request:
 
     @cached_property
     def screen(self) -> Screen:
-        """Where the answer goes."""
+        """The output of the command."""
         return Screen(self.is_json)
 
     @property
@@ -62,14 +61,11 @@ class Request:
         return self.config or os.environ.get("STATEGRAPH_CONFIG")
 
     def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
-        """Open the store, as `open_store` does; it is closed with the command.
-
-        Values of types that are not registered here are opaque.
-        """
+        """Open the store as `open_store` does, until the command ends. Values of unregistered types are opaque."""
         from stategraph.stores._codec.opaque import unknown_shown  # imported when used
 
         if self.config and self.address and not self.store:
-            note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
+            note("stategraph: --config is ignored: STATEGRAPH_STORE comes first")
         store = self._opened = open_store(self.address, self.config_file, to_change=to_change, **how)
         context = click.get_current_context()
         context.call_on_close(store.close)
@@ -77,10 +73,10 @@ class Request:
         return store
 
     def check_store(self, store: CheckpointStore) -> None:
-        """Take the store of a graph as the one that the command is about.
+        """Use the store of a graph.
 
         Raises:
-            UsageError: another one was named.
+            UsageError: an option names another store.
         """
         self._opened = store
         if self.store and not _is_at(store, self.store):
@@ -92,10 +88,10 @@ class Request:
         is_ignored = self.address and is_comparable and not _is_at(store, self.address)
         if self.config or is_ignored:
             ignored = "--config" if self.config else "STATEGRAPH_STORE"
-            note(f"stategraph: {ignored} is not looked at: the graph keeps its runs in the {store}")
+            note(f"stategraph: {ignored} is ignored: the graph keeps its runs in the {store}")
 
     def like(self, run_id: str) -> str | None:
-        """Return the id of a run that was perhaps meant."""
+        """Return a known run id that is similar to this one."""
         import difflib  # imported when used
 
         try:
@@ -106,7 +102,7 @@ class Request:
 
 
 def _is_at(store: CheckpointStore, address: str) -> bool:
-    """Return whether a store is the one in a file or a folder."""
+    """Return whether a store is in this file or folder."""
     from pathlib import Path
 
     path: Path | None = getattr(store, "path", None)
@@ -114,7 +110,7 @@ def _is_at(store: CheckpointStore, address: str) -> bool:
 
 
 def usage_error(message: str) -> NoReturn:
-    """End a command that was called in a wrong way; the message names its help."""
+    """End a command because of a wrong call. The message points to its help."""
     raise click.UsageError(message, click.get_current_context())
 
 
@@ -135,7 +131,7 @@ def _common(*names: str, callback: Any = _keep, **how: Any) -> Option:
 
 
 def common(function: Any) -> Any:
-    """Let a command take the options that every command takes; they may stand before its name as well."""
+    """Add the options of every command. They may also stand before its name."""
     for option in (
         _common(
             "--import",
@@ -154,10 +150,10 @@ def common(function: Any) -> Any:
 
 
 def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a function that takes a Request and its own options; the function names the command.
+    """Return a decorator that makes a command of a function of a Request and options. The command has its name.
 
     Args:
-        examples: What the help shows after "Examples:".
+        examples: The text after "Examples:" in the help.
         options: The arguments and options of the command.
     """
 
@@ -181,7 +177,7 @@ def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], c
 
 
 def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request) -> None:
-    """Add to an error the name of a run that was perhaps meant, or the options that deal with an owner."""
+    """Add a similar run id, or the options that deal with an owner, to an error."""
     if isinstance(error, RunBusyError):
         names = {parameter.name for parameter in click.get_current_context().command.params}
         wait = "wait for it (--wait SECONDS)" if "wait" in names else "wait until it is done"
@@ -195,7 +191,7 @@ def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request
 
 
 def parsed_pairs(option: str, form: str, pairs: Sequence[str]) -> dict[str, str] | None:
-    """Return the pairs that an option was given as ``LEFT=RIGHT``; None if there are none. New names are not empty."""
+    """Return the pairs of an option like ``LEFT=RIGHT``; None if there are none. New names must not be empty."""
     parts = [pair.partition("=") for pair in pairs]
     if not all(left and separator and (right or form != "OLD=NEW") for left, separator, right in parts):
         raise Failure(Exit.USAGE, f"{option}: give it as {form}")
@@ -203,7 +199,7 @@ def parsed_pairs(option: str, form: str, pairs: Sequence[str]) -> dict[str, str]
 
 
 def parsed_value(text: str) -> Any:
-    """Return the value that a person means: that of JSON, else the text itself."""
+    """Return the JSON value of a text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -214,7 +210,7 @@ _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 
 
 def parsed_moment(text: str) -> datetime:
-    """Return the time that a person means: a date, a date and a time, or how long ago."""
+    """Return the time of a text: a date, a date and a time, or how long ago."""
     try:
         if found := re.fullmatch(r"(\d{1,6}) ?(s|min|h|d)", text):
             return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
@@ -225,12 +221,12 @@ def parsed_moment(text: str) -> datetime:
 
 
 def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
-    """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
+    """Return the newest run ids with this beginning, for completion in shells; none without a store."""
     request = context.ensure_object(Request)
     try:
         with open_store(request.address, request.config_file, to_change=False) as store:
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
-    except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
+    except Exception:  # noqa: BLE001 - completion shows no errors
         return []
 
 
@@ -242,20 +238,20 @@ GRAPH = click.option(
     metavar="MODULE:NAME",
     help="The graph, or a function that makes it; its module is imported, which runs its code.",
 )
-BY = click.option("--by", metavar="WHO", help="Who does this, for the history.")
+BY = click.option("--by", metavar="WHO", help="Your name, for the history.")
 WAIT = click.option("--wait", type=float, metavar="SECONDS", help="Wait while another call is at work on the run.")
 TAKE_OVER = click.option("--take-over", is_flag=True, help="Take the run from its owner.")
-ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
+ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Continue even if the graph has changed.")
 RENAMES = click.option(
     "--migrate",
     multiple=True,
     metavar="OLD=NEW",
     callback=lambda _context, _option, pairs: parsed_pairs("--migrate", "OLD=NEW", pairs),
-    help="A node has another name since.",
+    help="A node was renamed.",
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-STEP = click.option("--step", type=click.IntRange(min=0), help="Of this step; the newest if not given.")
+STEP = click.option("--step", type=click.IntRange(min=0), help="This step; the newest by default.")
 REVISION = click.option(
-    "--revision", type=click.IntRange(min=0), help="This revision of the step; the newest if not given."
+    "--revision", type=click.IntRange(min=0), help="This revision of the step; the newest by default."
 )
 EVERY: dict[str, Any] = {"type": click.FloatRange(min=0.01), "show_default": True, "metavar": "SECONDS"}

@@ -1,18 +1,21 @@
-"""Output of commands: text that cannot act on a terminal, tables for people, lines with tabs for pipes, and JSON."""
+"""The output of commands: tables for people, lines with tabs for pipes, JSON, messages of errors, and exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from stategraph import errors
 from stategraph._text import shown
 from stategraph._text.screen import SHORT, clean, cut, failure_text, span
 from stategraph._values.provenance import Kind
@@ -25,64 +28,64 @@ if TYPE_CHECKING:
     from stategraph.stores.summaries import Difference, Summary
 
 Cell: TypeAlias = str | tuple[str, str]
-"""A text, or a text and its style."""
+"""A text, or a pair of a text and its style."""
 
 STYLES = {"active": "blue", "paused": "yellow", "completed": "green", "failed": "red", "cancelled": "magenta"}
 """The styles of statuses."""
 
 _ID = 36
-"""Characters of an id that are always shown, as a UUID has them."""
+"""How many characters of an id are always shown: the length of a UUID."""
 
 
 # --------------------------------------------------------------------------- the screen
 
 
 class Screen:
-    """Writes the answer of a command to stdout.
+    """Writes the output of a command to stdout.
 
     Args:
-        is_json: Whether the answer is one JSON document.
+        is_json: Whether to write JSON.
     """
 
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
         self.is_terminal = sys.stdout.isatty()
-        self._lock = threading.Lock()  # each line stays whole, whichever threads write
+        self._lock = threading.Lock()  # lines of several threads stay whole
 
     def document(self, value: Any) -> None:
-        """Write a JSON document: on one line, unless a person looks at it. It is ASCII: no text in it can act."""
+        """Write a JSON document, on one line except on a terminal. It is ASCII, so it cannot control the terminal."""
         print(json.dumps(value, indent=2 if self.is_terminal else None))
 
     def record(self, value: Any) -> None:
-        """Write one line of JSON, at once."""
+        """Write one line of JSON and flush it."""
         with self._lock:
             print(json.dumps(value), flush=True)
 
     def line(self, *cells: Cell) -> None:
-        """Write a line, at once."""
+        """Write a line and flush it."""
         with self._lock:
             if not self.is_terminal:
                 print("".join(_styled(cell)[0] for cell in cells), flush=True)
                 return
-            from rich.text import Text  # imported when used, here and below: rich takes 60 ms
+            from rich.text import Text  # imported when used, as below: rich takes 60 ms
 
             self._console().print(Text.assemble(*map(_styled, cells)), soft_wrap=True)
 
     def done(self, shape: Any, message: str) -> None:
-        """Write what was done: the shape as JSON, or the message."""
+        """Report success: write the shape as JSON, or the message."""
         if self.is_json:
             self.document(shape)
         else:
             self.line(message)
 
     def time(self, when: datetime) -> str:
-        """Return a time: in full for a pipe, relative to now for a person."""
+        """Return a time as text: relative to now for a terminal, in full for a pipe."""
         return ago(when) if self.is_terminal else when.isoformat()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table. The first column has ids, which are cut in the middle; the last one takes what is left.
+        """Write a table. Ids in the first column are cut in the middle; the last column takes the remaining width.
 
-        A pipe gets one line for each row, with tabs between, nothing cut, and no head.
+        A pipe gets one full line for each row, with tabs and without a head.
         """
         if not self.is_terminal:
             for row in rows:
@@ -111,7 +114,7 @@ class Screen:
     def _console(self) -> Any:
         from rich.console import Console
 
-        # TERM=dumb, and how many colours there are, rich knows; bold is a colour to those who want none.
+        # rich knows TERM=dumb and the number of colours, but would keep bold text with NO_COLOR.
         colours: Any = None if os.environ.get("NO_COLOR") else "auto"
         return Console(highlight=False, markup=False, emoji=False, color_system=colours)
 
@@ -122,7 +125,7 @@ def _styled(cell: Cell) -> tuple[str, str]:
 
 
 def note(message: str) -> None:
-    """Write a message to a person, on stderr."""
+    """Write a message to stderr."""
     print("\n".join(map(clean, message.splitlines())), file=sys.stderr, flush=True)
 
 
@@ -130,7 +133,7 @@ def note(message: str) -> None:
 
 
 def value_text(value: Any, limit: int | None = SHORT) -> str:
-    """Return a value as Python writes it, clean and on one line; no more of it is looked at than is shown."""
+    """Return the repr of a value, printable and on one line. It reads no more of the value than it shows."""
     pieces: list[str] = []
     length = 0
     for piece in _pieces(value, limit):
@@ -166,30 +169,30 @@ def _pieces(value: Any, limit: int | None) -> Iterator[str]:
 def _atom(value: Any) -> str:
     try:
         return repr(value)
-    except Exception as error:  # noqa: BLE001 - it is the users' code, or an int too long to be read
+    except Exception as error:  # noqa: BLE001 - the repr is users' code, or an int is too long
         return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
 
 
 def ago(when: datetime, now: datetime | None = None) -> str:
-    """Return a time as seen from now: ``3 min ago``, ``in 2 h``."""
+    """Return a time relative to now: ``3 min ago``, ``in 2 h``."""
     seconds = ((now or datetime.now(UTC)) - when).total_seconds()
     distance = span(abs(seconds))
     return f"in {distance}" if seconds <= -1 else "now" if seconds < 1 else f"{distance} ago"
 
 
-NOBODY = "nobody is at work on it"
-"""As it is said of a run."""
+NO_OWNER = "no process is at work on it"
+"""The text about a run without an owner."""
 
 
 def left_text(run: Summary | State) -> str:
-    """Say that an active run has no owner, and whether a call was cut off and left it so."""
+    """Return the text about an active run without an owner: "left unfinished" if a call was cut off."""
     is_forked = run.parent is not None and run.parent.step == run.step
     is_left = run.kind not in (Kind.INPUT, Kind.ROLLBACK) and not is_forked
-    return f"left unfinished: {NOBODY}" if is_left else NOBODY
+    return f"left unfinished: {NO_OWNER}" if is_left else NO_OWNER
 
 
 def node_text(row: Summary) -> str:
-    """Return the node that a checkpoint is about: of a pause or a failure, its own; of what people gave, none."""
+    """Return the node of a checkpoint: for a pause or failure its own node, for an answer or update none."""
     stands_at = row.error or row.pause
     if stands_at is not None:
         return stands_at.node
@@ -197,12 +200,12 @@ def node_text(row: Summary) -> str:
 
 
 def number_text(row: Summary) -> str:
-    """Return the step of a checkpoint and, if it is not the first of that step, its revision."""
+    """Return the step of a checkpoint, with its revision unless it is the first of that step."""
     return f"{row.step}.{row.revision}" if row.revision else str(row.step)
 
 
 def note_text(row: Summary) -> str:
-    """Say in a few words who made a checkpoint, in how many attempts, and why it failed or waits."""
+    """Return a short note about a checkpoint: its author, its attempts, its error or the reason of its pause."""
     parts = (
         "" if row.by is None else f"by {row.by}",
         "" if row.attempts == 1 else f"in {row.attempts} attempts",
@@ -223,25 +226,25 @@ _NAMES = {"checkpoint_node": "node", "owner": "saved_by"}
 
 
 def summary_shape(summary: Summary) -> dict[str, Any]:
-    """Return a checkpoint without its data, as docs/command-line.md describes it."""
+    """Return a checkpoint without its data as JSON, as in docs/command-line.md."""
     return {_NAMES.get(name, name): shape_of(getattr(summary, name)) for name in _OF_SUMMARY}
 
 
 def state_shape(state: State, owner: Owner | None = None, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a State, with its data as the serializer "json" writes them: all, or only those of some keys."""
+    """Return a State as JSON. Its data, or only these keys, are as the serializer "json" writes them."""
     data = {key: value for key, value in state.items() if not keys or key in keys}
     shapes = {_NAMES.get(name, name): shape_of(getattr(state, name)) for name in _OF_STATE}
     return {**shapes, "owner": shape_of(owner), "data": plain(data)}
 
 
 def difference_shape(difference: Difference) -> dict[str, Any]:
-    """Return how two States differ."""
+    """Return the differences of two States as JSON."""
     changed = {key: [plain(before), plain(after)] for key, (before, after) in difference.changed.items()}
     return {"added": plain(difference.added), "removed": plain(difference.removed), "changed": changed}
 
 
 def shape_of(value: Any) -> Any:
-    """Return a record of a checkpoint, such as an Owner or a Pause, as JSON has it. The value of a Pause is exact."""
+    """Return a record of a checkpoint, such as an Owner or a Pause, as JSON. The value of a Pause is exact."""
     if isinstance(value, datetime):
         return value.isoformat()
     if attrs.has(type(value)):
@@ -250,3 +253,116 @@ def shape_of(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return [*map(shape_of, value)] if isinstance(value, tuple) else value
+
+
+# --------------------------------------------------------------------------- exit codes and errors
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as in shells."""
+
+
+class Exit(IntEnum):
+    """The exit codes. Scripts rely on them, so they never change."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    PAUSED = 4
+    CONFLICT = 5
+    DAMAGED = 6
+
+
+class Failure(Exception):  # noqa: N818 - it may also end a command normally
+    """Ends the command with a message and an exit code."""
+
+    def __init__(self, exit_code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+"""The exit codes of commands that continue a run, by its last status."""
+
+_EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] = (
+    (errors.CheckpointNotFoundError, Exit.NOT_FOUND),
+    (
+        (
+            errors.RunBusyError,
+            errors.StepConflictError,
+            errors.RunExistsError,
+            errors.RunCompleteError,
+            errors.GraphMismatchError,
+            errors.AnswerError,
+        ),
+        Exit.CONFLICT,
+    ),
+    ((errors.CheckpointCorruptError, errors.FormatError), Exit.DAMAGED),
+    ((errors.ConfigError, errors.InvalidRunIdError, errors.SchemaError, errors.UnknownNameError), Exit.USAGE),
+    (errors.StateGraphError, Exit.FAILED),
+    (ValueError, Exit.USAGE),  # a wrong argument: exceptions of nodes are ExecutionErrors
+)
+
+
+def exit_of(error: Exception) -> Exit:
+    """Return the exit code of an error."""
+    if isinstance(error, Failure):
+        return error.exit_code
+    if isinstance(error, errors.FormatError) and error.statements:
+        return Exit.NOT_FOUND
+    return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
+
+
+_COMMANDS = (
+    (re.compile(r"store\.delete\('([^']*)'\)"), r"stategraph delete \1"),
+    (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
+    (re.compile(r"register_serializer makes it known, or .*"), "--import MODULE imports the module that registers it"),
+    (re.compile(r"\ballow_changed=True"), "--allow-changed"),
+    (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
+)
+
+
+def as_commands(text: str) -> str:
+    """Return a message of the library with commands in place of the calls that it suggests."""
+    for call, command in _COMMANDS:
+        text = call.sub(command, text)
+    return text
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error, with commands in place of the calls that it suggests."""
+    notes = getattr(error, "__notes__", ())
+    if isinstance(error, errors.CheckpointNotFoundError):
+        steps = f"stategraph history {error.run_id} lists its steps"
+        runs = "stategraph runs lists the runs, completed ones where preserve=True keeps them"
+        way_out = runs if error.step is None else steps
+        return "; ".join((str(error).rpartition("; ")[0], *notes, way_out))
+    if isinstance(error, errors.RunCompleteError):
+        way_out = f"stategraph show {error.run_id} tells more"
+        return f"run {error.run_id!r} is complete: it ended at {error.node!r}; {way_out}"
+    if isinstance(error, errors.RunExistsError) and not error.status:
+        way_out = f"choose another id, or delete it with stategraph delete {error.run_id}"
+        return "; ".join((f"run {error.run_id!r} is already in the {error.store}", way_out, *notes))
+    if isinstance(error, errors.RunBusyError):
+        return "; ".join((f"run {error.run_id!r} is at work: {error.owner} owns it", *notes))
+    if isinstance(error, errors.AnswerError) and error.pause is not None:
+        way_out = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
+        if error.pause.response_param is not None and "resume without" in error.problem:
+            way_out = f"stategraph resume {error.run_id} --graph MODULE:NAME"
+        where = f"it waits at {error.pause.node!r}: {error.pause.reason}"
+        return f"run {error.run_id!r}: {error.problem}; {where}; {way_out}"
+    if isinstance(error, errors.FormatError) and error.statements:  # leave out the SQL, which would fill the screen
+        way_out = "stategraph migrate makes them"
+        if error.__cause__ is not None:  # the creation of the tables failed
+            way_out = "this role may not make them: have an administrator run what stategraph migrate --print prints"
+        store = str(error).partition(" has schema ")[0]
+        return f"{store} is not there, or its tables are too old: {way_out}"
+    return "; ".join((as_commands(str(error)), *(notes if isinstance(error, errors.FormatError) else ())))
+
+
+def error_shape(error: Exception) -> dict[str, Any]:
+    """Return an error as a JSON object."""
+    code = exit_of(error)
+    name = None if isinstance(error, Failure) else type(error).__name__
+    return {"error": {"code": code.name.lower(), "exit": int(code), "type": name, "message": message_of(error)}}

@@ -1,4 +1,4 @@
-"""``stategraph work``: goes on with the runs of a graph, several at the same time."""
+"""``stategraph work``: continues the runs of a graph, several at the same time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ import click
 
 from stategraph._text.screen import cut
 from stategraph._text.shown import describe_exception
-from stategraph.cli._exits import INTERRUPTED, Exit, Failure, as_commands
 from stategraph.cli._opening import load_graph
 from stategraph.cli._options import ALLOW_CHANGED, EVERY, RENAMES, Request, command
-from stategraph.cli._output import STYLES, Screen, note
+from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Failure, Screen, as_commands, note
 from stategraph.errors import CheckpointError, RunCancelledError, RunLostError, StateGraphError
 
 if TYPE_CHECKING:
     from stategraph._engine.calling import Recovered
     from stategraph.graph import StateGraph
 
-_SLOW = 2.0  # seconds after which a worker says that it does not work yet
+_SLOW = 2.0  # seconds after which a worker reports that it cannot work yet
 _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
 
 
@@ -34,14 +33,14 @@ _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
   stategraph work app.flows:orders --concurrency 4
   stategraph work app.flows:orders --once
 
-Runs come from graph.submit, or were left by a process that has ended. Ctrl-C or SIGTERM stops it once the runs that it
-is at work on are done, or before their next nodes after --grace SECONDS; once more stops it at once. Other workers go
-on with them. If the store does not answer at the start, it waits for it; with --once, it fails.
+Runs come from graph.submit, or were left by a process that has ended. After Ctrl-C or SIGTERM the worker finishes its
+runs; after --grace SECONDS it leaves them before their next nodes. A second signal stops it at once. Other workers
+continue its runs. It waits for a store that does not answer at the start; with --once, it fails.
 """,
     click.argument("graph", metavar="MODULE:NAME", envvar="STATEGRAPH_GRAPH"),
     click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
     click.option("--every", default=1.0, help="Seconds between looks.", **EVERY),
-    click.option("--once", is_flag=True, help="End when there is nothing left to do; with 1 if a run failed."),
+    click.option("--once", is_flag=True, help="End when no run is left; with 1 if a run failed."),
     click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover."),
     ALLOW_CHANGED,
     RENAMES,
@@ -59,9 +58,9 @@ def work(
     grace: float | None,
     **how: Any,
 ) -> int:
-    """Go on with runs as they come.
+    """Continue the unfinished runs of a graph.
 
-    They are the unfinished runs of a graph that have no owner.
+    It takes runs without an owner as they arrive.
     """
     flow = load_graph(graph) if once else _load_patiently(graph)
     request.check_store(flow.store)
@@ -69,7 +68,7 @@ def work(
 
 
 def _load_patiently(name: str) -> StateGraph:
-    """Return a graph once its store can be reached. A signal ends the process: no run is at work yet."""
+    """Return a graph once its store answers. A signal ends the process, because no run is at work yet."""
 
     def stop(number: int, frame: Any) -> None:
         raise SystemExit(Exit.OK)
@@ -86,7 +85,7 @@ def _load_patiently(name: str) -> StateGraph:
                     graph.store.runs(limit=1)
                 except (Failure, CheckpointError) as error:
                     reason = error.__cause__ if isinstance(error, Failure) else error
-                    if type(reason) is not CheckpointError:  # others say that it is damaged, or of another kind
+                    if type(reason) is not CheckpointError:  # subclasses report damage and other lasting problems
                         raise
                     slow.cancel()
                     note(f"stategraph: {reason}; trying again in {wait:.0f} s")
@@ -100,7 +99,7 @@ def _load_patiently(name: str) -> StateGraph:
 
 @contextmanager
 def _signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM call a function."""
+    """Handle Ctrl-C and SIGTERM by a function."""
     former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -111,14 +110,14 @@ def _signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 @attrs.define
 class _Worker:
-    """Goes on with the runs of a graph that have no owner.
+    """Continues the runs of a graph that have no owner.
 
     Args:
         graph: The graph.
-        screen: Where it says what came of each run.
+        screen: The output, with a line for each run.
         every: Seconds between looks for runs.
-        once: Whether to end when there is nothing left to do.
-        grace: Seconds that the runs at work have to end once it is stopped; None for as long as they take.
+        once: Whether to end when no run is left.
+        grace: Seconds that runs at work have to end after a stop; None for no limit.
         how: Other arguments of `StateGraph.recover`.
     """
 
@@ -135,16 +134,16 @@ class _Worker:
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)
 
     def work(self, concurrency: int) -> int:
-        """Work in so many threads until it is stopped; return the exit code."""
-        self.graph.recover(**self.how)  # which says now if the graph saves nothing
-        if not self.graph.store.runs(limit=1):  # as where a relative path counts from another folder
+        """Work in so many threads until a signal; return the exit code."""
+        self.graph.recover(**self.how)  # raises now if the graph saves nothing
+        if not self.graph.store.runs(limit=1):  # perhaps a relative path counts from another folder
             note(f"stategraph: the {self.graph.store} has no runs yet")
         threads = [threading.Thread(target=self._sweeps, daemon=True) for _ in range(concurrency)]
         with _signals_to(self._stop):
             for thread in threads:
                 thread.start()
             for thread in threads:
-                while thread.is_alive():  # a signal is heard only between two waits
+                while thread.is_alive():  # signals are handled only between two waits
                     thread.join(0.1)
                     if time.monotonic() >= self._cut_at:
                         self._cuts_off.set()
@@ -159,7 +158,7 @@ class _Worker:
                     has_found = self._report(recovered) or has_found
                     if self._is_over.is_set():
                         return
-            except StateGraphError as error:  # the store is not there; it may be again
+            except StateGraphError as error:  # the store may come back
                 note(f"stategraph: {describe_exception(error)}")
                 self._has_failed = True
             if not has_found:
@@ -168,7 +167,7 @@ class _Worker:
                 self._is_over.wait(self.every)
 
     def _report(self, recovered: Recovered) -> bool:
-        """Say what came of a run; return whether that is news: a run that does not fit is met by each sweep."""
+        """Report the result of a run; return whether it is new: each sweep meets a run that does not fit its graph."""
         state, error, status = recovered.state, recovered.error, _status_of(recovered)
         message = None if error is None else describe_exception(error)
         if message is not None:
@@ -186,20 +185,20 @@ class _Worker:
         return True
 
     def _stop(self, number: int, frame: Any) -> None:
-        """Let the first signal stop it after the runs at work, the second at once: what is saved is saved."""
+        """Stop after the runs at work at the first signal, and at once at the second."""
         if self._is_over.is_set():
             os._exit(INTERRUPTED)
         self._is_over.set()
-        how = "go on to their end"
+        how = "continue to their end"
         if self.grace is not None:
             self._cut_at = time.monotonic() + self.grace
-            how = f"have {self.grace:g} s, and stop before their next nodes then"
-        # Not print: it may be what was interrupted.
-        os.write(2, f"stopping: the runs that are at work {how}; once more to stop at once\n".encode())
+            how = f"have {self.grace:g} s, and then stop before their next nodes"
+        # The signal may have interrupted print.
+        os.write(2, f"stopping: the runs at work {how}; a second signal stops them at once\n".encode())
 
 
 def _status_of(recovered: Recovered) -> str:
-    """Return how a run stands: "failed" if it raised, "lost" if others have taken it, else as its State says."""
+    """Return the status of a run: "failed" if it raised, "lost" if another owner took it, else that of its State."""
     if isinstance(recovered.error, RunLostError):
         return "lost"
     if recovered.state is None or not isinstance(recovered.error, RunCancelledError | None):

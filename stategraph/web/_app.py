@@ -21,9 +21,8 @@ from starlette.staticfiles import StaticFiles
 from stategraph._text.screen import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus
-from stategraph.cli._exits import Exit, exit_of, message_of
 from stategraph.cli._options import parsed_pairs
-from stategraph.cli._output import ago, left_text, value_text
+from stategraph.cli._output import Exit, ago, exit_of, left_text, message_of, value_text
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown

@@ -15,7 +15,7 @@ from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
-from stategraph.cli._exits import Exit, Failure
+from stategraph.cli._output import Exit, Failure
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.graph import StateGraph
 from stategraph.nodes.interrupt import InterruptNode

@@ -68,7 +68,7 @@ def test_one_of_several_questions_is_answered(shop):
 
     refused = process(*answer, "true", cwd=shop)
     assert refused.code == 2
-    assert "many waits for 2 answers: say which is given, with --pause" in refused.err
+    assert "many waits for 2 answers: choose one with --pause" in refused.err
     assert process(*answer, "second", "--pause", other["id"], cwd=shop).code == 4
     assert process(*answer, "first", cwd=shop).code == 0
     data = json.loads(call("--store", "runs.db", "show", "many", "--json").out)["data"]
@@ -119,11 +119,11 @@ def test_the_graph_has_a_store_of_its_own(shop):
     assert "leave --store out" in process(*ANSWER, "true", "--store", "other.db", cwd=shop).err
     for address, is_noted in (("other.db", True), ("postgresql://here/runs", True), ("runs.db", False)):
         noted = process(*ANSWER, cwd=shop, STATEGRAPH_STORE=address).err
-        assert ("STATEGRAPH_STORE is not looked at: the graph keeps its runs in" in noted) == is_noted
+        assert ("STATEGRAPH_STORE is ignored: the graph keeps its runs in" in noted) == is_noted
     told = process("--config", "other.toml", "resume", "done", "--graph", "app:graph", cwd=shop)
     assert (told.code, told.err.splitlines()[0].partition(": the graph keeps")[0]) == (
         5,
-        "stategraph: --config is not looked at",
+        "stategraph: --config is ignored",
     )
     assert process("--store", "./runs.db", "resume", "done", "--graph", "app:graph", cwd=shop).code == 5
     assert process(*ANSWER, cwd=shop).code == 2  # without a value
@@ -154,7 +154,7 @@ def test_a_run_is_taken_back(store):
 
 
 def test_a_run_is_cancelled(store):
-    """At once where nobody is at work on it; a complete one is not."""
+    """At once where no process is at work on it; a complete one is not."""
     assert call("cancel", "left", "--by", "ann").out == "left: cancelled\n"
     assert call("cancel", "waiting", "--json").code == 0
     told = json.loads(call("show", "left", "--json").out)
@@ -206,7 +206,7 @@ def test_a_person_is_asked(shop, typed, code):
     result = at_terminal("--store", "runs.db", "delete", "done", cwd=shop, typed=typed, NO_COLOR="1")
 
     assert result.code == code
-    assert "forget done (completed, step 3)? [y/N]" in result.out
+    assert "delete done (completed, step 3)? [y/N]" in result.out
     assert (call("--store", "runs.db", "show", "done").code == 3) == (code == 0)
     assert code == 0 or listing(shop)["runs.db"][1] == before[1]
 

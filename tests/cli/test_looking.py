@@ -41,7 +41,7 @@ def test_runs_lists_the_newest_first(store):
         ["waiting", "paused", "orders", "1", "approve"],
     ]
     assert [row[6] for row in rows] == [
-        "nobody is at work on it",
+        "no process is at work on it",
         "ValueError: the van\\x1b[31m burns",
         "",
         "waits: more than 40",

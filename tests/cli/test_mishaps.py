@@ -63,10 +63,10 @@ def test_a_run_that_was_killed_says_so_and_how_it_goes_on(pages):
     forked = call("runs", "--prefix", "forked").out
     call("delete", "forked", "--yes")
 
-    assert forked.endswith("\tnobody is at work on it\n")
-    assert call("runs", "--prefix", "killed").out.endswith("\tleft unfinished: nobody is at work on it\n")
-    assert "owner: left unfinished: nobody is at work on it\n" in shown
-    assert "go on: stategraph resume killed --graph MODULE:NAME\n" in shown
+    assert forked.endswith("\tno process is at work on it\n")
+    assert call("runs", "--prefix", "killed").out.endswith("\tleft unfinished: no process is at work on it\n")
+    assert "owner: left unfinished: no process is at work on it\n" in shown
+    assert "continue: stategraph resume killed --graph MODULE:NAME\n" in shown
 
 
 def test_the_item_that_failed_is_told_first(pages):
@@ -77,7 +77,7 @@ def test_the_item_that_failed_is_told_first(pages):
     assert call("history", "torn").out.splitlines()[-1].endswith(f"\t{failed}")
     assert "part 17#58; ValueError" in call("draw", "torn").out
     assert "2 runs (1 active, 1 failed), 0 nested in them\n" in call("doctor").out  # kept items are no runs
-    assert "go on: stategraph resume torn --graph MODULE:NAME\n" in call("show", "torn").out
+    assert "continue: stategraph resume torn --graph MODULE:NAME\n" in call("show", "torn").out
 
 
 def _time_of(run_id):
@@ -95,7 +95,7 @@ def _time_of(run_id):
         (["show", "done", "--key", "totl"], "done has no key 'totl'; it has key, order, total, log, "),
         (["show", "done", "--step", "9"], "; stategraph history done lists its steps\n"),
         (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
-        (["fork", "done", "burnt"], "choose another id, or forget it with stategraph delete burnt\n"),
+        (["fork", "done", "burnt"], "choose another id, or delete it with stategraph delete burnt\n"),
         (
             ["resume", "waiting", "--graph", "app:graph"],
             " VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text\n",
@@ -161,10 +161,10 @@ def test_a_store_with_a_slip_in_its_name(shop, address, told):
 
 
 def test_a_configuration_that_the_environment_goes_before_is_told_of(shop, monkeypatch):
-    """It was typed, and is not looked at."""
+    """It was typed, and is ignored."""
     monkeypatch.setenv("STATEGRAPH_STORE", "runs.db")
     told = call("--config", "none.toml", "runs")
-    assert (told.code, told.err) == (0, "stategraph: --config is not looked at: STATEGRAPH_STORE goes before it\n")
+    assert (told.code, told.err) == (0, "stategraph: --config is ignored: STATEGRAPH_STORE comes first\n")
 
 
 def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):

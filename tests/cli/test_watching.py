@@ -75,7 +75,7 @@ def test_a_run_that_goes_while_it_is_watched(shop):
         _, err = watcher.communicate(timeout=60)
 
     assert watcher.returncode == 3
-    assert "nobody is at work on it yet\n" in err
+    assert "no process is at work on it yet\n" in err
     assert "left is gone" in err
 
 
@@ -92,7 +92,7 @@ def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
             assert watcher.poll() is None
 
     way_out = "stategraph resume letter-0 --graph MODULE:NAME"
-    assert told == f"left unfinished: nobody is at work on it; to go on: {way_out}\n"
+    assert told == f"left unfinished: no process is at work on it; to continue: {way_out}\n"
 
 
 # --------------------------------------------------------------------------- work
