@@ -24,7 +24,7 @@ from stategraph import (
     register_type,
 )
 from stategraph.testing import assert_resumes_everywhere, is_same
-from stategraph.web._changing import form_of
+from stategraph.web._runs import form_of
 
 
 @register_type

@@ -1,7 +1,6 @@
-"""The page: see the runs of a store in a browser and, where their graphs are given, take hold of them.
+"""The page: it shows the runs of a store in a browser and, with their graphs, changes them.
 
-It needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for an application of one's own. See
-docs/web.md.
+It needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own application. See docs/web.md.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ def app(
 ) -> Guard:
     """Return the page as an ASGI application, to be served or mounted.
 
-    Nothing of the store is ever run. What is changed is changed through the store of the graph.
+    It never runs code from the store. It makes changes through the store of the graph.
 
     Args:
-        store: Whose runs are shown.
-        graphs: Runs of these can be answered, resumed, cancelled, forked and rolled back; others are only shown.
-        token: A browser that gives it in an address, ``/?token=...``, is let in, and known by a session cookie until
-            this process ends. One is made if none is given: it is the attribute `token` of the result. An empty one
-            lets in everybody who reaches the page: only for an application that has a login of its own.
-        hosts: The names, without ports, under which the page is reached; requests for others are refused.
-        root_path: The path under which a reverse proxy has the page, such as ``/runs``. The proxy may leave it out of
-            the requests that it passes on, or not. `Mount` of starlette says it by itself.
+        store: The store whose runs it shows.
+        graphs: Runs of these graphs can be answered, resumed, cancelled, forked and rolled back; others are only shown.
+        token: The secret in the address ``/?token=...``, which gives a browser a session cookie until this process
+            ends. By default a new one, the attribute `token` of the result. An empty token lets everyone in: use it
+            only in an application with its own login.
+        hosts: The names of the page, without ports. Requests under other names are refused.
+        root_path: The path of the page on a reverse proxy, such as ``/runs``. The proxy may pass requests on with it or
+            without it. `Mount` of starlette needs none.
 
     Raises:
-        ConfigError: two graphs have the same name, or a host has no name.
+        ConfigError: two graphs have the same name, or a host is not a name.
         ImportError: starlette or jinja2 is missing.
     """
     if find_spec("starlette") is None or find_spec("jinja2") is None:

@@ -1,4 +1,4 @@
-"""Pages: what each address shows, and what each form does."""
+"""The pages at each address, and the changes of each form."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
-from stategraph.web._changing import Change, change_of, form_of
-from stategraph.web._reading import Reader, bars_of, nested_by_step, spans_of
+from stategraph.web._runs import Change, Reader, bars_of, change_of, form_of, nested_by_step, spans_of
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import StatusName
@@ -38,22 +37,22 @@ _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
 _CHANGES_KEPT = 200
 _STATUS_CODES = {Exit.NOT_FOUND: 404, Exit.CONFLICT: 409, Exit.USAGE: 400, Exit.PAUSED: 409}
-# A picture has its style in it, and is an image: nothing in it can be run or loaded.
+# A picture contains its style, and may run and load nothing.
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
 
 class Pages:
-    """The pages over a store.
+    """The pages of a store.
 
     Args:
         store: The store.
         graphs: The graphs whose runs can be changed, by their names.
-        csrf: What a form has to bring.
+        csrf: The secret that each form must contain.
     """
 
     def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
         self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
-        self._changes: dict[str, Change] = {}  # the newest one of each run
+        self._changes: dict[str, Change] = {}  # the newest change of each run
         self._templates = Environment(
             loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -68,7 +67,7 @@ class Pages:
         )
 
     def routed(self) -> Starlette:
-        """Return the application that the pages make."""
+        """Return the application with all pages."""
         return Starlette(
             routes=[
                 Route("/", self._endpoint(self.runs)),
@@ -82,7 +81,7 @@ class Pages:
         )
 
     def _endpoint(self, show: Any) -> Any:
-        """Return an endpoint that shows something of the store, or the problem if that is missing or damaged."""
+        """Return an endpoint that calls a function, and shows an error as a page."""
 
         def endpoint(request: Request) -> Response:
             try:
@@ -115,7 +114,7 @@ class Pages:
         given = {name: query.get(name, "").strip() for name in self._FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.store.runs(
-            cast("StatusName", given["status"]) or None,  # the store refuses others
+            cast("StatusName", given["status"]) or None,  # the store refuses unknown statuses
             given["graph"] or None,
             _PAGE + 1,
             query.get("after") or None,
@@ -143,7 +142,7 @@ class Pages:
     _FILTERS: ClassVar[tuple[str, ...]] = ("status", "graph", "prefix", "labels", "since", "owned")
 
     def run(self, request: Request, query: Mapping[str, str]) -> Response:
-        """Show a run: how it stands, its picture, its timeline, and the State of one of its checkpoints."""
+        """Show a run: its status, its picture, its timeline, and the State of one checkpoint."""
         run_id = query.get("id", "")
         version = self.reader.version(run_id)
         rows, newest = self.reader.rows(run_id), self.store.load(run_id)
@@ -155,7 +154,7 @@ class Pages:
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
         keys = _number(query, "keys", 0, max(len(state) - 1, 0))
-        waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer takes up a cancelled run, too
+        waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer also continues a cancelled run
         change = self._changes.get(run_id)
         pauses = newest.pause.each if waits and newest.pause is not None else ()
         return self._rendered(
@@ -189,7 +188,7 @@ class Pages:
         return Response(drawn, media_type="image/svg+xml", headers={"content-security-policy": _PICTURE_POLICY})
 
     def value(self, request: Request, query: Mapping[str, str]) -> Response:
-        """Show all of one value, as text."""
+        """Show a full value as text."""
         rows = self.reader.rows(query.get("id", ""))
         row = rows[_number(query, "row", len(rows) - 1, len(rows) - 1)]
         state = self.reader.state(row, is_only=len(rows) == 1)
@@ -198,17 +197,17 @@ class Pages:
         return PlainTextResponse(value_text(state[query["key"]], _LONGEST))
 
     def version(self, request: Request, query: Mapping[str, str]) -> Response:
-        """Return what is another text once there may be something new to show."""
+        """Return a text that changes when there may be something new to show."""
         return JSONResponse({"version": self.reader.version(query.get("id") or None)})
 
     def _graph_of(self, run: State | Summary) -> StateGraph | None:
-        """Return the graph through which a run can be changed: a nested run goes on with the run around it."""
+        """Return the graph that can change a run; None for a nested run, which continues with its outer run."""
         return None if run.graph is None or is_nested_id(run.run_id) else self.graphs.get(run.graph)
 
     # ------------------------------------------------------------------ changing
 
     async def change(self, request: Request) -> Response:
-        """Do what a form asks for."""
+        """Make the change of a form."""
         sent = b""
         async for chunk in request.stream():
             sent += chunk
@@ -216,7 +215,7 @@ class Pages:
                 return PlainTextResponse("This form is too large.", 413)
         given = {name: values[-1] for name, values in parse_qs(sent.decode(errors="replace"), True).items()}
         if not hmac.compare_digest(given.get("csrf", "").encode(), self._csrf.encode()):
-            return PlainTextResponse("This form is not of this page: load it again.", 403)
+            return PlainTextResponse("This form is not from this page: load the page again.", 403)
         return await run_in_threadpool(self._changed, request, given)
 
     def _changed(self, request: Request, given: Mapping[str, str]) -> Response:
@@ -243,6 +242,6 @@ class Pages:
 
 
 def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    """Return a number of an address, at most so large."""
+    """Return a number in an address, limited to `most`."""
     text = query.get(name, "")
     return min(int(text), most) if text.isascii() and text.isdecimal() and len(text) < 12 else otherwise

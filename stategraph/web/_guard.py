@@ -1,4 +1,4 @@
-"""Guard: who may ask for pages, and what a browser may do with them."""
+"""The guard of the page: it lets in known browsers, and limits what they may do with a page."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-_MOST_SESSIONS = 1_000  # the oldest goes first: its browser takes the address with the token again
-_OTHER_SITE = "Another site may not ask for this page."
-_NOT_LET_IN = "Open the address that was printed when the page was started: it has the token."
+_MOST_SESSIONS = 1_000  # the oldest session ends first: its browser needs the address with the token again
+_OTHER_SITE = "Requests from other sites are refused."
+_NOT_LET_IN = "Open the address that was printed at the start of the page: it has the token."
 
 
 class Guard:
-    """Lets in browsers that have the token, from the page's own origin alone.
+    """Lets in browsers with the token, and only requests from the page itself.
 
     Args:
-        token: The token; a new one is made if it is None, and an empty one lets in everybody.
-        hosts: The names under which the page is reached.
-        root_path: The path under which a reverse proxy has the page.
+        token: The token; None for a new one. An empty token lets everyone in.
+        hosts: The names of the page.
+        root_path: The path of the page on a reverse proxy.
     """
 
     app: ASGIApp
@@ -48,12 +48,12 @@ class Guard:
         self.hosts = frozenset(map(host_of, hosts))
         self.csrf = secrets.token_urlsafe(24)
         self.root_path = f"/{root_path.strip('/')}".rstrip("/")
-        # Cookies are the same for all ports of a host: another page beside this one has a cookie of its own.
+        # All ports of a host share cookies, so each page needs its own name.
         self._cookie = f"stategraph_{secrets.token_hex(6)}"
         self._sessions: deque[str] = deque(maxlen=_MOST_SESSIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, if it is one that is let in."""
+        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -70,19 +70,19 @@ class Guard:
         await (refused or self.app)(scope, receive, send_with_headers)
 
     def _placed(self, scope: Scope) -> Scope:
-        """Return a request with the path that the browser knows. Some proxies and servers leave out the beginning."""
+        """Return a scope with the path in the browser. Some proxies and servers leave out its beginning."""
         given = scope.get("root_path", "")
         root, path = f"{self.root_path}{given}", scope["path"]
         begin = next((begin for begin in (root, given) if path.startswith(f"{begin}/")), "")
         return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(begin)}"}
 
     def _refused(self, request: Request) -> Response | None:
-        """Return what a request is answered with that does not come to the page; None if it does."""
+        """Return the answer to a request that must not reach the page; None if it may."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if _name_of(host) not in self.hosts:  # else any name that resolves to this machine would do
+        if _name_of(host) not in self.hosts:  # protects from other names that resolve to this machine
             known = f"{', '.join(sorted(self.hosts))} is right"
             way_out = "--allow-host, or hosts= of stategraph.web.app, adds a name."
-            return PlainTextResponse(f"This page is not reached under this name; {known}. {way_out}", 421)
+            return PlainTextResponse(f"This page has another name; {known}. {way_out}", 421)
         is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if is_foreign and request.method not in ("GET", "HEAD"):
             return PlainTextResponse(_OTHER_SITE, 403)
@@ -98,9 +98,9 @@ class Guard:
         return PlainTextResponse(_NOT_LET_IN, 401)
 
     def _let_in(self, request: Request) -> Response:
-        """Lead a browser to the page without the token, with a cookie that opens it until this process ends."""
+        """Redirect a browser to the same address without the token, with a session cookie."""
         rest = urlencode([item for item in request.query_params.multi_items() if item[0] != "token"])
-        path = f"/{quote(request.scope['path'].lstrip('/'))}"  # two slashes at the beginning would name another host
+        path = f"/{quote(request.scope['path'].lstrip('/'))}"  # two leading slashes would name another host
         response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         session = secrets.token_urlsafe(24)
         self._sessions.append(session)
@@ -120,10 +120,10 @@ def _is_same(given: str, secret: str) -> bool:
 
 
 def host_of(given: str) -> str:
-    """Return the name of a host that requests may give.
+    """Return the name of a host as in requests.
 
     Raises:
-        ConfigError: the text names no host.
+        ConfigError: the text is not a name.
     """
     name = _name_of(given)
     if not name:
@@ -132,7 +132,7 @@ def host_of(given: str) -> str:
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without the port; empty if there is none."""
+    """Return the name in a Host header, without the port; empty if it has none."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -150,7 +150,7 @@ def test_on_a_phone_it_is_seen_why_a_run_failed(site):
 
 
 def test_times_go_on_where_nothing_else_happens(site):
-    """And a page that is not served any more says that it is not kept up to date."""
+    """And a page that is not served any more says that it is out of date."""
     _, _, asking, opened = site
     asking.execute(State(run_id="r"))
     page = opened("/run?id=r")
@@ -160,7 +160,7 @@ def test_times_go_on_where_nothing_else_happens(site):
     assert not page.locator(".stale").is_visible()
     page.route("**/version*", lambda route: route.abort())
     page.locator(".stale").wait_for()
-    assert "not kept up to date any more" in page.locator(".stale").inner_text()
+    assert "out of date" in page.locator(".stale").inner_text()
     page.unroute("**/version*")
     page.locator(".stale").wait_for(state="hidden")
     assert page.evaluate("window.stays")

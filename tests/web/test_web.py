@@ -328,7 +328,7 @@ def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answe
 
 def test_a_form_has_a_field_for_each_field_of_a_class(store):
     """And refuses what does not fit."""
-    from stategraph.web._changing import form_of
+    from stategraph.web._runs import form_of
 
     pause = asks(store).execute(State(run_id="r")).pause
     assert pause is not None
