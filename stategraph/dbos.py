@@ -1,8 +1,7 @@
-"""DBOSRunner: turns on DBOS, which brings queues, limits, priorities, delays, schedules, and the restart of what a dead
-worker had. It takes ``pip install ".[dbos]"``.
+"""DBOSRunner: turns on DBOS, with queues, limits, priorities, delays, schedules, and recovery from dead workers.
 
-DBOS hands out the work, and the store of each graph is the only journal: a turn of a run is one workflow, and no step
-of DBOS is made. See docs/many-workers.md.
+It needs ``pip install ".[dbos]"``. DBOS hands out the work, and the store of each graph is the only journal: a turn of
+a run is one workflow without steps. See docs/many-workers.md.
 """
 
 from __future__ import annotations
@@ -50,25 +49,25 @@ __all__ = ["DBOSRunner", "Queue", "RunView", "TurnHandle"]
 
 
 class DBOSRunner:
-    """Has runs of graphs performed by workers, of which this process is one once it is launched.
+    """Lets workers perform the runs of graphs. After `launch`, this process is one of the workers.
 
-    Every worker makes its runner with the same graphs, over the same stores and the same url. A process has one runner
-    at a time. As a context manager, it is launched and closed.
+    All workers need the same graphs, stores and url. A process has one runner at a time. As a context manager, the
+    runner is launched and closed.
 
     Args:
-        graphs: The graphs. Each saves its runs, in a store that all workers share.
+        graphs: The graphs. Each must save its runs in a store that all workers share.
         url: The database of DBOS: ``postgresql://...`` for many machines, ``sqlite:///...`` for one; or the name of an
-            environment variable that holds it. By default a file beside the first store that is on a disk.
-        name: The name of the application. Others may share the database, and with it the ids of runs.
-        queues: More queues than "stategraph", by their names, or another `Queue` for that.
-        lapse: Seconds without a sign of life after which a worker is dead, by the clock of the database. Its turns are
-            performed by others then.
-        poll: Seconds after which workers look again for turns.
-        max_recoveries: How many workers one step of a run may take down, one after the other; then the run is failed.
-        config: More for DBOS, by the names in its ``DBOSConfig``.
+            environment variable with it. By default a file beside the first store on disk.
+        name: The name of the application. Several applications may share a database, and then also the ids of runs.
+        queues: More queues besides "stategraph", by their names, or another `Queue` for that name.
+        lapse: Seconds without a heartbeat, by the clock of the database, after which a worker is dead. Others perform
+            its turns then.
+        poll: Seconds between two looks for turns.
+        max_recoveries: How many workers one step of a run may crash in succession before the run fails.
+        config: More settings of DBOS, by the names in its ``DBOSConfig``.
 
     Raises:
-        ConfigError: an argument is not what it should be.
+        ConfigError: an argument is wrong.
         CheckpointingDisabledError: a graph saves nothing.
     """
 
@@ -99,11 +98,11 @@ class DBOSRunner:
         """Connect to the database, and begin to perform turns.
 
         Args:
-            work: Whether this process performs turns. If not, it only orders them: a web server, for instance.
+            work: Whether this process performs turns. If not, it only orders them, such as a web server.
 
         Raises:
-            RuntimeError: there is a DBOS in this process already.
-            CheckpointError: its database cannot be reached, or refuses the user.
+            RuntimeError: this process already has a DBOS.
+            CheckpointError: the database cannot be reached, or refuses the user.
         """
         checks.check_no_loop("runner.launch")
         self._process.launch(self._graphs, self._max_recoveries, self._schedules.register, work=work)
@@ -114,11 +113,11 @@ class DBOSRunner:
         """Stop all turns before their next nodes, and give them back to the other workers.
 
         Args:
-            patience: Seconds to wait for nodes that are running.
+            patience: Seconds to wait for running nodes.
 
         Returns:
-            Whether all turns have stopped. Those that have not are given back all the same: who gets them waits until
-            the node returns that is running.
+            Whether all turns have stopped. A turn that has not is given back all the same: its next worker waits until
+            the running node returns.
         """
         if self._process.is_launched:
             checks.check_no_loop("runner.close")
@@ -143,16 +142,16 @@ class DBOSRunner:
         labels: Mapping[str, str] | None = None,
         by: str | None = None,
     ) -> TurnHandle:
-        """Order a run of a graph. To order it again changes nothing: the same run is waited for.
+        """Order a run of a graph. A second order returns a handle of the same run.
 
         Args:
             graph: The graph, or its name.
-            state: Where the run begins; its run_id names the run.
-            queue: The queue that the turn is put on.
-            priority: Turns with a lower number go first, from 1 on; without one, before all of these.
-            delay: Seconds after which the turn is put on the queue.
-            labels: What the run is labelled with.
-            by: Who orders it, for the history.
+            state: The first State; its run_id names the run.
+            queue: The queue for the turn.
+            priority: Turns with a lower number go first, from 1 on. Turns without a priority go before all of these.
+            delay: Seconds before the turn is put on the queue.
+            labels: The labels of the run.
+            by: Your name, for the history.
 
         Raises:
             RunExistsError: the run was started with other data.
@@ -183,19 +182,19 @@ class DBOSRunner:
     ) -> TurnHandle:
         """Answer a paused run: order its next turn.
 
-        Of answers that are given at the same time one counts, and it counts once, however often it is delivered.
+        Only one of several answers to a pause counts, and it counts once, however often it is delivered.
 
         Args:
             run_id: The run.
-            updates: The answer, under the key that the run waits for, and anything else.
-            pause: The pause that is answered, or its id, and no other; by default that at which the run waits now.
-            by: Who answers.
+            updates: The answer, under the key that the run waits for, and other changes.
+            pause: The only pause to answer, or its id. By default the current pause of the run.
+            by: Your name, for the history.
             queue: As for `start`.
             priority: As for `start`.
             delay: As for `start`.
 
         Raises:
-            AnswerError: the run waits for nothing, at another pause, or has been answered; or there is no answer.
+            AnswerError: the run is not paused, waits at another pause or was answered; or the answer is missing.
             CheckpointNotFoundError: there is no such run.
         """
         self._check_launched("answer")
@@ -212,38 +211,38 @@ class DBOSRunner:
         by: str | None = None,
         queue: str = DEFAULT_QUEUE,
     ) -> TurnHandle:
-        """Order that a run goes on which has failed, was cancelled, or did not fit its graph.
+        """Order the continuation of a run that has failed, was cancelled, or did not fit its graph.
 
-        A run that is on its way already is left alone, and waited for.
+        If the run waits for a worker or runs already, it is left alone, and the handle is that of its turn.
 
         Args:
             run_id: The run.
             updates: As for `StateGraph.resume`.
             allow_changed: As for `StateGraph.resume`.
             migrate: As for `StateGraph.resume`.
-            by: Who orders it.
+            by: Your name, for the history.
             queue: As for `start`.
 
         Raises:
             RunCompleteError: the run is complete.
-            RunBusyError: it is on its way already, and there are updates for it.
-            AnswerError: it is paused, and the updates are no answer: see `answer`.
+            RunBusyError: there are updates, but the run waits for a worker or runs already.
+            AnswerError: it is paused, and the updates are not its answer: see `answer`.
             CheckpointNotFoundError: there is no such run.
         """
         self._check_launched("resume")
         standing = Standing.of(run_id, self._graphs)
-        asked: dict[str, Any] = {"allow_changed": allow_changed, "migrate": migrate or {}, "by": by}
+        how: dict[str, Any] = {"allow_changed": allow_changed, "migrate": migrate or {}, "by": by}
         if standing.saved is not None and standing.saved.status is RunStatus.PAUSED:
-            return self._answer(standing, updates or {}, None, (queue, None, None), **asked)
+            return self._answer(standing, updates or {}, None, (queue, None, None), **how)
         if standing.coming is not None:
             return self._left_alone(standing.coming, updates)
-        order = attrs.evolve(standing.next_order(), updates=updates or {}, **asked)
+        order = attrs.evolve(standing.next_order(), updates=updates or {}, **how)
         if not self._enqueue(order, queue, None, None):
             return self._left_alone(turns_of(run_id)[0], updates)
         return self._handle(run_id, order.number, order.graph)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
-        """Cancel a run, whether it is queued, delayed, at work or paused; `resume` takes it up again.
+        """Cancel a run that is queued, delayed, at work or paused. `resume` continues it.
 
         Raises:
             RunCompleteError: it is complete.
@@ -255,21 +254,21 @@ class DBOSRunner:
             if turn.status in WAITING:
                 withdraw(turn.id)
         graph = standing.graph
-        if graph is None:  # it has not begun: it is kept as one that is to begin
+        if graph is None:  # the run has not begun: save it as submitted
             order = standing.next_order()
             graph = self._graph(order.graph)
             if order.state is not None:
-                with suppress(RunBusyError, RunExistsError):  # it begins at this moment
+                with suppress(RunBusyError, RunExistsError):  # the run begins at this moment
                     graph.submit(order.state, labels=order.labels)
         graph.cancel(run_id, by=by)
 
     # ------------------------------------------------------------------ looking
 
     def handle(self, run_id: str) -> TurnHandle:
-        """Return the newest turn that was ordered of a run, to wait for it, from any process.
+        """Return the newest turn of a run, to wait for it in any process.
 
         Raises:
-            CheckpointNotFoundError: none was.
+            CheckpointNotFoundError: no turn was ordered.
         """
         self._check_launched("handle")
         for turn in turns_of(run_id):
@@ -284,25 +283,24 @@ class DBOSRunner:
         labels: Mapping[str, str] | None = None,
         limit: int = 100,
     ) -> list[RunView]:
-        """Return how runs stand, as their stores and DBOS tell it together.
+        """Return runs with their status in the stores and in DBOS.
 
-        First come those whose turns wait or are at work, and those whose turns could not go on; then all others, the
-        run that began last first.
+        Runs with unfinished or failed turns come first, then all others, the newest first.
 
         Args:
-            status: Only those of this status: "queued", "delayed", or one of `RunStatus`.
-            graph: Only those of this graph.
-            labels: Only those with these labels, among others.
-            limit: At most so many of each kind.
+            status: Only runs with this status: "queued", "delayed", or one of `RunStatus`.
+            graph: Only runs of this graph.
+            labels: Only runs with these labels, and perhaps others.
+            limit: The largest number of runs.
         """
         self._check_launched("runs")
         checks.check_status(status)
         graphs = self._graphs if graph is None else {self._graph(graph).config.name: self._graph(graph)}
-        asked = (labels or {}).items()
+        wanted = (labels or {}).items()
         return [
             view
             for view in list_runs(graphs, status, labels or {}, limit)
-            if status in (None, view.status) and asked <= dict(view.labels).items()
+            if status in (None, view.status) and wanted <= dict(view.labels).items()
         ][:limit]
 
     # ------------------------------------------------------------------ by the clock
@@ -318,17 +316,17 @@ class DBOSRunner:
         labels: Mapping[str, str] | None = None,
         timezone: str | None = None,
     ) -> None:
-        """Begin runs of a graph by the clock, each once, whichever workers there are.
+        """Begin runs of a graph by the clock. Each due run begins once, however many workers there are.
 
-        The schedule stays until `unschedule`. Every worker has to know it: say it before or after `launch`, in each.
+        The schedule stays until `unschedule`. Every worker must know it: call this in each, before or after `launch`.
 
         Args:
             name: The name of the schedule.
             graph: The graph, or its name.
-            cron: When, as cron writes it: five fields, or six with seconds first.
-            make_state: Makes the State that a run begins with, or its data alone, from the time that it is due.
+            cron: The times as in cron: five fields, or six with seconds first.
+            make_state: Returns the State or the data that a run begins with, from the time at which the run is due.
             queue: As for `start`.
-            labels: What the runs are labelled with.
+            labels: The labels of the runs.
             timezone: The time zone of `cron`, such as "Europe/Berlin"; UTC by default.
         """
         if self._process.is_launched:
@@ -339,7 +337,7 @@ class DBOSRunner:
             self._schedules.apply()
 
     def unschedule(self, name: str) -> None:
-        """Begin no more runs by a schedule, in any process. Those that have begun go on."""
+        """End a schedule, in all processes. Its runs continue."""
         self._check_launched("unschedule")
         self._schedules.remove(name)
 
@@ -351,13 +349,13 @@ class DBOSRunner:
         updates: Mapping[str, Any],
         pause_id: Any,
         where: tuple[str, int | None, float | None],
-        **asked: Any,
+        **how: Any,
     ) -> TurnHandle:
-        """Order the turn that answers a pause. Raises AnswerError if the run does not wait for that."""
+        """Order the turn that answers a pause. Raise AnswerError if the run does not wait for the answer."""
         awaited = standing.answered_by(updates, pause_id)
-        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, **asked)
+        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, **how)
         if not self._enqueue(order, *where):
-            problem = "somebody else has answered at the same time, and one answer counts"
+            problem = "another answer came at the same time, and only one counts"
             raise AnswerError(standing.run_id, awaited, problem)
         return self._handle(standing.run_id, order.number, order.graph)
 
@@ -387,7 +385,7 @@ class DBOSRunner:
         return TurnHandle(run_id, number, turn_id(run_id, number), graph_of(graph, self._graphs))
 
     def _left_alone(self, turn: Ordered, updates: Mapping[str, Any] | None) -> TurnHandle:
-        """Return the handle of a turn that is on its way. Raises RunBusyError if there are updates for it."""
+        """Return the handle of an unfinished turn. Raise RunBusyError if there are updates."""
         if updates:
             host, _, rest = (turn.worker or f"queue {turn.queue}").partition(":")
             pid = rest.partition(":")[0]

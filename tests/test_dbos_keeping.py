@@ -118,7 +118,7 @@ def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
 
     def find(**which: object) -> list[Ordered]:
         time.sleep(0.05)  # for all threads to have asked
-        return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, None, {})]
+        return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, {})]
 
     monkeypatch.setattr(worker_module, "find_turns", find)
     worker = worker_module.Worker({}, 1, worker_module.Fleet("stategraph", "here", 15.0))

@@ -50,7 +50,6 @@ class Ordered:
         number: The number of the turn in its run.
         status: The status in DBOS.
         graph: The name of the graph.
-        pause: The id of the pause that it answers, if any.
         queue: The queue, if DBOS still knows it.
         worker: The last worker.
         labels: The labels of a run that begins with this turn.
@@ -63,7 +62,6 @@ class Ordered:
     number: int
     status: str
     graph: str
-    pause: str | None
     queue: str | None
     worker: str | None
     labels: Mapping[str, str]
@@ -86,7 +84,6 @@ class Ordered:
             int(number),
             found.status,
             about.get("graph", ""),
-            about.get("pause"),
             found.queue_name,
             found.executor_id,
             about.get("labels", {}),

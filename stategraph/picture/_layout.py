@@ -7,7 +7,7 @@ a place as wide as its label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import TypeAlias
@@ -64,6 +64,9 @@ class Line:
         source: The box that it leaves.
         target: The box that it leads to.
         label: The place of its label.
+        leaves: How far from the middle of the source it begins.
+        enters: How far from the middle of the target it ends.
+        lane: The x coordinate of its lane, unless it is direct.
         points: Its corners.
     """
 
@@ -71,6 +74,9 @@ class Line:
     source: Slot
     target: Slot
     label: Slot
+    leaves: float = 0.0
+    enters: float = 0.0
+    lane: float = 0.0
     points: Sequence[Point] = ()
 
     @property
@@ -119,16 +125,15 @@ def drawing_of(sketch: Sketch) -> Drawing:
     joined = boxes if dot is None else [dot, *boxes]
     rows = _rows(joined, lines)
     _arrange(rows, lines)
-    leaves, enters = _place_labels(rows, lines)
+    _place_labels(rows, lines)
     placed = [*joined, *(line.label for line in lines)]
     left = min((slot.x for slot in placed), default=0.0)
     for slot in placed:
         slot.middle -= left
-    lanes = _lanes(lines, max((slot.x + slot.width for slot in placed), default=0.0))
+    width = _place_lanes(lines, max((slot.x + slot.width for slot in placed), default=0.0))
     height = _place_rows(rows)
     for line in lines:
-        line.points = _corners(line, rows, leaves[line], enters[line], lanes)
-    width = max([*lanes.values(), *(slot.x + slot.width for slot in placed)], default=0.0)
+        line.points = _corners(line, rows[line.source.row], rows[line.target.row])
     return Drawing(width, height, boxes, lines, dot)
 
 
@@ -227,45 +232,44 @@ def _spread(slots: Sequence[Slot], wishes: Sequence[float]) -> None:
         slot.middle = offset + (high + low) / 2
 
 
-def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> tuple[dict[Line, float], dict[Line, float]]:
-    """Place the labels below the rows; return how far from the middles of boxes lines leave and enter them."""
-    order = {line: (line.source.middle, not line.is_direct, line.target.middle) for line in lines}
-    leaves: dict[Line, float] = {}
+def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> None:
+    """Place the labels below the rows, and the ends of the lines at their boxes."""
     for row in rows:
-        row.lines.sort(key=order.__getitem__)
-        leaves |= _side_by_side(row.lines, [line.source for line in row.lines])
-        starts = [line.source.middle + leaves[line] for line in row.lines]
-        wishes = [
-            (start + line.target.middle) / 2 if line.is_direct else start
-            for start, line in zip(starts, row.lines, strict=True)
-        ]
+        row.lines.sort(key=lambda line: (line.source.middle, not line.is_direct, line.target.middle))
+        for line, offset in _side_by_side(row.lines, [line.source for line in row.lines]):
+            line.leaves = offset
+        wishes = []
+        for line in row.lines:
+            start = line.source.middle + line.leaves
+            wishes.append((start + line.target.middle) / 2 if line.is_direct else start)
         _spread([line.label for line in row.lines], wishes)
     arriving = sorted(lines, key=lambda line: (not line.is_direct, line.label.middle))
-    return leaves, _side_by_side(arriving, [line.target for line in arriving])
+    for line, offset in _side_by_side(arriving, [line.target for line in arriving]):
+        line.enters = offset
 
 
-def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> dict[Line, float]:
-    """Return how far from the middle of its box each line meets the box. Lines of one box keep their order."""
+def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> Iterator[tuple[Line, float]]:
+    """Yield how far from the middle of its box each line meets the box. Lines of one box keep their order."""
     by_slot: dict[Slot, list[Line]] = {}
     for line, slot in zip(lines, slots, strict=True):
         by_slot.setdefault(slot, []).append(line)
-    return {
-        line: min(slot.width * 0.8, 46.0 * len(met)) * (number / (len(met) + 1) - 0.5)
-        for slot, met in by_slot.items()
-        for number, line in enumerate(met, 1)
-    }
+    for slot, met in by_slot.items():
+        for number, line in enumerate(met, 1):
+            yield line, min(slot.width * 0.8, 46.0 * len(met)) * (number / (len(met) + 1) - 0.5)
 
 
-def _lanes(lines: Iterable[Line], right: float) -> dict[Line, float]:
-    """Return lanes for the lines that go around, right of everything. Lines with separate rows share a lane."""
+def _place_lanes(lines: Iterable[Line], right: float) -> float:
+    """Place the lines that go around in lanes right of everything; return the right edge.
+
+    Lines at separate rows share a lane.
+    """
     ends: list[int] = []  # the last used row of each lane
-    lanes: dict[Line, float] = {}
     for line in sorted((line for line in lines if not line.is_direct), key=lambda line: line.rows):
         first, last = line.rows
         lane = next((lane for lane, end in enumerate(ends) if end < first), len(ends))
         ends[lane : lane + 1] = [last]
-        lanes[line] = right + _LANE * (lane + 1)
-    return lanes
+        line.lane = right + _LANE * (lane + 1)
+    return right + _LANE * len(ends)
 
 
 # --------------------------------------------------------------------------- from the top to the bottom
@@ -286,17 +290,16 @@ def _place_rows(rows: Sequence[_Row]) -> float:
     return y if rows and rows[-1].lines else max(y - _ROW_GAP, 0.0)
 
 
-def _corners(line: Line, rows: Sequence[_Row], leaves: float, enters: float, lanes: dict[Line, float]) -> list[Point]:
+def _corners(line: Line, here: _Row, there: _Row) -> list[Point]:
     """Return the corners of a line, from its source to its target."""
     source, target, label = line.source, line.target, line.label
-    here, there = rows[source.row], rows[target.row]
-    leaves, enters = source.middle + leaves, target.middle + enters
+    leaves, enters = source.middle + line.leaves, target.middle + line.enters
     corners = [
         (leaves, source.y + source.height),
         (leaves, here.bottom),
         (label.middle, label.y),
         (label.middle, here.strip),
     ]
-    if line in lanes:
-        corners += [(lanes[line], here.strip + _ROW_GAP), (lanes[line], there.top - _ROW_GAP)]
+    if not line.is_direct:
+        corners += [(line.lane, here.strip + _ROW_GAP), (line.lane, there.top - _ROW_GAP)]
     return [*corners, (enters, there.top - _TIP), (enters, target.y)]
