@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         metavar="WHEN",
         help="Only runs that began then or later: 2h, 7d, or a local time.",
     ),
-    click.option("--owned/--left", default=None, help="Only runs that have an owner; or that are active and have none."),
+    click.option("--owned/--left", default=None, help="Only runs with an owner, or only active runs without one."),
     click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True),
     click.option("--after", metavar="CURSOR", help="Continue after the page before."),
 )
@@ -94,7 +94,7 @@ def runs(request: Request, /, limit: int, **filters: Any) -> None:
     """List runs, the newest first."""
     store, screen = request.open(), request.screen
     if filters["owned"] is False and filters["status"] is None:
-        filters["status"] = "active"  # the others are not left by anyone
+        filters["status"] = "active"  # other runs were not left unfinished
     found = store.runs(limit=limit + 1, **filters)
     page = found[:limit]
     owners = {run.run_id: store.owner(run.run_id) for run in page if run.status == "active"}
