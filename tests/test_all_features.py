@@ -173,8 +173,7 @@ def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str,
     assert finals == [expected({"items": [number, number % 3]}) for number in range(8)]
     assert saved == [data for data, _ in finals]
     own = {
-        f"run-{number}": [event for event in process.events[0] if _is_of(event, f"run-{number}")]
-        for number in range(8)
+        f"run-{number}": [event for event in process.events[0] if _is_of(event, f"run-{number}")] for number in range(8)
     }
     assert sum(map(len, own.values())) == len(process.events[0])
     assert {run_id: calls_out_of_order(events) for run_id, events in own.items()} == {run_id: [] for run_id in own}
