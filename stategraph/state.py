@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_optional, naming_arguments
+from stategraph._util.validators import naming_arguments
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
 from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
 
 _Default = TypeVar("_Default")
+_Value = TypeVar("_Value")
 _REPR_LIMIT = 120  # characters of the keys in a repr
 
 
@@ -41,45 +42,61 @@ class _Saves(Protocol):
     def save(self, state: State, /) -> None: ...
 
 
-class Draft:
-    """A State that is being filled in.
+Since: TypeAlias = tuple[object, tuple[str, ...], object]
+"""How the data of a State derive from the data of another: the mark of that State, the keys set, and its own mark.
 
-    State adds no slots to these, so a draft becomes a State by a change of its class. That takes half the time of
-    setting the fields of a frozen object one by one, and a run does it once or twice a step.
-    """
+A mark is an object that equals only itself. Comparing marks replaces a comparison of all keys, and neither State keeps
+the data of the other in memory.
+"""
 
-    _data: dict[str, Any]
+
+class Provenance(NamedTuple):
+    """What a State knows besides its data and its step. The States of consecutive steps share one."""
+
     run_id: str
-    checkpoint_node: str
-    _time_ns: int
-    step: int
     status: RunStatus
     graph: str | None
     structure: GraphStructure | None
-    error: ErrorInfo | None
-    pause: Pause | None
-    progress: Progress | None
     parent: ParentStep | None
     generation: int
     observer: Listener | None
-    facts: Facts | None
-    _took_ns: int | None
     labels: Mapping[str, str]
+    error: ErrorInfo | None
+    pause: Pause | None
+    progress: Progress | None
+    facts: Facts | None
+
+
+class Draft:
+    """A State under construction.
+
+    State adds no slots, so a draft becomes a State by changing its class. That is faster than setting the attributes of
+    a frozen object one by one, and every step does it.
+    """
+
+    _data: dict[str, Any]
+    _about: Provenance
+    checkpoint_node: str
+    _time_ns: int
+    step: int
+    _took_ns: int | None
     _since: Since | None
     __slots__ = ("__weakref__", *__annotations__)
 
 
-Since: TypeAlias = tuple[object, tuple[str, ...], object]
-"""How the data of a State were made of those of another one: the mark of those, the keys that were set, its own mark.
-
-A mark is an object that equals only itself. So two States are compared without looking through all keys, and neither
-keeps the data of the other in memory.
-"""
+_OWN = Draft.__slots__[1:]
+_PLACES = {name: place for place, name in enumerate(Provenance._fields)}
+for _name in _PLACES:
+    setattr(Draft, _name, property(attrgetter(f"_about.{_name}")))
 
 
 def _to_ns(value: datetime | int) -> int:
-    """Return a timestamp in nanoseconds since 1970. Raises ValueError unless it is one, with a time zone."""
-    if type(value) is int and 0 <= value < _LATEST_NS:  # how attrs.evolve hands it on, and stores give it back
+    """Return a timestamp in nanoseconds since 1970.
+
+    Raises:
+        ValueError: the value is neither an aware datetime nor a number of nanoseconds.
+    """
+    if type(value) is int and 0 <= value < _LATEST_NS:  # passed by attrs.evolve and by stores
         return value
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
@@ -90,66 +107,23 @@ _LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
 
 
 def _to_us(ns: int) -> int:
-    """Return what of a time is compared: no more than `State.timestamp` shows."""
+    """Return a time in the precision of `State.timestamp`."""
     return ns // 1000
 
 
-def _new_run_id() -> str:
-    """Return a new run id."""
-    return clock.new_run_id()  # looked up when called: it may have been replaced
+def _optional(name: str, value: _Value | None, cls: type[_Value]) -> _Value | None:
+    """Return a field that is None or an instance of a class. Raises TypeError for any other value."""
+    if value is not None and not isinstance(value, cls):
+        raise TypeError(f"{name}: {shorten(value)} is not allowed; {cls.__name__} or None is")
+    return value
 
 
-def _now_ns() -> int:
-    """Return the time in nanoseconds since 1970, UTC."""
-    return clock.now_ns()
-
-
-def _is_optional_progress(name: str) -> Any:
-    """Return a validator for None or a value of this class, which is imported where there is one: by few runs."""
-
-    def validate(instance: object, attribute: Any, value: object) -> None:
-        if value is not None:
-            from stategraph._values import progress
-
-            attrs.validators.instance_of(getattr(progress, name))(instance, attribute, value)
-
-    return validate
-
-
-def _to_status(value: str) -> RunStatus:
-    """Return the status of this name. Raises ValueError if there is none."""
-    return RunStatus(value)
-
-
-def _draft_of(state: State) -> Draft:
-    """Return a draft with the fields of a State."""
-    draft = _new(Draft)
-    draft._data = state._data
-    draft.run_id = state.run_id
-    draft.checkpoint_node = state.checkpoint_node
-    draft._time_ns = state._time_ns
-    draft.step = state.step
-    draft.status = state.status
-    draft.graph = state.graph
-    draft.structure = state.structure
-    draft.error = state.error
-    draft.pause = state.pause
-    draft.progress = state.progress
-    draft.parent = state.parent
-    draft.generation = state.generation
-    draft.observer = state.observer
-    draft.facts = state.facts
-    draft._took_ns = state._took_ns
-    draft.labels = state.labels
-    draft._since = state._since
-    return draft
-
-
-_new = object.__new__
+_NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
+_new, _set = object.__new__, object.__setattr__
 
 
 @naming_arguments("keys go into a mapping, as in State({'key': 1})")
-@attrs.frozen(repr=False)
+@attrs.frozen(repr=False, init=False, slots=False)  # Draft has the slots
 class State(Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
 
@@ -181,42 +155,79 @@ class State(Draft, Mapping[str, Any]):
         TypeError, ValueError: a key is not a str, a provenance field is not what it should be.
     """
 
-    _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
-    run_id: str = attrs.field(factory=_new_run_id, converter=check_run_id, kw_only=True)
-    checkpoint_node: str = attrs.field(default="", validator=attrs.validators.instance_of(str), kw_only=True)
-    _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
-    step: int = attrs.field(default=0, converter=check_step, kw_only=True)
-    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
-    graph: str | None = attrs.field(default=None, kw_only=True, validator=is_optional(str))
-    structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=is_optional(GraphStructure))
-    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=is_optional(ErrorInfo))
-    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Pause"))
-    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Progress"))
-    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=is_optional(ParentStep))
-    generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
-    observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
-    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=is_optional(Facts))
-    _took_ns: int | None = attrs.field(
-        alias="took_ns", default=None, kw_only=True, eq=False, validator=is_optional(int)
-    )
-    labels: Mapping[str, str] = attrs.field(default=NO_LABELS, converter=checked_labels, kw_only=True, eq=False)
-    _since: Since | None = attrs.field(default=None, init=False, eq=False)
+    _data: dict[str, Any]
+    run_id: str
+    checkpoint_node: str
+    _time_ns: int = attrs.field(alias="timestamp", eq=_to_us)
+    step: int
+    status: RunStatus
+    graph: str | None
+    structure: GraphStructure | None
+    error: ErrorInfo | None
+    pause: Pause | None
+    progress: Progress | None
+    parent: ParentStep | None
+    generation: int
+    observer: Listener | None = attrs.field(eq=False)
+    facts: Facts | None = attrs.field(eq=False)
+    _took_ns: int | None = attrs.field(alias="took_ns", eq=False)
+    labels: Mapping[str, str] = attrs.field(eq=False)
+    __slots__ = ()
 
-    def __attrs_post_init__(self) -> None:
-        if is_nested_id(self.run_id):
-            self._check_place()
-        if self.observer is not None:
-            problem = listener_problem(self.observer)
+    def __init__(  # noqa: PLR0913 - the fields
+        self,
+        data: Mapping[str, Any] = NO_LABELS,
+        *,
+        run_id: str = _NEW,
+        checkpoint_node: str = "",
+        timestamp: datetime | int = _NEW,
+        step: int = 0,
+        status: str = RunStatus.ACTIVE,
+        graph: str | None = None,
+        structure: GraphStructure | None = None,
+        error: ErrorInfo | None = None,
+        pause: Pause | None = None,
+        progress: Progress | None = None,
+        parent: ParentStep | None = None,
+        generation: int = 0,
+        observer: Listener | None = None,
+        facts: Facts | None = None,
+        took_ns: int | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        if not isinstance(checkpoint_node, str):
+            raise TypeError(f"checkpoint_node: {shorten(checkpoint_node)} is not allowed; a str is")
+        if pause is not None or progress is not None:
+            from stategraph._values.progress import Pause, Progress  # imported when used: few runs have them
+
+            _optional("pause", pause, Pause)
+            _optional("progress", progress, Progress)
+        about = Provenance(
+            clock.new_run_id() if run_id is _NEW else check_run_id(run_id),
+            RunStatus(status),
+            _optional("graph", graph, str),
+            _optional("structure", structure, GraphStructure),
+            _optional("parent", parent, ParentStep),
+            check_step(generation),
+            observer,
+            checked_labels(labels),
+            _optional("error", error, ErrorInfo),
+            pause,
+            progress,
+            _optional("facts", facts, Facts),
+        )
+        if is_nested_id(about.run_id):
+            _check_place(about)
+        took_ns, step = _optional("took_ns", took_ns, int), check_step(step)
+        time_ns = clock.now_ns() if timestamp is _NEW else _to_ns(timestamp)
+        own = freeze_items(data), about, checkpoint_node, time_ns, step, took_ns, None
+        for name, value in zip(_OWN, own, strict=True):
+            _set(self, name, value)
+        if observer is not None:
+            problem = listener_problem(observer)
             if problem:
-                raise TypeError(f"observer: {shorten(self.observer)} is not allowed; {problem}")
+                raise TypeError(f"observer: {shorten(observer)} is not allowed; {problem}")
             self._tell(EventType.STATE_CREATE)
-
-    def _check_place(self) -> None:
-        """Raise InvalidRunIdError unless it belongs to the step that the id of a nested run names."""
-        step = step_of(self.run_id)
-        if self.parent is None or self.parent.step + 1 != step:  # in the history of a copy, it is a step of the source
-            reason = f"it names a nested run, which begins by itself in step {step} of run {outer_id(self.run_id)!r}"
-            raise InvalidRunIdError(self.run_id, reason)
 
     # ------------------------------------------------------------------ reading
 
@@ -395,6 +406,9 @@ class State(Draft, Mapping[str, Any]):
 
     # ------------------------------------------------------------------ copying
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, tuple(getattr(self, name) for name in _OWN)
+
     def __copy__(self) -> State:
         return self
 
@@ -404,14 +418,13 @@ class State(Draft, Mapping[str, Any]):
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
 
 
-# What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.
+# The engine and the stores derive States with these functions. Data must be frozen, and provenance is not checked.
 
 
 def with_data(state: State, data: dict[str, Any]) -> State:
-    """Return the State with other data; the dict belongs to it from now on."""
+    """Return the State with other data; it owns the dict from then on."""
     draft = _draft_of(state)
-    draft._data = data
-    draft._since = None
+    draft._data, draft._since = data, None
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
@@ -419,46 +432,81 @@ def with_data(state: State, data: dict[str, Any]) -> State:
 def completed_by(
     node: str, state: State, data: dict[str, Any], took_ns: int | None = None, keys: tuple[str, ...] | None = None
 ) -> State:
-    """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits.
+    """Return the State after a node: with its data, the next step number and the time, without error and pause.
 
-    `keys` are those that were laid over the data of `state`, if that is how its data were made.
+    `keys` are the keys that were laid over the data of `state`, if the data were made that way.
     """
-    draft = _new(Draft)  # not _draft_of: this is done at every step, and writes each field once
+    about = state._about
+    if about.error or about.pause or about.facts or about.progress:
+        progress = about.progress and about.progress.after_step()
+        about = about._replace(error=None, pause=None, facts=None, progress=progress)
+    draft = _new(Draft)
     draft._data = data
-    draft.run_id = state.run_id
+    draft._about = about
     draft.checkpoint_node = node
     draft._time_ns = clock.now_ns()
     draft.step = state.step + 1
-    draft.status = state.status
-    draft.graph = state.graph
-    draft.structure = state.structure
-    draft.error = draft.pause = None
-    draft.progress = state.progress and state.progress.after_step()
-    draft.parent = state.parent
-    draft.generation = state.generation
-    draft.observer = state.observer
-    draft.facts = None
     draft._took_ns = took_ns
-    draft.labels = state.labels
     draft._since = None if keys is None else (state._since and state._since[2], keys, object())
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
 
 def evolve(state: State, **changes: Any) -> State:
-    """Return the State with other provenance."""
-    draft = _draft_of(state)
+    """Return the State with other provenance, by the names of its attributes."""
+    draft, about = _draft_of(state), list(state._about)  # faster than the _replace of a named tuple
     for name, value in changes.items():
+        if name in _OWN:
+            setattr(draft, name, value)
+        else:
+            about[_PLACES[name]] = value
+    draft._about = Provenance._make(about)
+    draft.__class__ = State
+    return draft  # type: ignore[return-value]
+
+
+def _draft_of(state: State) -> Draft:
+    draft = _new(Draft)
+    draft._data = state._data
+    draft._about = state._about
+    draft.checkpoint_node = state.checkpoint_node
+    draft._time_ns = state._time_ns
+    draft.step = state.step
+    draft._took_ns = state._took_ns
+    draft._since = state._since
+    return draft
+
+
+def _unpickled(*own: Any) -> State:
+    draft = _new(Draft)
+    for name, value in zip(_OWN, own, strict=True):
         setattr(draft, name, value)
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
 
-def told(state: State, kind: Kind | None = None, by: str | None = None) -> State:
-    """Return the State with a kind and an author, and the present time; without a kind, its other fields decide."""
-    facts = None if kind is None and by is None else Facts(kind, by)
-    return evolve(state, facts=facts, _took_ns=None, _time_ns=clock.now_ns())
+def _check_place(about: Provenance) -> None:
+    """Raise InvalidRunIdError unless a nested run belongs to the step that its id names."""
+    step = step_of(about.run_id)
+    if about.parent is None or about.parent.step + 1 != step:  # in the history of a copy, it is a step of the source
+        reason = f"it names a nested run, which begins by itself in step {step} of run {outer_id(about.run_id)!r}"
+        raise InvalidRunIdError(about.run_id, reason)
 
+
+def recorded(state: State, kind: Kind | None = None, by: str | None = None, **changes: Any) -> State:
+    """Return the State as a new record of its run: with a kind, an author, the present time, and other changes.
+
+    Without a kind, the other fields determine it.
+    """
+    facts = None if kind is None and by is None else Facts(kind, by)
+    return evolve(state, **{"facts": facts, "_took_ns": None, "_time_ns": clock.now_ns(), **changes})
+
+
+told = recorded
+
+
+provenance_of: Callable[[State], Provenance] = attrgetter("_about")
+"""Return the record that a State shares with States that differ only in their data and their step."""
 
 since_of: Callable[[State], Since | None] = attrgetter("_since")
 """Returns how the data of a State were made of those of another one, if that is known."""

@@ -19,7 +19,7 @@ from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import Origin, Partial, Progress
 from stategraph._values.provenance import ParentStep
-from stategraph.state import State, data_of, since_of
+from stategraph.state import State, data_of, provenance_of, since_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
@@ -190,6 +190,8 @@ def _has_grown(old: FrozenList, new: FrozenList) -> bool:
 
 def have_same_provenance(old: State, new: State) -> bool:
     """Return whether two States have the same graph, parent, labels and progress."""
+    if provenance_of(old) is provenance_of(new):
+        return True
     same_structure = old.structure is new.structure or are_same(old.structure, new.structure)
     same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
     same_progress = old.progress is new.progress or old.progress == new.progress
