@@ -572,6 +572,15 @@ PROGRAMS = {
             await run()
         asyncio.run(forks())
     """,
+    "a node that hangs": """
+        began = threading.Event()
+        def hangs(state):
+            began.set()
+            time.sleep(600)
+        graph = make_graph({"a": hangs}, store=MemoryStore())
+        threading.Thread(target=lambda: asyncio.run(graph.aexecute(State())), daemon=True).start()
+        began.wait()
+    """,
 }
 
 
@@ -579,7 +588,7 @@ PROGRAMS = {
 def test_the_interpreter_ends(program: str) -> None:
     """Whatever its threads are at."""
     head = """
-        import asyncio, os, threading
+        import asyncio, os, threading, time
         from stategraph import State
         from stategraph.stores.memory import MemoryStore
         from tests.scenarios import make_graph, traces

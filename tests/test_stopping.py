@@ -633,25 +633,45 @@ def test_an_interrupt_from_the_keyboard(tmp_path: Path, driver_name: str, kind: 
 
 
 INTERRUPTED_TWICE = """
-    import time
+    import asyncio, itertools, sys, time
     from stategraph import MapNode, State, StateGraph
 
-    def item(number):
-        if number == 0:
-            print("here", flush=True)
-        time.sleep(25)
+    count = itertools.count()
 
+    def hang(_):
+        if next(count) == 0:
+            print("here", flush=True)
+        time.sleep(600)
+
+    async def ahang(_):
+        try:
+            if next(count) == 0:
+                print("here", flush=True)
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(600)  # cleaning up
+
+    kind = sys.argv[1]
+    node = {
+        "threads of items": MapNode(hang, over="items", into="made", max_workers=2),
+        "tasks of items": MapNode(ahang, over="items", into="made", max_workers=2),
+        "an async node": ahang,
+        "threads of a batch": hang,
+    }[kind]
     graph = StateGraph("g")
-    graph.add_node("map", MapNode(item, over="items", into="made", max_workers=2))
-    graph.set_entry_point("map")
-    graph.set_exit_point("map")
+    graph.add_node("a", node)
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+    if kind == "threads of a batch":
+        list(graph.run_many([State(), State()]))
     graph.execute(State({"items": [0, 1]}))
 """
 
 
-def test_a_second_interrupt_from_the_keyboard() -> None:
-    """The first SIGINT waits for the threads of items, which cannot be stopped. The second one ends the process."""
-    process = start(INTERRUPTED_TWICE, measured=False)
+@pytest.mark.parametrize("kind", ["threads of items", "tasks of items", "an async node", "threads of a batch"])
+def test_a_second_interrupt_from_the_keyboard(kind: str) -> None:
+    """The first SIGINT waits for threads, which cannot be stopped, and for tasks that clean up. The second does not."""
+    process = start(INTERRUPTED_TWICE, kind, measured=False)
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
 
@@ -659,7 +679,7 @@ def test_a_second_interrupt_from_the_keyboard() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=30)
 
     assert "KeyboardInterrupt" in errors
 

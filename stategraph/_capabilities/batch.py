@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextvars
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Self, TypeVar
 
+from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import EitherEvent, StopSignal
 from stategraph._drivers.options import RunCall
 from stategraph._engine.calling import Recovered
@@ -88,7 +88,7 @@ class Batch(Iterator[Recovered]):
     _is_open = False
 
     def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
-        self._threads = ThreadPoolExecutor(_checked_workers(max_workers, states), "stategraph batch")
+        self._threads = Threads(_checked_workers(max_workers, states), "stategraph batch")
         self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
         begin = partial(_begin, self._threads, partial(run, **{**how, "cancel": self._stop}))
         self._jobs = _in_order(states, begin, max_workers)
@@ -107,7 +107,8 @@ class Batch(Iterator[Recovered]):
         self._is_open = False
         self._jobs.close()
         self._stop.set()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.end()
+        self._threads.join()
 
     def __enter__(self) -> Self:
         return self
@@ -121,8 +122,18 @@ class Batch(Iterator[Recovered]):
             self._stop.set()
 
 
-def _begin(threads: ThreadPoolExecutor, run: Callable[[State], State], state: State) -> Future[Recovered]:
-    return threads.submit(contextvars.copy_context().run, _result_of, run, state)
+def _begin(threads: Threads, run: Callable[[State], State], state: State) -> Future[Recovered]:
+    job: Future[Recovered] = Future()
+    threads.call(partial(_result_of, run), state, partial(_finish, job))
+    return job
+
+
+def _finish(job: Future[Recovered], outcome: Outcome) -> None:
+    result, raised = outcome
+    if raised is None:
+        job.set_result(result)
+    else:
+        job.set_exception(raised)
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:

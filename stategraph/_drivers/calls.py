@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
@@ -36,3 +38,76 @@ def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Ou
     threading.Thread(
         target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
     ).start()
+
+
+class Threads:
+    """Threads that make calls. They end once nothing refers to this object.
+
+    The process does not wait for them at its end, as it does for those of a ThreadPoolExecutor: a node that hangs
+    cannot be stopped.
+
+    Args:
+        most: The maximum number of threads.
+        name: Begins the name of each.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._calls: SimpleQueue[Any] = SimpleQueue()
+
+    def call(self, function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
+        """Call a function in a thread, once one is free. The thread passes the outcome to `done`."""
+        self._calls.put((contextvars.copy_context().run, function, argument, done))
+        if self._idle.acquire(blocking=False) or len(self._threads) == self._most:
+            return
+        try:
+            self._begin_thread()
+        except RuntimeError:  # the system has no more threads: this one makes the call, unless another one has it
+            with suppress(Empty):
+                run, function, argument, done = self._calls.get_nowait()
+                done(run(outcome_of, function, argument))
+
+    def _begin_thread(self) -> None:
+        name = f"{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=_make_calls, args=(self._calls, self._idle), name=name, daemon=True)
+        self._threads.append(thread)  # before it starts: it is joined even if an interrupt comes here
+        try:
+            thread.start()
+        except RuntimeError:
+            self._threads.remove(thread)
+            raise
+
+    def end(self) -> None:
+        """Begin no more calls, and have each thread end after the one that it makes."""
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in self._threads:
+            self._calls.put(None)
+
+    __del__ = end
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+
+def _make_calls(calls: SimpleQueue[Any], idle: threading.Semaphore) -> None:
+    """Make one call after the other. An idle thread keeps nothing of a call alive."""
+    while True:
+        try:
+            call = calls.get_nowait()
+        except Empty:
+            idle.release()
+            call = calls.get()
+        if call is None:
+            return
+        run, function, argument, done = call
+        outcome = run(outcome_of, function, argument)
+        del call, run, function, argument
+        done(outcome)
+        del outcome, done

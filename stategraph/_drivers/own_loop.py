@@ -23,6 +23,7 @@ class OwnLoop:
         self._awaitable: Awaitable[Any] | None = None
         self._answer: Any = None  # in a tuple
         self._next: asyncio.Future[None] | None = None
+        self._is_interrupted = self._is_left = False
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Return the result of an awaitable, or raise its exception."""
@@ -36,7 +37,11 @@ class OwnLoop:
                 self._next = None
             self._loop.run_forever()
         except BaseException:
-            self._end_task()
+            self._is_left = True
+            if not self._is_interrupted:
+                self._is_interrupted = True
+                self._end_task()
+                self._is_left = False
             raise
         if self._answer is not None:
             answer, self._answer = self._answer, None
@@ -47,9 +52,13 @@ class OwnLoop:
         return task.result()
 
     def close(self) -> None:
-        """Close the event loop."""
+        """Close the event loop, after its tasks have ended; at once after a second interrupt."""
         self._task = None
-        self._runner.close()
+        if self._is_left:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+        else:
+            self._runner.close()
 
     async def _work(self) -> Any:
         task = asyncio.current_task()

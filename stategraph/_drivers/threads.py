@@ -7,12 +7,11 @@ import contextvars
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from stategraph._drivers.calls import Outcome, call_apart, outcome_of
+from stategraph._drivers.calls import Outcome, Threads, call_apart, outcome_of
 from stategraph._engine.io import RunIO
 
 NODES = 1000
@@ -54,8 +53,8 @@ class LoopThreads:
     """The threads of an event loop. They stay for a while after a run, but not longer than the loop."""
 
     def __init__(self) -> None:
-        self._nodes = ThreadPoolExecutor(NODES, "stategraph node")
-        self._store = ThreadPoolExecutor(STORE_CALLS, "stategraph store")
+        self._nodes = Threads(NODES, "stategraph node")
+        self._store = Threads(STORE_CALLS, "stategraph store")
         self._together: weakref.WeakKeyDictionary[object, _CallsTogether] = weakref.WeakKeyDictionary()
         self._is_kept = False
 
@@ -71,7 +70,7 @@ class LoopThreads:
 
     def call_node(self, function: _Function, argument: Any) -> Work:
         """Call a function of a node in a thread."""
-        return _begun(self._nodes, function, argument)
+        return _begun(self._nodes.call, function, argument)
 
     def calls_of(self, store: object) -> Callable[[_Function, Any], Work]:
         """Return a function that starts calls of a store. A store that can save several runs in one batch gets batches.
@@ -79,41 +78,24 @@ class LoopThreads:
         A server handles several calls at the same time, with a thread for each.
         """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
-            return partial(_begun, self._store)
+            return partial(_begun, self._store.call)
         together = self._together.get(store)
         if together is None:
             together = self._together[store] = _CallsTogether(self._store)
         return together.begin
 
 
-def _begun(threads: ThreadPoolExecutor, function: _Function, argument: Any) -> Work:
+def _begun(call: Callable[..., object], function: _Function, argument: Any) -> Work:
     """Start a call in a thread, in the context of the caller."""
     loop = asyncio.get_running_loop()
     work = Work(loop=loop)
-    once = [(contextvars.copy_context().run, function, argument)]
-    try:
-        threads.submit(_make, loop, work, once)
-    except RuntimeError:  # the system has no more threads: this one makes the call, unless an existing one has
-        _make(loop, work, once)
+    call(function, argument, lambda outcome: _hand_over(loop, work.finish, outcome))
     return work
 
 
 def begun_apart(function: _Function, argument: Any) -> Work:
     """Start a call in its own thread, which may be abandoned."""
-    loop = asyncio.get_running_loop()
-    work = Work(loop=loop)
-    call_apart(function, argument, lambda outcome: _hand_over(loop, work.finish, outcome))
-    return work
-
-
-def _make(loop: asyncio.AbstractEventLoop, work: Work, once: list[_Asked]) -> None:
-    with suppress(IndexError):
-        _hand_over(loop, work.finish, _called(once))
-
-
-def _called(once: list[_Asked]) -> Outcome:
-    run, function, argument = once.pop()
-    return run(outcome_of, function, argument)  # type: ignore[no-any-return]
+    return _begun(call_apart, function, argument)
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
@@ -140,7 +122,7 @@ def threads_of_loop() -> LoopThreads:
 class _CallsTogether:
     """Batches the concurrent store calls of the runs of a loop: one thread makes them, with one save."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._waiting: list[tuple[Work, _Asked]] = []
         self._is_busy = False
@@ -157,7 +139,7 @@ class _CallsTogether:
         calls, self._waiting = self._waiting, []
         self._is_busy = True
         works = [work for work, _ in calls]
-        made = _begun(self._threads, _outcomes, [asked for _, asked in calls])
+        made = _begun(self._threads.call, _outcomes, [asked for _, asked in calls])
         made.add_done_callback(lambda made: self._finish_all(works, made.result()[0]))
 
     def _finish_all(self, works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
