@@ -304,6 +304,41 @@ class TestParts:
         assert (final["negative"], done[:2]) == ([-1, -2, -3], [1, 2])
         assert sorted(done) == [1, 2, 3]
 
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_reader_takes_the_time_of_none(self, memory_play: Scene, is_async: bool) -> None:
+        """However long it looks: neither of one that is at work, nor of one that begins after it."""
+        seen = threading.Event()
+
+        def item(number: int) -> int:
+            assert number != 1 or seen.wait(30)
+            return number
+
+        async def aitem(number: int) -> int:
+            while number == 1 and not seen.is_set():  # noqa: ASYNC110 - set by another thread, or while the loop stands
+                await asyncio.sleep(0.01)
+            return number
+
+        node = MapNode(aitem if is_async else item, "items", "out", 2)
+        graph = make_graph({"each": node}, store=memory_play.store, policies={"each": {"timeout": 0.5}})
+        given = State({"items": [0, 1, 2, 3]}, run_id=RUN)
+
+        def read() -> list[State]:
+            with graph.stream(given) as states:
+                next(states)
+                time.sleep(0.7)
+                seen.set()
+                return [*states]
+
+        async def aread() -> list[State]:
+            async with graph.astream(given) as states:
+                await anext(states)
+                await asyncio.sleep(0.7)
+                seen.set()
+                return [state async for state in states]
+
+        final = (asyncio.run(aread()) if memory_play.call is call_async else read())[-1]
+        assert list(final["out"]) == [0, 1, 2, 3]
+
 
 class TestPartsThatFinishTogether:
     """More async parts than workers, several of which finish in one turn of the event loop."""

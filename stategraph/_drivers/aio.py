@@ -106,6 +106,7 @@ class AsyncPerformer:
     ) -> None:
         self._run, self._store, self._part_of = task, store, part_of
         self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
+        self.clock = self._limits.clock
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
         self._others_wait_since = 0.0
@@ -156,10 +157,6 @@ class AsyncPerformer:
                     go_on, value = self._run.throw, await self._thrown(error)
         finally:
             self._leave()
-
-    def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by this many seconds."""
-        self._limits.prolong(seconds)
 
     def show(self) -> None:
         """Make `carry_out` raise Shown for each State that the task shows."""
@@ -253,8 +250,11 @@ class AsyncPerformer:
         if limit is None:
             return await self._call_thread(function, argument)
         work = begun_apart(function, argument)
-        self._cancelled = await outlast(work, limit.left()) or self._cancelled
-        if not work.done():
+        for seconds in limit.waits():
+            self._cancelled = await outlast(work, seconds) or self._cancelled
+            if work.done():
+                break
+        else:
             if self._is_cancelled():
                 await self._raise_cancellation()
             raise limit.passed()
@@ -339,12 +339,10 @@ class AsyncPerformer:
     async def _sleep(self, _: None, seconds: float) -> None:
         """Sleep, but no longer than the limits of the run allow."""
         await self._check()
-        limit = self._limits.of_all()
-        until = asyncio.get_running_loop().time() + (seconds if limit is None else min(seconds, limit.left()))
-        while (left := until - asyncio.get_running_loop().time()) > 0:
+        until = time.monotonic() + seconds
+        while (left := self._limits.until_check(until - time.monotonic())) > 0:
             await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
             await self._check()
-        await self._check()
 
     async def _show_cancelled(self, _: None, __: State) -> NoReturn:
         await self._raise_cancellation()

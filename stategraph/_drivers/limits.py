@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from operator import attrgetter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import attrs
@@ -18,7 +17,7 @@ from stategraph.errors import ConfigError
 MakeError = Callable[[float], BaseException]
 
 
-_LOOK = 0.05  # seconds between two checks of the other event, which does not wake a waiting thread
+_LOOK = 0.05  # seconds between two checks of an event or a clock that does not wake a waiting thread
 
 
 class EitherEvent(threading.Event):
@@ -89,17 +88,48 @@ class StopSignal:
         return stopped
 
 
+class NodeClock:
+    """The clock of the limits of nodes. It stands still while the reader of a stream looks at a State."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+        self._stopped_at: float | None = None
+
+    def now(self) -> float:
+        """Return the time, in seconds."""
+        stopped_at = self._stopped_at
+        return (time.monotonic() if stopped_at is None else stopped_at) - self._skipped
+
+    def stop(self) -> None:
+        """Stand still."""
+        self._stopped_at = time.monotonic()
+
+    def go_on(self) -> None:
+        """Go on, if it stands still."""
+        if self._stopped_at is not None:
+            self._skipped += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+
+
 @attrs.frozen
 class TimeLimit:
-    """A deadline in time.monotonic, and the exception to raise after it."""
+    """A deadline by a clock, and the exception to raise after it."""
 
     deadline: float
     seconds: float
     error: MakeError
+    now: Callable[[], float] = time.monotonic
 
     def left(self) -> float:
         """Return the seconds that are left."""
-        return max(0.0, self.deadline - time.monotonic())
+        return max(0.0, self.deadline - self.now())
+
+    def waits(self) -> Iterator[float]:
+        """Yield seconds to wait until the limit has passed: several times if its clock stands still in between."""
+        least = 0.0
+        while (left := self.left()) > 0:
+            yield max(left, least)
+            least = _LOOK
 
     def passed(self) -> BaseException:
         """Return the exception for a limit that has passed."""
@@ -114,19 +144,17 @@ class Limits:
         signal: May stop the run.
         stack: The limits of nodes, the innermost last.
         telling: Held while an observer receives an event, if several threads may send events.
+        clock: The clock of the limits of nodes. Parts of the run share it.
     """
 
     signal: StopSignal | None
     stack: list[TimeLimit] = attrs.field(factory=list)
     telling: threading.RLock | None = None
+    clock: NodeClock = attrs.field(factory=NodeClock)
 
     def push(self, error: MakeError, seconds: float) -> None:
         """Limit the following commands."""
-        self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
-
-    def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by the seconds that the caller spent on their emitted States."""
-        self.stack[:] = [attrs.evolve(limit, deadline=limit.deadline + seconds) for limit in self.stack]
+        self.stack.append(TimeLimit(self.clock.now() + seconds, seconds, error, self.clock.now))
 
     def check(self) -> None:
         """Raise if the run should stop, or if the time of a node is up."""
@@ -146,6 +174,11 @@ class Limits:
             return _first(self.stack)
         return _first([*self.stack, TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out)])
 
+    def until_check(self, seconds: float) -> float:
+        """Return how many of these seconds to sleep before the next check."""
+        limit = self.of_all()
+        return seconds if limit is None else min(seconds, max(limit.left(), 0.001))
+
     def of_parts(self, halted: threading.Event) -> StopSignal:
         """Return the signal for parts of the run: it stops them when the run stops or the event is set."""
         signal = self.signal
@@ -164,16 +197,31 @@ class Limits:
 
 def _first(limits: list[TimeLimit]) -> TimeLimit | None:
     """Return the limit that expires first."""
-    return min(limits, key=attrgetter("deadline")) if limits else None
+    return min(limits, key=TimeLimit.left) if limits else None
 
 
 async def _wait_for(awaitable: Awaitable[Any], limit: TimeLimit) -> Any:
     import asyncio  # imported when used: 20 ms
 
+    loop, waits = asyncio.get_running_loop(), limit.waits()
+    waiting: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal waiting
+        seconds = next(waits, None)
+        if seconds is None:
+            timer.reschedule(loop.time())
+        else:
+            waiting = loop.call_later(seconds, look)
+
     try:
-        async with asyncio.timeout(limit.left()) as timer:
+        async with asyncio.timeout(None) as timer:
+            look()
             return await awaitable
     except TimeoutError:
         if timer.expired():
             raise limit.passed()  # noqa: B904 - it has its cause
         raise  # the node's own
+    finally:
+        if waiting is not None:
+            waiting.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator
 from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
@@ -56,15 +55,12 @@ class Stream(_RunStream, Generator[State, None, State]):
     def __init__(self, task: Task[State], signal: StopSignal | None) -> None:
         self._task = task
         self._performer = Performer(signal)
-        self._shown_at = 0.0
 
     def __next__(self) -> State:
-        if getgeneratorstate(self._task) == GEN_SUSPENDED:
-            self._performer.prolong(time.monotonic() - self._shown_at)
         try:
             answer = self._carry_out(self._task.send, None)
         except Shown as shown:
-            self._shown_at = time.monotonic()
+            self._performer.clock.stop()
             state: State = shown.args[0]
             return state
         except ExecutionError as error:
@@ -103,6 +99,7 @@ class Stream(_RunStream, Generator[State, None, State]):
     def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
         if getgeneratorstate(self._task) == GEN_RUNNING:
             raise ValueError("another thread is iterating over this stream: one at a time does")
+        self._performer.clock.go_on()
         try:
             return carry_out(self._task, self._performer.perform, go_on, value)
         finally:
@@ -132,16 +129,13 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
         self._task = task
         self._performer = AsyncPerformer(task, signal, store)
         self._performer.show()
-        self._shown_at = 0.0
         self._is_waited_for = False
 
     async def __anext__(self) -> State:
-        if getgeneratorstate(self._task) == GEN_SUSPENDED:
-            self._performer.prolong(time.monotonic() - self._shown_at)
         try:
             await self._carry_out(self._task.send, None)
         except Shown as shown:
-            self._shown_at = time.monotonic()
+            self._performer.clock.stop()
             state: State = shown.args[0]
             return state
         except ExecutionError as error:
@@ -183,6 +177,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
         if getgeneratorstate(self._task) == GEN_CLOSED:
             return
         self._is_waited_for = True
+        self._performer.clock.go_on()
         try:
             await self._performer.carry_out(go_on, value)
         finally:

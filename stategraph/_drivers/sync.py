@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 
 from stategraph._drivers.calls import Outcome, Shown, call_apart
-from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.limits import Limits, MakeError, StopSignal, TimeLimit
 from stategraph._protocol import (
     BLOCKING,
     Await,
@@ -105,6 +106,7 @@ class Performer:
         self, signal: StopSignal | None, outer: Limits | None = None, report: Callable[[Any], None] | None = None
     ) -> None:
         self._limits = Limits(signal) if outer is None else attrs.evolve(outer, signal=signal, stack=[*outer.stack])
+        self.clock = self._limits.clock
         self._loop: OwnLoop | None = None
         self.perform: Perform = {
             **_CALLS,
@@ -134,10 +136,6 @@ class Performer:
         if self._loop is not None:
             self._loop.close()
 
-    def prolong(self, seconds: float) -> None:
-        """Extend the limits of nodes by this many seconds."""
-        self._limits.prolong(seconds)
-
     # ------------------------------------------------------------------ limits
 
     def _limit(self, error: MakeError, seconds: float) -> None:
@@ -161,27 +159,25 @@ class Performer:
     def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
         """Call a function in its own thread. A thread cannot be stopped, so it is abandoned if it takes too long."""
         self._limits.check()
-        limit = self._limits.of_node()
+        limit = cast(TimeLimit, self._limits.of_node())
         done: SimpleQueue[Outcome] = SimpleQueue()
         call_apart(function, argument, done.put)
-        try:
-            answer, raised = done.get(timeout=None if limit is None else min(limit.left(), threading.TIMEOUT_MAX))
-        except Empty:
-            raise cast(Any, limit).passed() from None
-        if raised is not None:
-            raise raised
-        return answer
+        for seconds in limit.waits():
+            with suppress(Empty):
+                answer, raised = done.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+                if raised is not None:
+                    raise raised
+                return answer
+        raise limit.passed()
 
     def _sleep(self, _: None, seconds: float) -> None:
         """Sleep, but no longer than the limits of the run allow."""
+        sleep = time.sleep if self._limits.cancel is None else self._limits.cancel.wait
+        until = time.monotonic() + seconds
         self._limits.check()
-        limit = self._limits.of_all()
-        wait = min(seconds, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX if limit is None else limit.left())
-        if self._limits.cancel is None:
-            time.sleep(wait)
-        else:
-            self._limits.cancel.wait(wait)
-        self._limits.check()
+        while (left := until - time.monotonic()) > 0:
+            sleep(min(self._limits.until_check(left), threading.TIMEOUT_MAX))
+            self._limits.check()
 
     # ------------------------------------------------------------------ awaiting
 
