@@ -135,9 +135,6 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and are therefore not made on an event loop."""
 
-WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather, Reports)
-"""Commands that wait, or limit how long a wait may be: a bare run uses none of them."""
-
 
 class Escaped(BaseException):
     """Thrown into the engine for a GeneratorExit that a command raised (its ``__cause__``).

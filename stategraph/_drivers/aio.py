@@ -19,7 +19,6 @@ from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
-    WAITING,
     Amend,
     Await,
     Cache,
@@ -113,7 +112,8 @@ class AsyncPerformer:
         self._asks_at_once = store is not None and store.never_waits
         self._carried_to: tuple[Command | None, BaseException | None] = None, None
         self.at_once: Perform = {
-            **_AT_ONCE,
+            Notify: call,
+            Show: _pass_over,
             StartNode: self._start_at_once,
             Limit: self._limit,
             Unlimit: self._unlimit,
@@ -142,7 +142,8 @@ class AsyncPerformer:
                 try:
                     kind, function, argument = go_on(value)
                     while True:
-                        value = at_once[kind](function, argument)
+                        perform = at_once.get(kind)
+                        value = _LATER if perform is None else perform(function, argument)
                         if value is _LATER:
                             value = await _PERFORM[kind](self, function, argument)
                         kind, function, argument = send(value) if value is not _CARRIED_ON else self._carried()
@@ -164,7 +165,7 @@ class AsyncPerformer:
 
     def pass_over(self) -> None:
         """Skip all further States that the task shows."""
-        self.at_once[Show] = _AT_ONCE[Show]
+        self.at_once[Show] = _pass_over
 
     def _enter(self) -> None:
         self._threads = threads_of_loop()
@@ -413,15 +414,10 @@ class AsyncPerformer:
             raise cancelled from (None if is_answer else end)
 
 
-def _later(_: object, __: object) -> object:
-    return _LATER
+def _pass_over(_: None, __: State) -> None:
+    """Skip a State that the task shows."""
 
 
-_AT_ONCE: Perform = {
-    **dict.fromkeys((*BLOCKING, *WAITING, Delete), _later),
-    Notify: call,
-    Show: lambda _, __: None,
-}
 _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable[Any]]] = {
     **dict.fromkeys(BLOCKING, AsyncPerformer._call_store),
     Cache: AsyncPerformer._call_thread,

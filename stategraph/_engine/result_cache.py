@@ -13,7 +13,7 @@ from stategraph._protocol import Cache, Task
 from stategraph._util.callables import version_of
 from stategraph._values.events import EventType
 from stategraph._values.progress import CachedResult, Changes
-from stategraph.nodes.function import changes_from
+from stategraph.nodes.function import changes_from, with_changes
 from stategraph.policies import CachePolicy
 from stategraph.state import State
 
@@ -49,7 +49,7 @@ class NodeCache:
         found: CachedResult = yield (Cache, self._find, step.tracked_state)
         if found.changes is not None:
             yield from step.tell(EventType.CACHE_HIT, key=found.key)
-            return _changed(step.state, found.changes)
+            return with_changes(step.state, *found.changes)
         yield from step.tell(EventType.CACHE_MISS, key=found.key, reason=found.reason)
         result = yield from attempts()
         if found.key is not None and not step.is_answered and not _pauses(result):
@@ -101,11 +101,3 @@ def with_caches(
 
 def _pauses(result: object) -> bool:
     return isinstance(result, State) and result.pause is not None
-
-
-def _changed(state: State, changes: Changes) -> State:
-    """Return the State with the changes of a node."""
-    changed, removed = changes
-    for key in removed:
-        state = state.remove(key) if key in state else state
-    return state.update(changed)

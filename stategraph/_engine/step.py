@@ -30,7 +30,7 @@ from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
-from stategraph.nodes.base import NestedStep, NodeContext, PartTold
+from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -337,15 +337,16 @@ class StepExecution:
         if self.run.services.is_cancelled:
             raise Stopped("it was cancelled")
 
-    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
+    def tell_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
         """Report the outcomes of parts of this step; `total` counts all of its parts."""
         for part in () if self.run.wanted.isdisjoint(_OF_PARTS) else parts:
-            about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
-            if part.error is not None:
-                about |= about_error(part.error)
+            about = {"part": part.label, "total": total, "outcome": part.name, "took": part.took}
+            error = part.error or part.collected
+            if error is not None:
+                about |= about_error(error)
             if part.delay is not None:
                 about["delay"] = part.delay
-            kind = _KINDS_OF_PARTS.get(part.outcome, EventType.PART_COMPLETE)
+            kind = _KINDS_OF_PARTS.get(part.name, EventType.PART_COMPLETE)
             yield from self.tell(kind, attempt=part.attempt or self.attempt, **about)
 
     def _digest_of(self, made_of: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from inspect import isasyncgen
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -111,25 +111,13 @@ Advance: TypeAlias = tuple[bool, Any]
 _Answers: TypeAlias = SimpleQueue[tuple[Any, BaseException | None]]
 
 
-class Feed(Protocol):
-    """Drives a generator, which advances only on request.
+def _feed_of(generator: Any) -> Any:
+    """Return the object that drives a generator, which advances only on request.
 
-    `next` and `close` block or, if the generator is async, must be awaited. The generator runs from its start to its
-    end in one context, and in one thread or task. So a context variable, a lock or a task group that it holds while it
-    yields still belongs to it when it continues.
+    Its methods `next` and `close` block or, if the generator is async, must be awaited. The generator runs from its
+    start to its end in one context, and in one thread or task: a context variable, a lock or a task group that it holds
+    while it yields still belongs to it when it continues.
     """
-
-    def next(self, _: object = None) -> Any:
-        """Advance the generator to its next item, or to its end. Raise its exception."""
-
-    def close(self, _: object = None) -> Any:
-        """Close the generator where it has stopped. Raise its exception if that is a failure.
-
-        A generator that is still at work after its time is up is closed where it stops next; this call does not wait.
-        """
-
-
-def _feed_of(generator: Any) -> Feed:
     if isasyncgen(generator):
         from stategraph.nodes._task_feed import TaskFeed  # imported when used: asyncio takes 20 ms
 
@@ -154,8 +142,9 @@ class ThreadFeed:
         self._is_busy = self._is_closed = False
 
     def next(self, _: object = None) -> Advance:
+        """Advance the generator to its next item, or to its end. Raise its exception."""
         if self._is_closed:
-            raise RuntimeError("nobody waits for this call any more")
+            raise RuntimeError("this generator is closed")
         context = self._begin() if self._context is None else self._context
         if self._thread is None:
             advance = context.run(_advance, self._generator)
@@ -171,6 +160,10 @@ class ThreadFeed:
         return advance
 
     def close(self, _: object = None) -> None:
+        """Close the generator where it has stopped. Raise its exception if that is a failure.
+
+        A generator that is still at work after its time is up is closed where it stops next; this call does not wait.
+        """
         if self._is_closed:
             return
         self._is_closed = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from itertools import chain
@@ -35,7 +35,7 @@ from stategraph._protocol import (
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of
-from stategraph.nodes.base import Node, PartTold, Question, StepContext
+from stategraph.nodes.base import Node, PartOutcome, Question, StepContext
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy, check_policies
 from stategraph.state import State
@@ -115,42 +115,6 @@ class Job:
     def is_kept(self) -> bool:
         """Whether its result may be kept as a part: a graph keeps its own result, but not a collected error."""
         return isinstance(self.node, FunctionNode) or self.collect is not None
-
-
-@attrs.define(eq=False)
-class _Outcome:
-    """The outcome of a job.
-
-    Attributes:
-        label: The name of the job.
-        result: Its result, or the result made from the `collected` exception.
-        error: Its exception, unless that was collected.
-        collected: The exception that was turned into a result.
-        took: Seconds that it took.
-        attempt: The number of the failed attempt, if the job is retried.
-        delay: Seconds until the next attempt; None for a finished job.
-        pauses: The pause at which its graph waits.
-        is_of_graph: Whether its graph keeps the result.
-        is_done_before: Whether its graph had ended before this attempt.
-    """
-
-    label: str
-    result: Any = None
-    error: Exception | None = None
-    collected: Exception | None = None
-    took: float = 0.0
-    attempt: int = 0
-    delay: float | None = None
-    pauses: tuple[Pause, ...] = ()
-    is_of_graph: bool = False
-    is_done_before: bool = False
-
-    @property
-    def told(self) -> PartTold:
-        """The report of this outcome."""
-        error = self.error or self.collected
-        how = "retried" if self.delay is not None else "failed" if self.error else "collected" if error else "completed"
-        return PartTold(self.label, how, error, self.took, self.attempt, self.delay)
 
 
 class PartsNode(Node):
@@ -254,7 +218,7 @@ class _Work:
         self._made_of = {label: job.argument for label, job in self.jobs.items() if job.is_kept}
         if self._made_of:
             self.results = yield from self.step.finished_parts(self._made_of)
-        yield from self._tell(PartTold(label, "found") for label in self.jobs if label in self.results)
+        yield from self._tell(PartOutcome(label, is_found=True) for label in self.jobs if label in self.results)
         if self.workers.retry is not None and len(self.results) < len(self.jobs):
             self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
 
@@ -300,7 +264,7 @@ class _Work:
 
     # ------------------------------------------------------------------ in the run
 
-    def _take(self, outcomes: Sequence[_Outcome]) -> Task[None]:
+    def _take(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the finished parts, and record the failed and the waiting ones."""
         if self.workers.retry is not None:
             yield from self._keep_attempts(outcomes)
@@ -321,22 +285,22 @@ class _Work:
         if kept:
             yield from self.step.keep_parts({label: values[label] for label in values if label in kept}, self._made_of)
         self.results |= values
-        yield from self._tell(outcome.told for outcome in ended)
+        yield from self._tell(ended)
         for outcome in ended:
             if outcome.label in values and not outcome.is_done_before:
                 yield from self.step.show_part(*self.chunk(outcome.label, values[outcome.label]))
 
-    def _keep_attempts(self, outcomes: Sequence[_Outcome]) -> Task[None]:
+    def _keep_attempts(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the attempts of parts that will be retried; parts that failed for good may begin again."""
         retried = [outcome for outcome in outcomes if outcome.delay is not None]
         counts = {outcome.label: outcome.attempt for outcome in retried}
         counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
         if counts:
             yield from self.step.keep_parts(counts, self._made_of, ATTEMPTS)
-        yield from self._tell(outcome.told for outcome in retried)
+        yield from self._tell(retried)
 
-    def _tell(self, told: Any) -> Task[None]:
-        return self.step.tell_parts(told, len(self.jobs))
+    def _tell(self, outcomes: Iterable[PartOutcome]) -> Task[None]:
+        return self.step.tell_parts(outcomes, len(self.jobs))
 
     # ------------------------------------------------------------------ in the driver of a part
 
@@ -351,9 +315,9 @@ class _Work:
                 self._is_stopped = True
             yield (Report, None, outcome)
 
-    def _run_graph(self, job: Job, graph: GraphNode) -> Task[_Outcome]:
+    def _run_graph(self, job: Job, graph: GraphNode) -> Task[PartOutcome]:
         began = time.monotonic()
-        outcome = _Outcome(job.label, is_of_graph=True)
+        outcome = PartOutcome(job.label, is_of_graph=True)
         try:
             given = job.given(job.argument)
             nested = self.step.nested(job.label, dict(given), is_branch=job.is_branch)
@@ -371,7 +335,7 @@ class _Work:
         outcome.took = time.monotonic() - began
         return outcome
 
-    def _call(self, job: Job, node: FunctionNode) -> Task[_Outcome]:
+    def _call(self, job: Job, node: FunctionNode) -> Task[PartOutcome]:
         """Call the function of a part until it succeeds or has no attempts left; report failed attempts."""
         retry, argument = self.workers.retry, job.argument
         attempt = _count_of(self._attempts.get(job.label)) + 1
@@ -383,7 +347,7 @@ class _Work:
             began = time.monotonic()
             try:
                 result = yield from self._result_of(job, function, argument)
-                return _Outcome(
+                return PartOutcome(
                     job.label,
                     result,
                     None if job.node.is_async else _not_awaited(result),
@@ -396,7 +360,7 @@ class _Work:
                     outcome = _failed(job, error)
                     outcome.took = took
                     return outcome
-                yield (Report, None, _Outcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
+                yield (Report, None, PartOutcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
             yield (Sleep, None, delay)
             attempt += 1
             argument = argument if copied is None else copied()
@@ -432,11 +396,11 @@ def _not_awaited(result: Any) -> TypeError | None:
     return TypeError("it returned something to be awaited, but it is no async function: define it with async def")
 
 
-def _failed(job: Job, error: Exception) -> _Outcome:
+def _failed(job: Job, error: Exception) -> PartOutcome:
     """Return the outcome of a job that raised: a result, if its errors are collected."""
     if job.collect is None:
-        return _Outcome(job.label, error=error)
-    return _Outcome(job.label, job.collect(error), collected=error)
+        return PartOutcome(job.label, error=error)
+    return PartOutcome(job.label, job.collect(error), collected=error)
 
 
 def _count_of(found: Any) -> int:

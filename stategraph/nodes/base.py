@@ -13,7 +13,7 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph._values.progress import NodeOutline, Structures
+    from stategraph._values.progress import NodeOutline, Pause, Structures
 
 
 def graph_of(given: Any) -> Any:
@@ -235,7 +235,7 @@ class StepContext(Protocol):
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part to the caller that iterates over the run."""
 
-    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
+    def tell_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
         """Report the outcomes of parts of this step; `total` counts all of its parts."""
 
     # ------------------------------------------------------------------ nested graphs
@@ -274,26 +274,44 @@ class NestedStep(Protocol):
         """
 
 
-@attrs.frozen
-class PartTold:
-    """The outcome of a part of a step.
+@attrs.define(eq=False)
+class PartOutcome:
+    """The outcome of a part of a step, or of an attempt of it.
 
     Attributes:
-        label: Its label.
-        outcome: "completed"; "collected", if it failed and its kept value is the error; "found", if it completed before
-            this attempt; "failed"; or "retried", if an attempt of it has failed and another follows.
-        error: The exception it raised.
+        label: The label of the part.
+        result: Its result, or the result made from the `collected` exception.
+        error: Its exception, unless that was collected.
+        collected: The exception that was turned into a result.
         took: Seconds that it took, if known.
-        attempt: The number of the failed attempt, if it is retried.
-        delay: The seconds until the next attempt.
+        attempt: The number of the failed attempt, if the part is retried.
+        delay: Seconds until the next attempt; None for a finished part.
+        pauses: The pauses at which its graph waits.
+        is_found: Whether it completed before this attempt of the step.
+        is_of_graph: Whether its graph keeps the result.
+        is_done_before: Whether its graph had ended before this attempt of the step.
     """
 
     label: str
-    outcome: str
-    error: BaseException | None = None
+    result: Any = None
+    error: Exception | None = None
+    collected: Exception | None = None
     took: float | None = None
     attempt: int = 0
     delay: float | None = None
+    pauses: tuple[Pause, ...] = ()
+    is_found: bool = False
+    is_of_graph: bool = False
+    is_done_before: bool = False
+
+    @property
+    def name(self) -> str:
+        """The outcome as events name it."""
+        if self.is_found:
+            return "found"
+        if self.delay is not None:
+            return "retried"
+        return "failed" if self.error else "collected" if self.collected else "completed"
 
 
 @attrs.frozen

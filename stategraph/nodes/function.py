@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import attrs
@@ -140,6 +140,13 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
     else:
         changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
     return changed, [key for key in before if key not in after]
+
+
+def with_changes(state: State, changed: Mapping[str, Any], removed: Iterable[str]) -> State:
+    """Return the State with changed keys, and without the removed ones."""
+    for key in removed:
+        state = state.remove(key) if key in state else state
+    return state.update(changed)
 
 
 def _parameters(function: NodeFunction, rule: str) -> list[inspect.Parameter]:

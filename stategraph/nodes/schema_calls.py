@@ -123,24 +123,23 @@ KINDS: dict[tuple[bool, bool], type[Typed]] = {
 
 def takes(function: Callable[..., Any], cls: type) -> bool:
     """Return whether the first parameter of a function is annotated with this class."""
-    try:
-        annotation = next(iter(inspect.signature(function).parameters.values())).annotation
-    except (ValueError, StopIteration):  # some builtins have no signature
-        return False
-    if isinstance(annotation, str):
-        annotation = _resolved(annotation, function, cls)
+    annotation = _annotation(function, cls)
     return (typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation) is cls
 
 
 def object_class(function: Callable[..., Any]) -> type | None:
     """Return the attrs class or dataclass that annotates the first parameter of a function; otherwise None."""
+    annotation = _annotation(function, State)
+    return annotation if is_record(annotation) and not issubclass(annotation, Mapping) else None
+
+
+def _annotation(function: Callable[..., Any], cls: type) -> Any:
+    """Return the annotation of the first parameter of a function; None if there is none."""
     try:
         annotation = next(iter(inspect.signature(function).parameters.values())).annotation
-    except (ValueError, StopIteration):
+    except (ValueError, StopIteration):  # some builtins have no signature
         return None
-    if isinstance(annotation, str):
-        annotation = _resolved(annotation, function, State)
-    return annotation if is_record(annotation) and not issubclass(annotation, Mapping) else None
+    return _resolved(annotation, function, cls) if isinstance(annotation, str) else annotation
 
 
 def _resolved(annotation: str, function: Any, cls: type) -> Any:

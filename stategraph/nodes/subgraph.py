@@ -18,6 +18,7 @@ from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
 from stategraph.nodes.base import NestedStep, Node, Question, StepContext
+from stategraph.nodes.function import with_changes
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
@@ -28,18 +29,6 @@ MAX_DEPTH = 16
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
 """The keys that enter or leave a nested graph: keys; keys by their new names; a function's result; None for all."""
-
-
-class NestedGraph(Protocol):
-    """A compiled graph, as seen by the node that runs it."""
-
-    @property
-    def stages(self) -> Mapping[str, Any]:
-        """Its nodes, each with its `node`, by their names."""
-
-    @property
-    def schema(self) -> Schema | None:
-        """Its schema."""
 
 
 class Nestable(Protocol):
@@ -66,9 +55,7 @@ class GraphNode(Node):
 
     has_parts = True
 
-    def __init__(
-        self, graph: Nestable, plan: Callable[[], NestedGraph], inputs: Keys = None, outputs: Keys = None
-    ) -> None:
+    def __init__(self, graph: Nestable, plan: Callable[[], Any], inputs: Keys = None, outputs: Keys = None) -> None:
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
@@ -112,7 +99,7 @@ class GraphNode(Node):
             return _selected("outputs", self._outputs, final)
         changed = differing_items(given, final)
         gone = [key for key in given if key not in final] if self._inputs is None else []
-        return state.update(changed) if not gone else _without(state.update(changed), gone)
+        return with_changes(state, changed, gone)
 
     def left_of_item(self, final: State) -> dict[str, Any]:
         """Return the result for an item: the outputs or, if there are none, all data of the final State."""
@@ -249,9 +236,3 @@ def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
     if missing:
         raise KeyError(f"{missing[0]!r}, named in its {what}, is not in the State of run {state.run_id!r}")
     return {target: state[source] for target, source in keys.items()}
-
-
-def _without(state: State, keys: Iterable[str]) -> State:
-    for key in keys:
-        state = state.remove(key)
-    return state
