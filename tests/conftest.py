@@ -137,7 +137,7 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
             return FourMethodStore()
 
 
-PLAYS = [("memory", "sync"), ("sqlite", "sync"), ("sqlite", "async"), ("disk", "async")]
+PLAYS = [("memory", "async"), ("sqlite", "sync"), ("disk", "async")]
 """Every driver and every store that keeps the parts of a step. A driver does not know which store saves its run."""
 
 
