@@ -71,13 +71,16 @@ class Consumer:
 
 
 TIMES = pytest.mark.parametrize("times", [1, 2, 20])
+CALLS = {"execute": lambda graph: graph.aexecute(State(run_id=RUN)), "iterate": lambda graph: Consumer(graph)()}
+BOTH = pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 
 
 class TestIterating:
-    """Whoever iterates over a run is cancelled: it has stopped when that comes out."""
+    """The task that runs a graph, or iterates over a run, is cancelled: the run has stopped when that comes out."""
 
     @TIMES
-    def test_while_a_sync_node_works(self, times: int) -> None:
+    @BOTH
+    def test_while_a_sync_node_works(self, call: Any, times: int) -> None:
         """The node is finished and saved first."""
         gate, store = Gate(), MemoryStore()
 
@@ -86,8 +89,8 @@ class TestIterating:
             return {"trace": [*state["trace"], "b"]}
 
         async def main() -> None:
-            consumer = Consumer(make_graph({**traces("a"), "b": slow, **traces("c")}, store=store))
-            task = asyncio.create_task(consumer())
+            graph = make_graph({**traces("a"), "b": slow, **traces("c")}, store=store, interval=10)
+            task = asyncio.create_task(call(graph))
             await cancel_at(gate, task, times)
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -119,8 +122,9 @@ class TestIterating:
         in_time(main)
         assert make_graph(traces("abcd"), store=inner).resume(RUN)["trace"] == [*"abcd"]
 
-    def test_while_an_async_node_works(self) -> None:
-        """It is cancelled."""
+    @BOTH
+    def test_while_an_async_node_works(self, call: Any) -> None:
+        """It is cancelled, and does not count."""
         store, started = MemoryStore(), asyncio.Event()
 
         async def node(state: State) -> dict[str, Any]:
@@ -129,7 +133,8 @@ class TestIterating:
             return {"trace": ["a"]}
 
         async def main() -> None:
-            task = asyncio.create_task(Consumer(make_graph({"a": node, **traces("b")}, store=store))())
+            nodes = {**traces("a"), "b": node, **traces("c")}
+            task = asyncio.create_task(call(make_graph(nodes, store=store, interval=10)))
             await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -137,7 +142,8 @@ class TestIterating:
             await left_alone()
 
         in_time(main)
-        assert (store.load(RUN).step, store.load(RUN).status) == (0, RunStatus.ACTIVE)
+        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
+        assert make_graph(traces("abc"), store=store).resume(RUN)["trace"] == [*"abc"]
 
     def test_many_whose_time_is_over(self) -> None:
         """``asyncio.timeout`` around an iteration."""

@@ -167,7 +167,7 @@ def test_a_run_that_is_interrupted_is_saved(scene: Scene, how: dict[str, Any], k
 
 
 def test_a_run_that_is_cancelled_is_saved(scene: Scene, how: dict[str, Any]) -> None:
-    """By its event."""
+    """By its event, before the next node."""
     cancel = threading.Event()
 
     def stop(state: State) -> dict[str, Any]:
@@ -176,11 +176,12 @@ def test_a_run_that_is_cancelled_is_saved(scene: Scene, how: dict[str, Any]) -> 
 
     graph = scene.graph({**traces(NAMES), "d": stop}, interval=3, **how)
 
-    with pytest.raises(RunCancelledError) as caught:
+    with pytest.raises(RunCancelledError, match="cancelled") as caught:
         scene.execute(graph, cancel=cancel)
 
+    assert caught.value.__cause__ is None
     assert scene.store.load(RUN) == caught.value.state
-    assert scene.store.load(RUN)["trace"] == [*"abcd"]
+    assert (caught.value.state["trace"], caught.value.state.status) == ([*"abcd"], RunStatus.ACTIVE)
     assert scene.resume(graph)["trace"] == [*NAMES]
 
 

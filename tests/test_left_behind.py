@@ -7,6 +7,7 @@ import contextlib
 import gc
 import threading
 import time
+import tracemalloc
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from tests.all_features import INPUTS, answer, build_all_features, expected
-from tests.scenarios import RUN, live_threads, make_graph, returns, traces
+from tests.scenarios import RUN, as_async, live_threads, make_graph, returns, traces
 from tests.simulated_process import CALLS, STORES, Everything, Journal, SimulatedProcess, Tool
 
 pytestmark = pytest.mark.unmeasured
@@ -367,3 +368,36 @@ def test_a_memory_store_forgets_runs_that_it_could_not_begin() -> None:
             graph.execute(State({"bad": object()}, run_id=f"run-{number}"))
 
     assert len(runs_in(store)) <= 10_000
+
+
+def peak_of(steps: int, interval: int, run: Any) -> int:
+    """-> the most memory, in bytes, that a run of so many steps had at a time."""
+
+    def count(state: State) -> dict[str, Any]:
+        n: int = state.get("n", 0) + 1
+        if run == "async" and n % 250 == 0:
+            gc.collect()
+        return {"n": n}
+
+    edges = [("a", "b"), ("b", "a", lambda state: state["n"] < steps), ("b", "c")]
+    nodes = {name: as_async(count) if run == "async" else count for name in "abc"}
+    graph = make_graph(nodes, edges, store=MemoryStore(), interval=interval, max_iterations=10**9)
+    tracemalloc.start()
+    try:
+        assert graph.execute(State(run_id=RUN))["n"] == steps + 1
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_a_long_run_does_not_grow(interval: int) -> None:
+    """20,000 steps take no more memory than 5,000: not one reference a step is kept."""
+    peak_of(10, interval, "sync")  # imports what a run imports
+    assert peak_of(20_000, interval, "sync") < peak_of(5_000, interval, "sync") + 100_000
+
+
+def test_a_long_run_of_async_nodes_does_not_grow() -> None:
+    """Nor do async nodes, whose garbage is collected as they go: when it would be is not the run's."""
+    peak_of(10, 0, "async")  # imports what a run imports
+    assert peak_of(5_000, 0, "async") < peak_of(1_000, 0, "async") + 100_000

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stategraph import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointSaveError,
-    CheckpointStore,
     ErrorInfo,
     ExecutionError,
     MaxIterationsError,
@@ -31,10 +26,8 @@ from stategraph import (
 )
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import (
     DRIVERS,
-    HOW,
     NODES,
     RUN,
     FourMethodStore,
@@ -653,117 +646,7 @@ class TestStoresThatFail:
             store.close()
 
 
-# --------------------------------------------------------------------------- any graph, any failures
-
-
-@st.composite
-def programs(draw: Any) -> Any:
-    """A graph of some nodes that count, with jumps that depend on the count: what a plain loop can run as well."""
-    size = draw(st.integers(1, 5))
-    jumps = st.lists(st.tuples(st.integers(0, size - 1), st.integers(2, 5), st.integers(0, 4)), max_size=2)
-    return [(draw(st.integers(1, 9)), draw(jumps) if place < size - 1 else []) for place in range(size)]
-
-
-LONGEST = 20  # steps after which no jump is taken
-
-
-def interpret(program: Any) -> list[tuple[int, int]]:
-    """-> node and count after each step."""
-    node, count, steps = 0, 0, []
-    while True:
-        count = count * 7 + program[node][0]
-        steps.append((node, count))
-        if node == len(program) - 1:
-            return steps
-        taken = (target for target, divisor, rest in program[node][1] if _jumps(count, len(steps), divisor, rest))
-        node = next(taken, node + 1)
-
-
-def _jumps(count: int, step: int, divisor: int, rest: int) -> bool:
-    return step < LONGEST and count % divisor == rest
-
-
-@pytest.mark.parametrize("kind", NODES)
-@pytest.mark.parametrize("call", DRIVERS)
-@pytest.mark.parametrize("store_type", [MemoryStore, DiskStore, SqliteStore, FourMethodStore])
-@settings(deadline=None, max_examples=10)
-@given(
-    program=programs(),
-    faults=st.dictionaries(st.integers(1, LONGEST), st.sampled_from([ValueError, KeyboardInterrupt])),
-    bad_edges=st.sets(st.integers(1, LONGEST), max_size=3),
-    interval=st.integers(1, 6),
-    how=st.sampled_from([*HOW.values()]),
-)
-def test_any_run_with_any_failures(
-    call: str, kind: str, store_type: Any, program: Any, faults: Any, bad_edges: set[int], interval: int, how: Any
-) -> None:
-    """However often a run fails and is resumed: the same nodes on the same data as in a plain loop, each once."""
-    done: list[tuple[int, int]] = []
-    faults, bad_edges = dict(faults), set(bad_edges)
-
-    def node(place: int, plus: int) -> Any:
-        def work(state: State) -> dict[str, Any]:
-            if fault := faults.pop(state.step + 1, None):
-                raise fault
-            done.append((place, state.get("count", 0) * 7 + plus))
-            return {"count": done[-1][1]}
-
-        return work
-
-    def jump(divisor: int, rest: int) -> Any:
-        def predicate(state: State) -> bool:
-            if state.step in bad_edges:
-                bad_edges.remove(state.step)
-                raise RuntimeError("once")
-            return _jumps(state["count"], state.step, divisor, rest)
-
-        return predicate
-
-    edges: list[tuple[Any, ...]] = []
-    for place, (_, jumps) in enumerate(program):
-        edges += [(str(place), str(target), jump(divisor, rest)) for target, divisor, rest in jumps]
-        if place < len(program) - 1:
-            edges.append((str(place), str(place + 1)))
-    with make_store(store_type) as store:
-        scene = Scene(store, DRIVERS[call], NODES[kind])
-        graph = scene.graph(
-            {str(place): node(place, plus) for place, (plus, _) in enumerate(program)},
-            edges,
-            interval=interval,
-            **how,
-        )
-
-        final = run_to_the_end(scene, graph)
-
-        assert done == interpret(program)
-        assert (final["count"], final.step) == (done[-1][1], len(done))
-        assert (final.status, store.list()) == (RunStatus.COMPLETED, [])
-
-
-def run_to_the_end(scene: Scene, graph: Any) -> State:
-    """Execute, and resume until it is complete."""
-    go_on: Callable[[Any], State] = scene.execute
-    while True:
-        try:
-            return go_on(graph)
-        except (ExecutionError, KeyboardInterrupt):
-            go_on = scene.resume
-
-
-class make_store:  # noqa: N801 - used like a function
-    """A new store for a while."""
-
-    def __init__(self, kind: type[CheckpointStore]) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        is_durable = kind in (DiskStore, SqliteStore)
-        self.store: CheckpointStore = kind(*[Path(self.folder.name, "runs")] * is_durable)
-
-    def __enter__(self) -> CheckpointStore:
-        return self.store
-
-    def __exit__(self, *exception: object) -> None:
-        self.store.close()
-        self.folder.cleanup()
+# --------------------------------------------------------------------------- drivers and graphs
 
 
 def bounded(call: Any) -> Any:

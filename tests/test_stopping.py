@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import subprocess
@@ -79,23 +78,6 @@ async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> None
 
 class TestCancelEvent:
     """The event given as `cancel`."""
-
-    def test_it_stops_before_the_next_node(self, scene: Scene) -> None:
-        """The node that sets it is completed and saved; the run is active and goes on."""
-        cancel = threading.Event()
-
-        def stop(state: State) -> dict[str, Any]:
-            cancel.set()
-            return {"trace": [*state["trace"], "b"]}
-
-        graph = scene.graph({"a": trace("a"), "b": stop, "c": trace("c")}, interval=10)
-        with pytest.raises(RunCancelledError, match="cancelled") as caught:
-            scene.execute(graph, cancel=cancel)
-
-        assert caught.value.__cause__ is None
-        assert caught.value.state == scene.store.load(RUN)
-        assert (caught.value.state["trace"], caught.value.state.status) == (["a", "b"], RunStatus.ACTIVE)
-        assert scene.resume(graph, cancel=threading.Event())["trace"] == ["a", "b", "c"]
 
     def test_set_beforehand(self, scene: Scene) -> None:
         """No node runs, and the run can be resumed all the same."""
@@ -248,48 +230,6 @@ class TestTimeout:
 
 class TestAsyncioCancellation:
     """Cancelling the task of an async run."""
-
-    def test_while_an_async_node_waits(self) -> None:
-        """The node is cancelled and does not count; the run is saved, active, and goes on."""
-        store, started = MemoryStore(), asyncio.Event()
-
-        async def endless(state: State) -> dict[str, Any]:
-            started.set()
-            await asyncio.Event().wait()
-            return {}
-
-        async def main() -> None:
-            graph = make_graph({"a": trace("a"), "b": endless, "c": trace("c")}, store=store, interval=10)
-            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        asyncio.run(main())
-        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
-        assert make_graph(traces("abc"), store=store).resume(RUN)["trace"] == ["a", "b", "c"]
-
-    @pytest.mark.parametrize("times", [1, 3])
-    def test_while_a_sync_node_runs(self, times: int) -> None:
-        """It cannot be stopped: it is completed, counts, and then the run stops, however often it is cancelled."""
-        store, gate = MemoryStore(), Gate()
-
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {"trace": [*state["trace"], "b"]}
-
-        async def main() -> None:
-            graph = make_graph({"a": trace("a"), "b": slow, "c": trace("c")}, store=store, interval=10)
-            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
-            await cancel_at(gate, task, times)
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        asyncio.run(main())
-        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a", "b"], RunStatus.ACTIVE)
 
     @pytest.mark.parametrize("times", [1, 3])
     @pytest.mark.parametrize("interval", [1, 10])
@@ -523,23 +463,6 @@ class TestEventLoops:
 
 class TestNothingIsLeft:
     """Threads, tasks and files."""
-
-    @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-    def test_no_file_stays_open(self, driver: Any, as_node: Any, tmp_path: Path, error: Any) -> None:
-        """However a run ends, once its store is closed."""
-        gc.collect()
-        before = open_files()
-        scene = Scene(DiskStore(tmp_path), driver, as_node)
-        nodes = {"a": trace("a"), "b": trace("b") if error is None else raises(error())}
-
-        try:
-            scene.execute(scene.graph(nodes))
-        except (ExecutionError, KeyboardInterrupt):
-            assert error
-        scene.store.close()
-        gc.collect()  # a connection of a thread that has ended is garbage
-
-        assert open_files() == before
 
     def test_closing_a_store_closes_the_files_of_all_threads(self, tmp_path: Path) -> None:
         """Those of the worker threads of an event loop that goes on, too."""

@@ -19,7 +19,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXTS = Path(__file__).parents[2] / "docs"
-KILLS = 5
+KILLS = 2
 LABELLED = tuple(f"text-{zlib.crc32(text.encode()):08x}" for text in ("one", "two", "three"))
 
 
