@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores import SqliteStore
+from stategraph.testing import fixed
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
 ORDERS = [{"id": 1}, {"id": 2}, {"id": 3}]
@@ -255,6 +257,25 @@ class TestBranches:
 
         assert {key: final[key] for key in ("legal", "money", "seen")} == {"legal": "no", "money": "fine", "seen": 3}
         assert calls == ["look"]
+
+    def test_each_has_its_deadline(self, play: Scene) -> None:
+        """A resume without an answer goes on with those whose deadline has passed, whichever comes first."""
+
+        def asking(name: str, deadline: float) -> StateGraph:
+            node = InterruptNode("n", name, deadline=deadline, otherwise="late")
+            return make_graph({"ask": node}, store=play.store, name=name)
+
+        branches = {name: asking(name, deadline).as_node() for name, deadline in (("slow", 1e9), ("quick", 60.0))}
+        graph = make_graph({"both": ParallelNode(branches)}, store=play.store, name="both")
+        with fixed():
+            paused = play.execute(graph, State({"n": 3}, run_id=RUN))
+        assert waiting(paused) == [("slow", 3), ("quick", 3)]
+        with fixed(datetime(2021, 1, 1, tzinfo=UTC)):
+            paused = play.resume(graph)
+            assert waiting(paused) == [("slow", 3)]
+            final = play.resume(graph, {"slow": "no"})
+
+        assert (final["slow"], final["quick"]) == ("no", "late")
 
     def test_the_same_key_asked_twice(self, play: Scene) -> None:
         """One answer is for one branch, however it is given."""
