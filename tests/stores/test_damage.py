@@ -282,7 +282,7 @@ def test_a_fork_finds_out_beforehand_what_is_in_its_way(store, monkeypatch):
     saved(store, 1)
     saved(store, 1, run_id="a/#2/child", parent=ParentStep("a", 1))
     saved(store, 1, run_id="b")
-    monkeypatch.setattr(table_of(store), "apply", None)
+    monkeypatch.setattr(store._log.committer, "_apply", None)
 
     with pytest.raises(RunExistsError, match="'b'"):
         store.fork("a", "b")

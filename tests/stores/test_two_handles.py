@@ -288,7 +288,7 @@ class TestNestedRunsOfARunThatWasDeleted:
                 saved(other, 1)
             return apply(writes)
 
-        monkeypatch.setattr(table_of(dead), "apply", after_it_was_deleted)
+        monkeypatch.setattr(dead._log.committer, "_apply", after_it_was_deleted)
         with pytest.raises(StepConflictError, match="deleted"):
             dead.save(nested(2, run_id=run_id))
 
@@ -361,7 +361,7 @@ class TestAChangeThatFails:
             own(other, Ownership("a"), take_over=True)
             return apply(writes)
 
-        monkeypatch.setattr(table_of(run), "apply", after_another_has_written)
+        monkeypatch.setattr(run._log.committer, "_apply", after_another_has_written)
         with pytest.raises((RunLostError, RunBusyError)):
             call(run)
 
@@ -373,7 +373,7 @@ class TestAChangeThatFails:
         def failing(writes):
             raise CheckpointSaveError("a", "the disk is full")
 
-        monkeypatch.setattr(table_of(run), "apply", failing)
+        monkeypatch.setattr(run._log.committer, "_apply", failing)
         with pytest.raises(CheckpointSaveError, match="full"):
             run.rollback("a", 1)
 
