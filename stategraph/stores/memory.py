@@ -7,13 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from stategraph._owners.base import Owners, Ownership, current, is_owner, owned, owned_if_free, process_name
 from stategraph._values import clock
+from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
@@ -23,9 +24,8 @@ from stategraph.errors import (
     NotSerializableError,
     RunExistsError,
 )
-from stategraph.state import State, evolve, time_ns_of
+from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._memory import Kept, as_kept, has_data_of, head_of, is_same_save, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -34,6 +34,27 @@ if TYPE_CHECKING:
     from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of unsaved runs
+
+
+@attrs.frozen
+class _Encoded:
+    """A State with mutable objects.
+
+    Attributes:
+        head: The State without its data.
+        payload: The State as bytes.
+    """
+
+    head: State
+    payload: bytes
+
+    @property
+    def step(self) -> int:
+        """The step of the State."""
+        return self.head.step
+
+
+_Kept: TypeAlias = State | _Encoded
 
 
 @attrs.define(eq=False)
@@ -50,9 +71,9 @@ class _Run:
 
     number: int
     policy: RetentionPolicy
-    kept: list[Kept]
+    kept: list[_Kept]
     created_ns: int
-    parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
+    parts: dict[tuple[int, str, str], _Kept] = attrs.field(factory=dict)
 
     def cut(self) -> int:
         """Drop the checkpoints that retention does not keep; return their number."""
@@ -60,12 +81,17 @@ class _Run:
         del self.kept[:superfluous]
         return superfluous
 
-    def summary(self, kept: Kept, revision: int, **more: Any) -> Summary:
+    def summary(self, kept: _Kept, revision: int, **more: Any) -> Summary:
         """Return a checkpoint without its data."""
         from stategraph.stores.summaries import Summary  # imported when used, as below: few runs need it
 
-        shown, created = Summary.of(head_of(kept, with_pause=True)), clock.to_datetime(self.created_ns)
+        shown, created = Summary.of(_head_of(kept, with_pause=True)), clock.to_datetime(self.created_ns)
         return attrs.evolve(shown, revision=revision, created=created, **more)
+
+    def newest(self) -> Summary:
+        """Return the newest checkpoint without its data."""
+        kept = tuple(self.kept)
+        return self.summary(kept[-1], sum(one.step == kept[-1].step for one in kept) - 1, cursor=str(self.number))
 
 
 class MemoryStore(CheckpointStore):
@@ -136,12 +162,9 @@ class MemoryStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept, run_id, ownership = as_kept(state), state.run_id, current.ownership
-        if (
-            ownership is None
-            or ownership.store is not self
-            or (ownership.run_id != run_id and not is_owner(self, run_id))
-        ):
+        kept, run_id, ownership = _as_kept(state), state.run_id, current.ownership
+        is_outer = ownership is not None and ownership.run_id == run_id and ownership.store is self  # nearly always
+        if ownership is None or not (is_outer or is_owner(self, run_id)):
             with owned(self, run_id):
                 self._keep(state, may_change_data)
             return
@@ -160,17 +183,21 @@ class MemoryStore(CheckpointStore):
                 run.kept.append(kept)
                 run.cut()
 
-    def _keep_again(self, run: _Run, kept: Kept, state: State, may_change_data: bool) -> None:
+    def _keep_again(self, run: _Run, kept: _Kept, state: State, may_change_data: bool) -> None:
         """Save a State whose step is not later than the newest one."""
         from stategraph.stores._checks import check_step
 
-        newest = run.kept[-1]
-        is_same = has_data_of(newest, state)
+        newest = _state_of(run.kept[-1])
+        is_same = data_of(newest) is data_of(state)  # for instance if only the status is new
+        if run.policy.keeps_all or not is_same:
+            from stategraph.stores._codec.delta import are_of_one_save, have_same_data
+
+            is_same = is_same or have_same_data(newest, state, {})
         check_step(state.run_id, newest.step, state.step, may_change_data or is_same)
-        is_replaced = not run.policy.keeps_all or (is_same and is_same_save(newest, state))
+        is_replaced = not run.policy.keeps_all or (is_same and are_of_one_save(newest, state))
         run.kept[len(run.kept) - is_replaced :] = [kept]
 
-    def _begin(self, run_id: str, policy: RetentionPolicy, kept: builtins.list[Kept], created_ns: int) -> _Run:
+    def _begin(self, run_id: str, policy: RetentionPolicy, kept: builtins.list[_Kept], created_ns: int) -> _Run:
         self._begun += 1
         run = self._runs_by_id[run_id] = _Run(self._begun, policy, kept, created_ns)
         self._policies.pop(run_id, None)
@@ -198,10 +225,10 @@ class MemoryStore(CheckpointStore):
             check_unknown(unknown)
         run = self._runs_by_id.get(check_run_id(run_id))
         if run is not None and step is None and revision is None:
-            return state_of(run.kept[-1])
-        return state_of(self._found(run_id, step, revision)[2])
+            return _state_of(run.kept[-1])
+        return _state_of(self._found(run_id, step, revision)[2])
 
-    def _found(self, run_id: str, step: int | None, revision: int | None) -> tuple[_Run, int, Kept]:
+    def _found(self, run_id: str, step: int | None, revision: int | None) -> tuple[_Run, int, _Kept]:
         """Return a run, the index of one of its checkpoints, and the checkpoint."""
         from stategraph.stores._checks import check_numbers
 
@@ -231,7 +258,7 @@ class MemoryStore(CheckpointStore):
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         try:
             kept = {
-                (part.step, part.node, part.label): as_kept(State({"made_of": part.made_of, "value": part.value}))
+                (part.step, part.node, part.label): _as_kept(State({"made_of": part.made_of, "value": part.value}))
                 for part in parts
             }
         except NotSerializableError as error:
@@ -247,7 +274,7 @@ class MemoryStore(CheckpointStore):
 
         run = self._runs_by_id.get(check_run_id(run_id))
         parts = {} if run is None else run.parts.copy()
-        found = ((label, state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
+        found = ((label, _state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
         return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
@@ -258,7 +285,7 @@ class MemoryStore(CheckpointStore):
             if run is None:
                 return
             run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
-            newest, nested_ids = head_of(run.kept[-1]), self._nested.get(run_id, set())
+            newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
             for nested_id in [one for one in nested_ids if step_of(one) <= step]:
                 if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
                     nested_ids.discard(nested_id)
@@ -283,16 +310,11 @@ class MemoryStore(CheckpointStore):
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         newest_first = sorted(self._runs_by_id.items(), key=lambda item: item[1].number, reverse=True)
         found = (
-            self._newest(run)
+            run.newest()
             for run_id, run in newest_first
             if which.takes_id(run_id) and (after is None or run.number < after)
         )
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
-
-    @staticmethod
-    def _newest(run: _Run) -> Summary:
-        kept = tuple(run.kept)
-        return run.summary(kept[-1], sum(one.step == kept[-1].step for one in kept) - 1, cursor=str(run.number))
 
     def _change_token(self, run_id: str | None) -> str:
         with self._alone(""):
@@ -305,8 +327,8 @@ class MemoryStore(CheckpointStore):
 
         with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
-            state = rolled_back(state_of(kept), head_of(run.kept[-1]).parent, by)
-            run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # atomic for readers
+            state = rolled_back(_state_of(kept), _head_of(run.kept[-1]).parent, by)
+            run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
             run.parts.clear()
             if not run.policy.keeps_all:
                 for nested_id in self._nested.pop(run_id, ()):
@@ -320,7 +342,7 @@ class MemoryStore(CheckpointStore):
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():
                 raise RunExistsError(taken, str(self))
             run, place, kept = self._found(run_id, step, revision)
-            source = state_of(kept)
+            source = _state_of(kept)
             forked = forked_from(source, new_run_id)
             # The nested runs of a completed step belong to this run; the copy repeats that step.
             with_nested = keeps_nested(source) and source.step == run.kept[-1].step
@@ -330,16 +352,16 @@ class MemoryStore(CheckpointStore):
     def _copy(self, run_id: str, place: int, newest: State, *, with_nested: bool) -> None:
         """Begin a run with this State and the history of another run before an index."""
         source, new_id = self._runs_by_id[run_id], newest.run_id
-        earlier = [as_kept(evolve(state_of(kept), run_id=new_id)) for kept in source.kept[:place]]
+        earlier = [_as_kept(evolve(_state_of(kept), run_id=new_id)) for kept in source.kept[:place]]
         policy = self._policies.get(new_id) or source.policy
-        copy = self._begin(new_id, policy, [*earlier, as_kept(newest)], time_ns_of(newest))
+        copy = self._begin(new_id, policy, [*earlier, _as_kept(newest)], time_ns_of(newest))
         if not with_nested:
             return
         copy.parts.update((key, part) for key, part in source.parts.items() if key[0] == newest.step + 1)
         for nested_id in tuple(self._nested.get(run_id, ())):
             nested = self._runs_by_id.get(nested_id)
             if nested is not None and step_of(nested_id) == newest.step + 1:
-                state, parent = state_of(nested.kept[-1]), ParentStep(new_id, newest.step)
+                state, parent = _state_of(nested.kept[-1]), ParentStep(new_id, newest.step)
                 state = evolve(state, run_id=new_id + nested_id.removeprefix(run_id), parent=parent)
                 self._copy(nested_id, len(nested.kept) - 1, state, with_nested=True)
 
@@ -350,10 +372,55 @@ class MemoryStore(CheckpointStore):
             self._changes += 1
             now, over = clock.now_ns(), []
             for run_id, run in self._runs_by_id.items():
-                newest = head_of(run.kept[-1])
+                newest = _head_of(run.kept[-1])
                 if not is_nested_id(run_id) and run.policy.is_over(newest.status, time_ns_of(newest), now):
                     over.append(run_id)
             with owned_if_free(self, over) as removed:
                 for run_id in removed:
                     self._drop(run_id)
             return Pruned(tuple(removed), sum(run.cut() for run in self._runs_by_id.values()))
+
+
+# --------------------------------------------------------------------------- checkpoints
+
+
+def _as_kept(state: State) -> _Kept:
+    """Return a State in the form in which it is kept.
+
+    Raises:
+        NotSerializableError: an object in it cannot be kept exactly.
+    """
+    if state.observer is not None:
+        state = evolve(state, observer=None)
+    if are_settled(data_of(state).values()) and not _has_further_objects(state):
+        return state
+    from stategraph.stores.toolkit import state_to_bytes  # imported when used: 20 ms
+
+    return _Encoded(with_data(state, {}), state_to_bytes(state))
+
+
+def _has_further_objects(state: State) -> bool:
+    """Return whether there are mutable objects in the pause, the emitted chunks, or replaced values and answers."""
+    pause, progress = state.pause, state.progress
+    if pause is None and progress is None:
+        return False
+    shown = () if pause is None else [one.value for one in pause.each]
+    chunks = () if state.partial is None else state.partial.chunks
+    old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())
+    return not are_settled((*shown, *chunks, *old))
+
+
+def _state_of(kept: _Kept) -> State:
+    """Return a kept State, with copies of the objects in it."""
+    if isinstance(kept, State):
+        return kept
+    from stategraph.stores.toolkit import state_from_bytes
+
+    return state_from_bytes(kept.head.run_id, kept.payload)
+
+
+def _head_of(kept: _Kept, *, with_pause: bool = False) -> State:
+    """Return a State for its provenance, without its data and its pause if they would have to be decoded."""
+    if isinstance(kept, State) or (with_pause and kept.head.pause is not None):
+        return _state_of(kept)
+    return kept.head

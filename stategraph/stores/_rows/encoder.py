@@ -325,13 +325,9 @@ class Sealer:
         """Return the seal of a row from its fields; `before` as for `seal`."""
         return self._digest(self._packed_row(run_id, about, before, pause, incarnation), payload, self._key)
 
-    def check(
-        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"", before: bytes = b""
-    ) -> None:
-        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct.
-
-        With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
-        """
+    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
+        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
+        before = b""
         for row in rows:
             packed = _or_none(self._packed_row, run_id, row[:ABOUT], before, row.pause, incarnation)
             if packed is None or not self._is_right(row.seal, packed, row.payload):

@@ -173,42 +173,22 @@ def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
             raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")
 
 
-def _check_first(run: RunRecord, row: CheckpointRecord) -> None:
-    if not row.is_snapshot:
-        raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {row.step} is missing")
-
-
 def history(log: RunLog, run_id: str) -> list[Summary]:
     """Return the checkpoints of a run without their data; none if the run does not exist."""
     try:
-        return read(log, run_id, lambda run: summaries(log, run))
+        return read(log, run_id, lambda run: [*summaries(log, run)])
     except CheckpointNotFoundError:
         return []
 
 
-def summaries(log: RunLog, run: RunRecord) -> list[Summary]:
-    """Return the checkpoints of a run that retention keeps, without their data."""
-    rows = visible(log, run)
-    if run.policy.keeps_all and rows:
-        _check_first(run, rows[0])
-        _check_gapless(run, rows)
-    if log.sealer.signs:  # a signature covers the payload: users who sign prefer certainty to speed
-        check_indexed(log, run, rows)
-    return [*run.summaries_of(rows)]
-
-
 def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
-    """Yield the current checkpoints of a run without their data, as `CheckpointStore.iter_history`.
-
-    If the run keeps all checkpoints, they are read a page at a time. Otherwise there are few, and they are read at
-    once. Signed ones are read at once too, because the signature covers their data.
-    """
+    """Yield the current checkpoints of a run without their data, as `CheckpointStore.iter_history`."""
     run = log.find(run_id)
-    if run is None or not run.policy.keeps_all or log.sealer.signs:
+    if run is None or not run.policy.keeps_all:  # it has few checkpoints
         yield from history(log, run_id)
         return
     try:
-        yield from _paged(log, run)
+        yield from summaries(log, run)
     except CheckpointCorruptError as error:
         now = log.table.run(run_id)
         if now is not None and now.incarnation == run.incarnation and now.policy.keeps_all:
@@ -217,14 +197,23 @@ def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
         raise CheckpointError(run_id, reason) from error
 
 
-def _paged(log: RunLog, run: RunRecord) -> Iterator[Summary]:
+def summaries(log: RunLog, run: RunRecord) -> Iterator[Summary]:
+    """Yield the checkpoints of a run that retention keeps, without their data."""
+    for rows in _pages(log, run) if run.policy.keeps_all else (visible(log, run),):
+        if log.sealer.signs:  # a signature covers the payload: users who sign prefer certainty to speed
+            check_indexed(log, run, rows)
+        yield from run.summaries_of(rows)
+
+
+def _pages(log: RunLog, run: RunRecord) -> Iterator[list[CheckpointRecord]]:
+    """Yield the checkpoints of a run that keeps all, a page at a time. There must be no gap between them."""
     newest: list[CheckpointRecord] = []
     for first in range(0, run.sequence + 1, _PAGE):
         rows = log.table.index(run.run_id, first, min(first + _PAGE - 1, run.sequence))
-        if rows and not newest:
-            _check_first(run, rows[0])
+        if rows and not newest and not rows[0].is_snapshot:
+            raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
         _check_gapless(run, newest + rows)
-        yield from run.summaries_of(rows)
+        yield rows
         newest = rows[-1:] or newest
     if not newest or newest[0].seal != run.tip:
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")

@@ -72,7 +72,8 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]
 def _checked(log: RunLog, run: RunRecord) -> int:
     """Read all checkpoints of a run; return their number."""
     with unknown_shown():  # a value of an unknown type is not damaged
-        summaries(log, run)
+        for _ in summaries(log, run):
+            pass
         rows = log.table.index(run.run_id)
         for chain in chains(log, run, rows):
             if is_parts_id(run.run_id):
