@@ -193,7 +193,7 @@ def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.Mo
     found = crowd(make_graph(async_traces("abcd"), store=store, preserve=True))
 
     assert isinstance(found[3], StepConflictError)
-    assert "has lost what was saved" in str(found[3])
+    assert "has lost saved checkpoints" in str(found[3])
     assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
 
 

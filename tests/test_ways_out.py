@@ -205,7 +205,7 @@ class TestOfSignedStores:
         assert "holds runs that are signed, and was opened without sign_with" in record.getMessage()
 
     def test_former_keys_alone(self, opened: Callable[..., CheckpointStore]) -> None:
-        with pytest.raises(ConfigError, match=r"verify_with: .* takes sign_with beside it"):
+        with pytest.raises(ConfigError, match=r"verify_with: .* with sign_with"):
             opened(verify_with=[_key])
 
 

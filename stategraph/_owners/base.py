@@ -339,8 +339,8 @@ def on_behalf_of(ownership: Ownership | None) -> Iterator[None]:
 def lost(run_id: str) -> RunLostError:
     """Return the error for an owner that has lost its run."""
     reason = (
-        "it was taken over, rolled back, deleted or begun anew by others while this call was at work on it, and "
-        "nothing more of this call is saved; load the run to see how it stands"
+        "others took it over, rolled it back, deleted it or began it again while this call was at work on it, so "
+        "nothing more of this call is saved; load the run to see its current State"
     )
     return RunLostError(run_id, reason)
 

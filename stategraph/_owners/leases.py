@@ -320,8 +320,8 @@ class LeaseOwners(Owners):
     def in_doubt(self, error: CheckpointError) -> CheckpointError:
         """Return the error for a run that another process may have taken while the server did not answer."""
         reason = (
-            f"{error.reason}; this process was not heard of for its lease of {self._seconds:g} s, so others may go on "
-            f"with the run, and this call stops: once the server answers, resume goes on if nobody else has"
+            f"{error.reason}; this process could not renew its lease of {self._seconds:g} s, so others may have taken "
+            "the run, and this call stops: once the server answers, resume continues the run unless others have"
         )
         return type(error)(error.run_id, reason)
 

@@ -69,7 +69,7 @@ class LockFile:
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid not in (os.geteuid(), 0):
-            raise PermissionError(errno.EPERM, f"{path} is not a file of its own, or belongs to somebody else")
+            raise PermissionError(errno.EPERM, f"{path} is not a regular file with one name, or another user owns it")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, f"others can write to {path}: chmod go-w {path}")
 
@@ -122,8 +122,8 @@ class LockFile:
 
     def owner(self, byte: int) -> Owner | None:
         """Return the process that has locked a byte, and its node at work; None if no other process has."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
-        if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK:
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
+        if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))[0] == fcntl.F_UNLCK:
             return None
         if not _OF_FILE and self.lock(byte):  # POSIX locks have no portable query, so try to lock
             self.unlock(byte)
@@ -154,8 +154,8 @@ class LockFile:
         left = [(0, _MOST_BYTES)]
         while left:
             first, last = left.pop()
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + first, last - first, 0)
-            kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+            query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + first, last - first, 0)
+            kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))
             if kind != fcntl.F_UNLCK:
                 begin = max(start - _FIRST_BYTE, first)
                 end = min(start - _FIRST_BYTE + length, last) if length else last
@@ -250,10 +250,10 @@ class LockOwners(Owners):
         except FileNotFoundError:  # the folder is gone: the store reports that at the next write
             return
         except OSError as error:
-            reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
+            reason = f"its owner is unknown: {self._path} cannot be locked ({error.strerror})"
             way_out = "take a store on a local disk"
             if isinstance(error, PermissionError):
-                way_out = "make it this user's own, so that nobody else can write to it"
+                way_out = "let this user own it, and no other user write to it"
             raise CheckpointError(ownership.run_id, f"{reason}; {way_out}") from error
 
     def _lock_run(self, ownership: Ownership, fences: Fences, fence: int, take_over: bool) -> None:

@@ -163,8 +163,8 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
         return
     if step < saved_step:
         reason = (
-            f"step {step} is behind step {saved_step}, which is saved: another process has taken the run further, "
-            "or an old State was executed; load the newest State, or give this one a run_id of its own"
+            f"step {step} is behind step {saved_step}, which is saved: another process has continued the run, or an "
+            "old State was executed; load the newest State, or give this one another run_id"
         )
         raise StepConflictError(run_id, reason)
     if not same_data:

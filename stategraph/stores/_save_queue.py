@@ -31,7 +31,7 @@ class _Write(NamedTuple):
     """A queued State, part of a step, or call of `drop_parts`.
 
     Attributes:
-        method: The method of the store to call, together with other writes of the same run.
+        method: The method of the store to call, once for consecutive writes of the same run.
         run_id: The run.
         value: The State, the part, or the step and whether to drop newer parts too.
     """
@@ -48,7 +48,7 @@ def _copy_of(part: Part) -> Part:
 
 
 class SaveQueue:
-    """The saves of one run, which return at once. A thread makes them in order, together with those of other runs.
+    """The saves of one run, which return at once. A thread makes them in order, and for several runs at a time.
 
     The next save, or `flush`, raises the error of an earlier one.
 
@@ -119,7 +119,7 @@ class SaveQueue:
 
     @staticmethod
     def save_with(queues: Sequence[SaveQueue]) -> None:
-        """Save everything in the queues of several runs of a store together; flush raises the error of each run."""
+        """Save everything in the queues of several runs of a store; flush raises the error of each run."""
         save_queued(queues)
 
     # ------------------------------------------------------------------ in the thread that saves
@@ -132,7 +132,7 @@ class SaveQueue:
         return [*takewhile(lambda write: write[:2] == first[:2], self._writes)]
 
     def end(self, writes: Sequence[_Write], error: BaseException | None) -> None:
-        """Drop writes that were made, or keep their error."""
+        """Remove writes that were made, or keep their error."""
         with self._lock:
             self._error = error
             if error is None:
@@ -140,7 +140,7 @@ class SaveQueue:
 
 
 def save_queued(queues: Collection[SaveQueue]) -> None:
-    """Save the queues of some runs of a store, together as far as the store supports it."""
+    """Save the queues of some runs of a store, in one transaction if the store can."""
     begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
     try:
         while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
@@ -151,7 +151,7 @@ def save_queued(queues: Collection[SaveQueue]) -> None:
 
 
 def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
-    """Make writes of several runs: States together, parts run by run."""
+    """Make writes of several runs: States in one call, parts run by run."""
     states = [(queue, some) for queue, some in writes if some[0].method == "save_many"]
     if states:
         saves = [(queue.ownership, [write.value for write in some]) for queue, some in states]
@@ -164,7 +164,7 @@ def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
 
 
 def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
-    """Save or drop parts of a run; return the error."""
+    """Save or delete parts of a run; return the error."""
     method, run_id, _ = writes[0]
     try:
         with on_behalf_of(queue.ownership):

@@ -335,9 +335,9 @@ class CheckpointStore(ABC):
     def rollback(
         self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
-        """Roll a run back to a step and drop later ones; return the State of that step, in the next generation.
+        """Roll a run back to a step and remove later ones; return the State of that step, in the next generation.
 
-        With retention "full" nothing is dropped: later steps stay in the history, before a checkpoint of kind
+        With retention "full" nothing is removed: later steps stay in the history, before a checkpoint of kind
         "rollback".
 
         Args:

@@ -76,7 +76,7 @@ class _Run:
     parts: dict[tuple[int, str, str], _Kept] = attrs.field(factory=dict)
 
     def cut(self) -> int:
-        """Drop the checkpoints that retention does not keep; return their number."""
+        """Remove the checkpoints that retention does not keep; return their number."""
         superfluous = self.policy.first_kept(self.kept)
         del self.kept[:superfluous]
         return superfluous
@@ -248,7 +248,7 @@ class MemoryStore(CheckpointStore):
             self._policies.pop(run_id, None)
 
     def _drop(self, run_id: str) -> None:
-        """Drop a run and all its nested runs."""
+        """Remove a run and all its nested runs."""
         self._runs_by_id.pop(run_id, None)
         for nested_id in self._nested.pop(run_id, ()):
             self._drop(nested_id)

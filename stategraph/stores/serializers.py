@@ -43,7 +43,7 @@ class _PlainEncoder(ValueEncoder):
         return {_MARK + key if key.startswith(_MARK) else key: item for key, item in items.items()}
 
     def encoded(self, value: EncodedValue) -> Any:
-        with unknown_shown():  # what was loaded by whoever only looks is written as it was
+        with unknown_shown():  # a State that was loaded for inspection is written as it was
             return self.prepared(msgpack.decode(value.data), 0)
 
 

@@ -482,7 +482,7 @@ class TestTakenAway:
         with pytest.raises(CheckpointSaveError, match=r"close the store.* and make the graph anew") as caught:
             graph.execute(State({"x": 1}, run_id="a"))
         graph.store.close()
-        with pytest.raises(CheckpointError, match=r"is closed; .* a graph keeps the store .* make it anew"):
+        with pytest.raises(CheckpointError, match=r"is closed; .* a graph keeps its store: make a new graph"):
             graph.execute(State({"x": 1}, run_id="a"))
 
         for name in re.findall("move ([^ ]*) away", str(caught.value)):

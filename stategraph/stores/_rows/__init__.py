@@ -1,1 +1,1 @@
-"""What stores of rows share."""
+"""The core of the durable stores: records, saving, loading, and tables."""

@@ -93,13 +93,13 @@ def _not_held(at: int, fields: Sequence[Any], store: object) -> CheckpointCorrup
 
 def no_checkpoint(run_id: str, why: object) -> CheckpointCorruptError:
     """Return the error for damaged columns of a row."""
-    return CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {why}")
+    return CheckpointCorruptError(run_id, f"its row in the store is no checkpoint: {why}")
 
 
 def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError:
     """Return the error for damaged columns of a run."""
     way_out = f"put back a copy of the store, or remove it with store.delete({str(run_id)!r})"
-    return CheckpointCorruptError(str(run_id), f"what the {store} holds for it is no run: {why}; {way_out}")
+    return CheckpointCorruptError(str(run_id), f"its record in the {store} is no run: {why}; {way_out}")
 
 
 def labels_of(texts: Sequence[str]) -> Labels:
@@ -161,8 +161,8 @@ def pack_run(run: RunRecord) -> bytes:
         return ormsgpack.packb([*columns.values()])
     except TypeError as wrong:
         reason = (
-            f"it would have number {run.number} among the runs of its store, which no run can have: what the store "
-            "holds as the number of its runs is damaged or forged; put back a copy of it"
+            f"it would have number {run.number}, which no run can have: the number of runs in the store is damaged or "
+            "forged; put back a copy of the store"
         )
         raise CheckpointCorruptError(run.run_id, reason) from wrong
 

@@ -289,7 +289,7 @@ class Sealer:
 
     def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
         if verify_with and sign_with is None:
-            allowed = "it takes sign_with beside it, the key that is signed with now; this one only reads"
+            allowed = "with sign_with, the key that signs new rows; keys of verify_with only read"
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
         self._key, self._former = sign_with, tuple(verify_with)
         self._store_id = b""  # for a State outside of any store
@@ -351,11 +351,11 @@ class Sealer:
     def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
         """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
         if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
-            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
+            raise CheckpointCorruptError(run_id, f"its record in the store is of run {run.run_id!r}")
         packed = _or_none(self._packed_run, run)
         if packed is None or not self._is_right(run.seal, packed, b""):
             mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
-            raise CheckpointCorruptError(run.run_id, f"what the store tells of it {mismatch}")
+            raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
 
     def _packed_run(self, run: RunRecord) -> bytes:
         error, parent, policy = run.error, run.parent, run.policy
@@ -388,12 +388,12 @@ class Sealer:
         return digest.digest()
 
     def _mismatch(self, seal: bytes, way_out: str) -> str:
-        """Describe what is wrong with the seal of a record, and the way out."""
+        """Describe the defect of a seal, and the way out."""
         is_signed = self.is_signed(seal)
         if is_signed and not self.signs:
             return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
         if is_signed:
-            why = "sign_with gives another one than when it was saved (verify_with takes former ones)"
+            why = "sign_with returned another key when it was saved (verify_with takes former keys)"
             return f"is not signed with this key: {why}, or it is damaged or forged"
         if self.signs:
             return "is not signed: it was saved without sign_with, or forged"

@@ -180,7 +180,7 @@ class RunRecord(NamedTuple):
             with unknown_shown():  # a list of runs does not need the types of their values
                 return pause_from_json(kept)
         except DecodeError as error:
-            raise CheckpointCorruptError(self.run_id, f"what it waits for cannot be restored: {error}") from error
+            raise CheckpointCorruptError(self.run_id, f"its pause cannot be restored: {error}") from error
 
 
 of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(

@@ -65,7 +65,10 @@ class RunLog:
         self.table.renew()
 
     def _new_committer(self) -> Committer:
-        return Committer(self.table.apply, is_shared=not self.table.is_server)
+        return Committer(self._apply, is_shared=not self.table.is_server)
+
+    def _apply(self, writes: Sequence[Write]) -> Sequence[Outcome]:
+        return self.table.apply(writes)
 
     # ------------------------------------------------------------------ memory
 
@@ -235,7 +238,7 @@ class RunLog:
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 
     def write(self, write: Write) -> bool:
-        """Make a write, together with those of other threads; return False if others have written to the run.
+        """Make a write, in one transaction with those of other threads; return False if others have written to the run.
 
         Raises:
             RunLostError: the owner that makes it has lost the run.
@@ -266,8 +269,8 @@ class RunLog:
         if run and now and now.incarnation == run.incarnation and now.version < run.version:
             self.forget(run.run_id)
             reason = (
-                f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
-                "now; another server has taken over, or a copy was put back; load the run to go on from there"
+                f"the {self.table.store} has lost saved checkpoints: step {run.step} was saved, and the newest is "
+                f"{now.step}; another server has taken over, or a copy was put back; load the run to go on from there"
             )
             raise StepConflictError(run.run_id, reason)
 
@@ -296,7 +299,7 @@ def new_incarnation() -> bytes:
 
 
 def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int | None = None) -> None:
-    """Add or move an entry to the end, and drop the oldest if there are too many.
+    """Add or move an entry to the end, and remove the oldest if there are too many.
 
     Each line is atomic for other threads. In a plain dict, a search for the oldest entry passes all removed ones.
     """
@@ -309,15 +312,15 @@ def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: 
 
 def _deleted(outer_id: str) -> StepConflictError:
     reason = (
-        "others have deleted it since it was saved or loaded here, so neither it nor what is made within it is saved "
-        "any more; load the run, if they have begun it anew, or execute it anew"
+        "others have deleted it since it was saved or loaded here, so nothing more of it and its nested runs is saved; "
+        "load the run, if they have begun it again, or execute it again"
     )
     return StepConflictError(outer_id, reason)
 
 
 # --------------------------------------------------------------------------- commits
 
-MOST_TOGETHER = 256  # batches in one transaction, so that a reader of a network file system sees steady progress
+_MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
 
 Outcome: TypeAlias = bool | Exception
 """Whether a batch was written, or the error that leaves it unknown."""
@@ -332,7 +335,10 @@ class _Waiting:
 
 
 class Committer:
-    """Commits batches of several threads together.
+    """Commits the writes of several threads in one transaction and one sync (group commit).
+
+    The first thread commits at once, in its own thread: a hand-over would take as long as the sync. Threads that arrive
+    during that commit wait, and one of them commits for all.
 
     Args:
         apply: Writes several batches and returns the outcome of each. If it raises a CheckpointSaveError, that concerns
@@ -359,9 +365,9 @@ class Committer:
             try:
                 with self._turn:
                     while writes[-1].outcome is None:
-                        together = self._waiting[:MOST_TOGETHER]
-                        self._write(together)
-                        self._forget(together)
+                        batch = self._waiting[:_MOST_IN_BATCH]
+                        self._write(batch)
+                        self._forget(batch)
             finally:
                 if writes[-1].outcome is None:  # an interrupt
                     self._forget(writes)

@@ -228,7 +228,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     foreign = [str(name) for name, kind, sql in parts if _is_foreign(name, kind, sql, ours)]
     foreign += sorted(strict - ours.keys())
     if foreign:  # others may add views and plain indexes; all else runs code, or refuses rows
-        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
+        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): remove these")
 
 
 def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]) -> bool:
@@ -278,7 +278,7 @@ def supplement(database: sqlite3.Connection, path: Path) -> None:
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
+        raise FormatError("", f"{path} is empty; open it once without read_only=True, to create the store in it")
     database.execute("PRAGMA temp_store = MEMORY")
     for statement in SUPPLEMENTS.get(version, ()):
         database.execute(statement)

@@ -153,8 +153,9 @@ class SqliteTable(SqlTable):
     def explained(self, error: Exception, run_id: str, kind: _Kind = CheckpointError) -> CheckpointError:
         """Translate an error of SQLite to an error of stategraph."""
         if is_damage(error):
-            recovered = "get out what can be read with '.recover' of the sqlite3 shell"
-            way_out = f"put back a copy of it, without the -wal that is there now, or {recovered}"
+            way_out = (
+                "put back a copy of it, without the current -wal, or recover it with '.recover' of the sqlite3 shell"
+            )
             return CheckpointCorruptError(run_id, f"the {self.store} is damaged: {error}; {way_out}")
         return kind(run_id, f"the {self.store} failed: {error}")
 

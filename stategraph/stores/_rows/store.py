@@ -84,8 +84,8 @@ class RowStore(CheckpointStore):
         some = self._log.table.runs(RunFilter(), _LOOKED_AT, None)
         if any(isinstance(run, RunRecord) and sealer.is_signed(run.seal) for run in some):
             logging.getLogger("stategraph").warning(
-                "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and "
-                "what is saved now is not signed; open it with sign_with",
+                "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and new "
+                "rows are not signed; open it with sign_with",
                 self,
             )
 

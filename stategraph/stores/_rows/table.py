@@ -148,13 +148,13 @@ class Table(ABC):
 
 def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
     """Return the error for a write to a read-only store."""
-    reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
+    reason = "was opened with read_only=True; open it without that to change it"
     return kind(run_id, f"the {store} {reason}")
 
 
 def closed_error(store: object, run_id: str = "") -> CheckpointError:
     """Return the error for the use of a closed store."""
-    way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
+    way_out = "get_checkpoint_store opens a fresh one; a graph keeps its store: make a new graph"
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
 
 

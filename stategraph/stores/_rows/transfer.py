@@ -128,13 +128,13 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
     """Return the batches that begin a run and its nested runs."""
     incarnation, outer = new_incarnation(), runs[0][0]
     if outer.get("run_id") != run_id:
-        raise FormatError(run_id, "the lines hold what is nested in it, and not the run itself")
+        raise FormatError(run_id, "the lines hold its nested runs, and not the run itself")
     counts = [(run, "checkpoints", len(checkpoints)) for run, *checkpoints in runs]
     for run, name, found in [*counts, (outer, "nested", len(runs) - 1)]:
         counted = run.get(name, found)
         if counted != found:  # an incomplete export
             number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
-            raise FormatError(run_id, f"lines are missing: {number}; nothing of it is imported: export it again")
+            raise FormatError(run_id, f"lines are missing: {number}; it was not imported; export it again")
     return [_batch(log, run, checkpoints, incarnation, is_nested=run is not outer) for run, *checkpoints in runs]
 
 
