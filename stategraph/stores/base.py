@@ -324,7 +324,7 @@ class CheckpointStore(ABC):
             return self._fork(check_run_id(run_id), new_run_id, step, revision)
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        from stategraph.stores._time_travel import forked_from
+        from stategraph.stores._checks import forked_from
 
         forked = forked_from(self._revision(run_id, step, revision), new_run_id)
         if new_run_id in self.list():
@@ -365,7 +365,7 @@ class CheckpointStore(ABC):
             return self._roll_back(run_id, step, revision, by)
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        from stategraph.stores._time_travel import rolled_back
+        from stategraph.stores._checks import rolled_back
 
         state = rolled_back(self._revision(run_id, step, revision), self.load(run_id).parent, by)
         self.amend(state)

@@ -278,7 +278,7 @@ class MemoryStore(CheckpointStore):
         return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        from stategraph.stores._time_travel import is_in_story
+        from stategraph.stores._checks import is_in_story
 
         with self._changing(check_run_id(run_id)):
             run = self._runs_by_id.get(run_id)
@@ -323,7 +323,7 @@ class MemoryStore(CheckpointStore):
     # ------------------------------------------------------------------ time travel
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        from stategraph.stores._time_travel import rolled_back
+        from stategraph.stores._checks import rolled_back
 
         with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
@@ -336,7 +336,7 @@ class MemoryStore(CheckpointStore):
             return state
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        from stategraph.stores._time_travel import forked_from, keeps_nested
+        from stategraph.stores._checks import forked_from, keeps_nested
 
         with self._changing(new_run_id):
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():

@@ -9,11 +9,11 @@ from stategraph._values.ids import is_nested_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State, evolve
+from stategraph.stores._checks import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows.loading import chains, loaded, read, visible
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import next_place
-from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
 
 
 def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str | None) -> State:

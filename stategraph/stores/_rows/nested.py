@@ -16,11 +16,11 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
+from stategraph.stores._checks import is_in_story
 from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._rows.loading import load, read, visible
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._time_travel import is_in_story
 from stategraph.stores.base import RetentionPolicy
 
 _KEEP_ALL = RetentionPolicy("full")
