@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.mark.parametrize("together", [1, 4, 25, 1_000])
 def test_all_that_is_due_goes(store, monkeypatch, together):
     """However many go together."""
-    monkeypatch.setattr(maintenance, "_TOGETHER", together)
+    monkeypatch.setattr(maintenance, "_BATCH", together)
 
     assert sorted(store.prune().runs) == NAMES
     assert store.list() == []
