@@ -17,8 +17,8 @@ import attrs
 import ormsgpack
 
 from proof.workload import open_store
-from stategraph.stores._rows.encoder import Sealer
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.seals import Sealer
 from stategraph.stores._rows.store import RowStore
 
 FILES = {"sqlite": "runs.db"}

@@ -27,7 +27,8 @@ from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.base import Policy
 from stategraph.stores.serializers import find_format
 

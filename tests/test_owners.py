@@ -542,7 +542,7 @@ class TestFilesOfLocks:
         (file,) = tmp_path.rglob("*owners")
         file.chmod(0o666)
 
-        with open_store() as store, pytest.raises(CheckpointError, match=r"chmod.*this user's own"):
+        with open_store() as store, pytest.raises(CheckpointError, match=r"chmod.*let this user own it"):
             store.save(State(run_id=RUN, step=1))
 
     def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:

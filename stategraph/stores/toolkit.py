@@ -7,7 +7,8 @@ from stategraph.state import State
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import have_same_data
 from stategraph.stores._rows.columns import pack_row, unpack_row
-from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.seals import Sealer
 
 __all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]
 

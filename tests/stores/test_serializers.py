@@ -432,7 +432,7 @@ def test_what_does_not_become_smaller_is_left_as_it_is(path):
 
 def tampered(path, payload):
     """Put another payload into the only row, with a checksum that fits: whoever can write to the file can make one."""
-    from stategraph.stores._rows.encoder import Sealer
+    from stategraph.stores._rows.seals import Sealer
 
     with SqliteStore(path) as store:
         (row,) = table_of(store).chain("a", 1)

@@ -27,8 +27,8 @@ from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.state import time_ns_of
 from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._rows.columns import pack_row, unpack_row
-from stategraph.stores._rows.encoder import Sealer
 from stategraph.stores._rows.records import FORMAT
+from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import Order
 

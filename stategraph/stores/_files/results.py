@@ -24,7 +24,7 @@ from stategraph.stores._codec.msgpack import decode, encode
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._files.paths import absolute_path, secure_file, secure_folder
 from stategraph.stores._files.sqlite_files import OpenFiles, check_version, connect, erase_log
-from stategraph.stores._rows.keys import signing_key
+from stategraph.stores._rows.seals import signing_key
 from stategraph.stores.base import SigningKey
 
 _OLDEST = (3, 31)  # has trusted_schema

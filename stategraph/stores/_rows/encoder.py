@@ -1,20 +1,15 @@
-"""CheckpointEncoder: converts States to records and back. Sealer: proves that a record is unchanged.
-
-A seal is a checksum or, in a store with a key, a signature.
+"""CheckpointEncoder: converts States to records and back.
 
 A row names the encoding of its payload, so a store may hold rows of several encodings.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import attrs
-import ormsgpack
 
 from stategraph._owners.base import current, process_name
 from stategraph._values.provenance import Kind, RunStatus
@@ -31,16 +26,12 @@ from stategraph.stores._codec.compression import ZSTD, compressed, decompress, z
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
-from stategraph.stores._rows.records import ABOUT, FORMAT, MAX_STEP, About, CheckpointRecord, RunRecord
-from stategraph.stores.base import SigningKey
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, RunRecord
+from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import find_format, registered_format
 
 Place: TypeAlias = tuple[int, int]
 """The place of a row: its sequence number and its revision."""
-
-_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
-_SMALL = 4096  # bytes: below this a copy is faster than another call
-_pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are compared with a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below this a snapshot saves nothing
@@ -268,145 +259,3 @@ def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
         raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
     except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
-
-
-# --------------------------------------------------------------------------- seals
-
-
-class Sealer:
-    """Makes and checks the seals of records.
-
-    A seal binds a row to its store, to its run, and to the incarnation of the run: a row of a deleted run is not
-    mistaken for a row of another run with the same id. The seal of a row covers the seal of the row before it, and so
-    the whole chain from the snapshot on; the seal of the record of a run covers the seal of its newest row. So missing
-    rows are detected as well, in the middle and at the end.
-
-    Args:
-        sign_with: Returns the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which detects
-            damage, not forgery.
-        verify_with: Return former keys, whose signatures are still accepted.
-    """
-
-    def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
-        if verify_with and sign_with is None:
-            allowed = "with sign_with, the key that signs new rows; keys of verify_with only read"
-            raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
-        self._key, self._former = sign_with, tuple(verify_with)
-        self._store_id = b""  # for a State outside of any store
-
-    def identify(self, store_id: bytes) -> None:
-        """Set the id of the store, once it is open."""
-        self._store_id = store_id
-
-    @property
-    def signs(self) -> bool:
-        """Whether seals are signatures."""
-        return self._key is not None
-
-    def is_signed(self, seal: bytes) -> bool:
-        """Return whether a seal is a signature, with any key."""
-        return isinstance(seal, bytes) and len(seal) == _SIGNATURE
-
-    # ------------------------------------------------------------------ rows
-
-    def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
-        """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return row._replace(seal=self.seal_of(run_id, row[:ABOUT], row.payload, before, row.pause, incarnation))
-
-    def seal_of(
-        self,
-        run_id: str,
-        about: About,
-        payload: bytes,
-        before: bytes,
-        pause: str | None = None,
-        incarnation: bytes = b"",
-    ) -> bytes:
-        """Return the seal of a row from its fields; `before` as for `seal`."""
-        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), payload, self._key)
-
-    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
-        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
-        before = b""
-        for row in rows:
-            packed = _or_none(self._packed_row, run_id, row[:ABOUT], before, row.pause, incarnation)
-            if packed is None or not self._is_right(row.seal, packed, row.payload):
-                mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
-                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
-            before = row.seal
-
-    def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
-        sequence, base, step, revision, kind, node, time_ns, status, error, *rest = about
-        info = None if error is None else error.parts
-        parts = [sequence, base, step, revision, kind._value_, node, time_ns, status._value_, info, *rest]
-        return _pack([self._store_id, run_id, incarnation, *parts, before, pause])
-
-    # ------------------------------------------------------------------ runs
-
-    def sealed_run(self, run: RunRecord) -> RunRecord:
-        """Return the record of a run with its seal."""
-        seal = self._digest(self._packed_run(run), b"", self._key)
-        return _new_tuple(RunRecord, (*run[:-1], seal))  # faster than run._replace(seal=seal): every save does this
-
-    def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
-        if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
-            raise CheckpointCorruptError(run_id, f"its record in the store is of run {run.run_id!r}")
-        packed = _or_none(self._packed_run, run)
-        if packed is None or not self._is_right(run.seal, packed, b""):
-            mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
-            raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
-
-    def _packed_run(self, run: RunRecord) -> bytes:
-        error, parent, policy = run.error, run.parent, run.policy
-        parts = [
-            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.sequence, run.step, run.revision),
-            *(run.kind._value_, run.node, run.time_ns, run.status._value_),
-            None if error is None else error.parts,
-            *(run.by, run.graph, run.created_ns, run.labels),
-            None if parent is None else [parent.run_id, parent.step],
-            [policy.retention, policy.window, float(policy.ttl) if type(policy.ttl) is int else policy.ttl],
-            *(run.pause, run.tip),
-        ]
-        return _pack(parts)
-
-    # ------------------------------------------------------------------ digests
-
-    def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
-        # A column of SQLite may hold a value of any type, once others have changed it.
-        is_readable = isinstance(seal, bytes) and isinstance(payload, bytes)
-        keys = (self._key, *self._former)
-        return is_readable and any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in keys)
-
-    def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
-        if key is not None:
-            return hmac.digest(key(), packed + payload, "sha256")
-        if len(payload) < _SMALL:
-            return _blake2b(packed + payload, digest_size=_CHECKSUM).digest()
-        digest = _blake2b(packed, digest_size=_CHECKSUM)
-        digest.update(payload)
-        return digest.digest()
-
-    def _mismatch(self, seal: bytes, way_out: str) -> str:
-        """Describe the defect of a seal, and the way out."""
-        is_signed = self.is_signed(seal)
-        if is_signed and not self.signs:
-            return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
-        if is_signed:
-            why = "sign_with returned another key when it was saved (verify_with takes former keys)"
-            return f"is not signed with this key: {why}, or it is damaged or forged"
-        if self.signs:
-            return "is not signed: it was saved without sign_with, or forged"
-        return f"is damaged: its checksum does not match; put back a copy of the store, {way_out}"
-
-
-def _removed(run_id: str) -> str:
-    return f"remove the run with store.delete({run_id!r})"
-
-
-def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
-    """Return the packed parts that a seal covers; None for values that no seal can have."""
-    try:
-        return pack(*parts)
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from stategraph._owners.base import OwnableStore, Ownership, on_behalf_of, owned_if_free
+from stategraph._owners.base import OwnableStore, owned_if_free
 from stategraph._values import clock
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
@@ -100,10 +100,8 @@ def prune(log: RunLog) -> Pruned:
             if not _has_changed(log, run):  # otherwise its rows were read at different times
                 damaged.append(run.run_id)
                 log.report(run.run_id, error)
-        if len(due) == _BATCH:
-            removed += _removed(log, due)
-            due.clear()
-    removed += _removed(log, due)
+    for start in range(0, len(due), _BATCH):
+        removed += _removed(log, due[start : start + _BATCH])
     if removed or cut:
         log.table.erase()
     return Pruned(tuple(removed), cut, tuple(damaged))
@@ -134,7 +132,11 @@ def _is_whole(log: RunLog, run: RunRecord) -> bool:
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     """Remove those runs that have no owner and have not changed since they were checked; return their ids."""
     with owned_if_free(cast(OwnableStore, log.table.store), [run.run_id for run in runs]) as ownerships:
-        removals = [_removal(run, ownerships[run.run_id]) for run in runs if run.run_id in ownerships]
+        removals = [
+            Removal(run.run_id, run.version, ownership=ownerships[run.run_id])
+            for run in runs
+            if run.run_id in ownerships
+        ]
         outcomes = log.commit(removals)
     removed: list[str] = []
     for removal, outcome in zip(removals, outcomes, strict=True):
@@ -144,11 +146,6 @@ def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
             removed.append(removal.run_id)
             log.forget_all(removal.run_id)
     return removed
-
-
-def _removal(run: RunRecord, ownership: Ownership) -> Removal:
-    with on_behalf_of(ownership):
-        return Removal(run.run_id, run.version)
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:

@@ -51,7 +51,7 @@ class CheckpointRecord(NamedTuple):
         format: The version of the format of the following fields.
         encoding: The encoding of the payload, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, otherwise the changes since the row before.
-        seal: A checksum or a signature of all this (see `stategraph.stores._rows.encoder.Sealer`).
+        seal: A checksum or a signature of all this (see `stategraph.stores._rows.seals.Sealer`).
         pause: The pause of the run, if any, as a str (see `stategraph.stores._codec.pauses`).
     """
 
@@ -194,10 +194,11 @@ class _Owned:
     """An atomic change of one run.
 
     Attributes:
-        ownership: The owner that makes it: once it has lost the run, nothing is written.
+        ownership: The owner that makes it, by default the owner for whom this thread writes. Once it has lost the run,
+            nothing is written.
     """
 
-    ownership: Ownership | None = attrs.field(factory=partial(getattr, current, "ownership"), init=False, kw_only=True)
+    ownership: Ownership | None = attrs.field(factory=partial(getattr, current, "ownership"), kw_only=True)
 
     @property
     def is_lost(self) -> bool:

@@ -18,8 +18,9 @@ from stategraph._text.shown import describe_exception
 from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, StepConflictError
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Sealer
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch, of_newest
+from stategraph.stores._rows.seals import Sealer
 from stategraph.stores._rows.table import Table, used_below
 from stategraph.stores.base import RetentionPolicy
 
@@ -304,8 +305,10 @@ def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: 
     Each line is atomic for other threads. In a plain dict, a search for the oldest entry passes all removed ones.
     """
     kept[run_id] = value  # never absent in between: another thread would draw an incarnation of its own
-    with suppress(KeyError):
+    try:  # noqa: SIM105 - every save does this, and suppress takes longer than the rest
         kept.move_to_end(run_id)
+    except KeyError:  # another thread has removed it
+        pass
     if len(kept) > (most or _MOST_REMEMBERED):
         kept.popitem(last=False)
 

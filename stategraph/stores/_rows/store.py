@@ -21,13 +21,13 @@ from stategraph.stores._checks import RunFilter, Which, check_numbers, check_sta
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import fork, rollback
-from stategraph.stores._rows.encoder import CheckpointEncoder, Sealer
-from stategraph.stores._rows.keys import former_keys, signing_key
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, verify
 from stategraph.stores._rows.records import RunRecord
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
+from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey

@@ -1,0 +1,218 @@
+"""Seals: proofs that a record is unchanged. A seal is a checksum or, in a store with a key, a signature."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ormsgpack
+
+from stategraph._util.callables import answered, problem_of
+from stategraph.errors import CheckpointCorruptError, ConfigError
+from stategraph.stores._rows.records import ABOUT, About, CheckpointRecord, RunRecord
+from stategraph.stores.base import SigningKey
+
+_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
+_SMALL = 4096  # bytes: below this a copy is faster than another call
+_pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
+
+
+class Sealer:
+    """Makes and checks the seals of records.
+
+    A seal binds a row to its store, to its run, and to the incarnation of the run: a row of a deleted run is not
+    mistaken for a row of another run with the same id. The seal of a row covers the seal of the row before it, and so
+    the whole chain from the snapshot on; the seal of the record of a run covers the seal of its newest row. So missing
+    rows are detected as well, in the middle and at the end.
+
+    Args:
+        sign_with: Returns the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which detects
+            damage, not forgery.
+        verify_with: Return former keys, whose signatures are still accepted.
+    """
+
+    def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
+        if verify_with and sign_with is None:
+            allowed = "with sign_with, the key that signs new rows; keys of verify_with only read"
+            raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
+        self._key, self._former = sign_with, tuple(verify_with)
+        self._store_id = b""  # for a State outside of any store
+
+    def identify(self, store_id: bytes) -> None:
+        """Set the id of the store, once it is open."""
+        self._store_id = store_id
+
+    @property
+    def signs(self) -> bool:
+        """Whether seals are signatures."""
+        return self._key is not None
+
+    def is_signed(self, seal: bytes) -> bool:
+        """Return whether a seal is a signature, with any key."""
+        return isinstance(seal, bytes) and len(seal) == _SIGNATURE
+
+    # ------------------------------------------------------------------ rows
+
+    def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
+        """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
+        return row._replace(seal=self.seal_of(run_id, row[:ABOUT], row.payload, before, row.pause, incarnation))
+
+    def seal_of(
+        self,
+        run_id: str,
+        about: About,
+        payload: bytes,
+        before: bytes,
+        pause: str | None = None,
+        incarnation: bytes = b"",
+    ) -> bytes:
+        """Return the seal of a row from its fields; `before` as for `seal`."""
+        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), payload, self._key)
+
+    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
+        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
+        before = b""
+        for row in rows:
+            packed = _or_none(self._packed_row, run_id, row[:ABOUT], before, row.pause, incarnation)
+            if packed is None or not self._is_right(row.seal, packed, row.payload):
+                mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
+                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
+            before = row.seal
+
+    def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
+        sequence, base, step, revision, kind, node, time_ns, status, error, *rest = about
+        info = None if error is None else error.parts
+        parts = [sequence, base, step, revision, kind._value_, node, time_ns, status._value_, info, *rest]
+        return _pack([self._store_id, run_id, incarnation, *parts, before, pause])
+
+    # ------------------------------------------------------------------ runs
+
+    def sealed_run(self, run: RunRecord) -> RunRecord:
+        """Return the record of a run with its seal."""
+        seal = self._digest(self._packed_run(run), b"", self._key)
+        return _new_tuple(RunRecord, (*run[:-1], seal))  # faster than run._replace(seal=seal): every save does this
+
+    def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
+        """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
+        if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
+            raise CheckpointCorruptError(run_id, f"its record in the store is of run {run.run_id!r}")
+        packed = _or_none(self._packed_run, run)
+        if packed is None or not self._is_right(run.seal, packed, b""):
+            mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
+            raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
+
+    def _packed_run(self, run: RunRecord) -> bytes:
+        error, parent, policy = run.error, run.parent, run.policy
+        parts = [
+            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.sequence, run.step, run.revision),
+            *(run.kind._value_, run.node, run.time_ns, run.status._value_),
+            None if error is None else error.parts,
+            *(run.by, run.graph, run.created_ns, run.labels),
+            None if parent is None else [parent.run_id, parent.step],
+            [policy.retention, policy.window, float(policy.ttl) if type(policy.ttl) is int else policy.ttl],
+            *(run.pause, run.tip),
+        ]
+        return _pack(parts)
+
+    # ------------------------------------------------------------------ digests
+
+    def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
+        # A column of SQLite may hold a value of any type, once others have changed it.
+        is_readable = isinstance(seal, bytes) and isinstance(payload, bytes)
+        keys = (self._key, *self._former)
+        return is_readable and any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in keys)
+
+    def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
+        if key is not None:
+            return hmac.digest(key(), packed + payload, "sha256")
+        if len(payload) < _SMALL:
+            return _blake2b(packed + payload, digest_size=_CHECKSUM).digest()
+        digest = _blake2b(packed, digest_size=_CHECKSUM)
+        digest.update(payload)
+        return digest.digest()
+
+    def _mismatch(self, seal: bytes, way_out: str) -> str:
+        """Describe the defect of a seal, and the way out."""
+        is_signed = self.is_signed(seal)
+        if is_signed and not self.signs:
+            return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
+        if is_signed:
+            why = "sign_with returned another key when it was saved (verify_with takes former keys)"
+            return f"is not signed with this key: {why}, or it is damaged or forged"
+        if self.signs:
+            return "is not signed: it was saved without sign_with, or forged"
+        return f"is damaged: its checksum does not match; put back a copy of the store, {way_out}"
+
+
+def _removed(run_id: str) -> str:
+    return f"remove the run with store.delete({run_id!r})"
+
+
+def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
+    """Return the packed parts that a seal covers; None for values that no seal can have."""
+    try:
+        return pack(*parts)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+# --------------------------------------------------------------------------- keys
+
+SHORTEST_KEY = 16
+"""The fewest bytes of a key: 128 bits cannot be guessed, a short password can."""
+
+
+def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") -> SigningKey | None:
+    """Return the function that returns the key: the given one, or one for the environment variable of this name.
+
+    Raises:
+        ConfigError: it is neither, or the variable is not set or too short. The message does not show it: it may be
+            the key.
+    """
+    if sign_with is None:
+        return None
+    if callable(sign_with):
+        problem = problem_of(sign_with, 0)
+        if problem:
+            raise ConfigError(option, sign_with, f"a sync function that gives the key: {problem}")
+        return lambda: _given(sign_with, option)
+    key = os.environ.get(sign_with) if isinstance(sign_with, str) and sign_with else None
+    if not key:
+        allowed = "a function that gives the key, or the name of an environment variable that is set and holds it"
+        raise ConfigError(option, sign_with, allowed)
+    checked = _checked_key(key.encode(errors="surrogateescape"), option, f"the environment variable {sign_with} holds")
+    return lambda: checked
+
+
+def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
+    """Return the functions that return former keys, each from an entry as for `signing_key`.
+
+    Raises:
+        ConfigError: it is not a list of such entries.
+    """
+    option = "checkpoint.options.verify_with"
+    if not isinstance(verify_with, list | tuple) or None in verify_with:
+        raise ConfigError(option, verify_with, "a list of former keys, each as sign_with takes it")
+    keys = (signing_key(entry, f"{option}[{place}]") for place, entry in enumerate(verify_with))
+    return tuple(key for key in keys if key is not None)
+
+
+def _given(function: Callable[[], object], option: str) -> bytes:
+    """Return the key that a function returns. The text of an error is not shown: it may contain the key."""
+    try:
+        key = function()
+    except Exception as error:
+        allowed = f"a function that gives the key; it raised {type(error).__name__}"
+        raise ConfigError(option, function, allowed) from error
+    return _checked_key(answered(key, option), option, "its function returned")
+
+
+def _checked_key(key: object, option: str, origin: str) -> bytes:
+    if type(key) is bytes and len(key) >= SHORTEST_KEY:
+        return key
+    found = f"{len(key)} bytes" if type(key) is bytes else f"a {type(key).__name__}, which is to be encoded"
+    made = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
+    raise ConfigError(option, key, f"a key is {made}, and {origin} {found}")
