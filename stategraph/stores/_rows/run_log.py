@@ -31,6 +31,9 @@ _INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 
 _Value = TypeVar("_Value")
 
+Known: TypeAlias = tuple[RunRecord, DeltaBase, DeltaBase | None]
+"""The record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
+
 
 class RunLog:
     """The runs of a store: the records in its table, and what this process remembers of them.
@@ -49,7 +52,7 @@ class RunLog:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.committer = self._new_committer()
         # The last saved or loaded state of each run. Others may have written since: a save finds out.
-        self._newest: OrderedDict[str, tuple[RunRecord, DeltaBase, DeltaBase | None]] = OrderedDict()
+        self._newest: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         # The incarnations of outer runs, and whether these have begun: nested runs may be saved first.
         self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
@@ -73,8 +76,8 @@ class RunLog:
 
     # ------------------------------------------------------------------ memory
 
-    def remembered(self, run_id: str) -> tuple[RunRecord, DeltaBase, DeltaBase | None] | None:
-        """Return the record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
+    def remembered(self, run_id: str) -> Known | None:
+        """Return what is remembered of a run."""
         return self._newest.get(run_id)
 
     def remember(self, run: RunRecord, base: DeltaBase, before: DeltaBase | None = None) -> None:

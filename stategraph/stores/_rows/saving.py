@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
@@ -13,19 +12,16 @@ from stategraph.errors import (
     NotSerializableError,
     StepConflictError,
 )
-from stategraph.state import State, data_of
+from stategraph.state import State
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.run_log import Known, RunLog
 from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # attempts at a save while others write to the same run
-
-_Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase, DeltaBase | None]
-"""A State to write: the current record of its run, its row, the base of the next row, and the base of this row."""
 
 _Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
 """The batch to write, the base of the next row, and the base of the newest row."""
@@ -110,80 +106,73 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
 
     Raises:
         NotSerializableError: a State cannot be kept exactly.
-        StepConflictError: a State conflicts with a saved one, or the States cannot be written together.
+        StepConflictError: a State conflicts with a saved one.
     """
     run_id = states[0].run_id
     known = log.remembered(run_id)
-    if len(states) > 1:  # if the run is not remembered, its record has the policy
-        states = _kept(states, log.policy_of(run_id, known[0] if known else log.find(run_id)))
-    following = _following(log, known, states[0], may_change_data)
-    if following is None:
-        return None
-    old, row, base, before = following
-    rows, keeps_all = [row], log.policy_of(run_id, old).keeps_all
-    for state in states[1:]:
-        if state.step <= base.state.step:  # data matter only if the step is not a later one
-            same_data = keeps_all and have_same_data(base.state, state, base.encoded)
-            check_step(run_id, base.state.step, state.step, same_data)
-            if are_of_one_save(base.state, state):
-                continue
-        before = base
-        row, base = log.encoder.following(base, state, next_place(log, row, state))
-        rows.append(row)
-    run = log.next_run(old, row, base, rows[0])
-    cut = 0 if keeps_all else max((_cut_below(log, run, row) for row in rows if row.is_snapshot), default=0)
-    batch = WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run))
-    return batch, base, None if row.is_snapshot else before
-
-
-def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
-    """Return the States to keep out of several of one run that are saved together."""
+    old = known[0] if known else log.find(run_id)
+    policy = log.policy_of(run_id, old)
     if policy.max_checkpoints == 1:
-        return states[-1:]
-    if policy.keeps_all:
-        return states
-    # The completion of a run replaces its last step.
-    is_replaced = (one.step == after.step and data_of(one) is data_of(after) for one, after in pairwise(states))
-    return [*(one for one, replaced in zip(states, is_replaced, strict=False) if not replaced), states[-1]]
+        states = states[-1:]
+    if known is None and old is not None:
+        log.check_known(run_id, old.incarnation)
+        if states[0].step <= old.step:  # it is compared with the newest State
+            known = _loaded(log, old)
+            if known is None:
+                return None
+    rows: list[CheckpointRecord] = []
+    newest: RunRecord | CheckpointRecord
+    if known is not None:
+        old, base, before = known
+        newest = known[0]
+    else:
+        place = next_place(log, old, states[0]) if old else None
+        newest, base = log.encoder.snapshot(states[0], old.incarnation if old else log.incarnation_for(run_id), place)
+        before, rows, states = None, [newest], states[1:]
+    for state in states:
+        if _replaces(newest, base, state, policy, may_change_data):
+            newest, base = _replacement(log, newest, base, before, state)
+            del rows[-1:]
+        else:
+            before = base
+            newest, base = log.encoder.following(base, state, next_place(log, newest, state))
+        before = None if newest.is_snapshot else before
+        rows.append(newest)
+    run = log.next_run(old, rows[-1], base, rows[0])
+    snapshots = () if policy.keeps_all else [row for row in rows if row.is_snapshot]
+    cut = max((_cut_below(log, run, row) for row in snapshots), default=0)
+    return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), base, before
 
 
-def _following(
-    log: RunLog, known: tuple[RunRecord, DeltaBase, DeltaBase | None] | None, state: State, may_change_data: bool
-) -> _Following | None:
-    """Return how to write a State; None if others write to the run at the same time."""
-    if known is None:
-        return _following_unknown(log, state, may_change_data)
-    run, base, before = known
-    if state.step > run.step:
-        return run, *log.encoder.following(base, state, next_place(log, run, state)), base
+def _replaces(
+    newest: RunRecord | CheckpointRecord, base: DeltaBase, state: State, policy: RetentionPolicy, may_change_data: bool
+) -> bool:
+    """Return whether a State replaces the newest checkpoint; raise StepConflictError if it conflicts with it."""
+    if state.step > newest.step:
+        return False
     same_data = have_same_data(base.state, state, base.encoded)
-    check_step(state.run_id, run.step, state.step, may_change_data or same_data)
-    is_again = same_data and are_of_one_save(base.state, state)
-    if log.policy_of(run.run_id, run).keeps_all and not is_again:
-        return run, *log.encoder.following(base, state, next_place(log, run, state)), base
-    place = run.sequence, run.revision
+    check_step(state.run_id, newest.step, state.step, may_change_data or same_data)
+    return not policy.keeps_all or (same_data and are_of_one_save(base.state, state))
+
+
+def _replacement(
+    log: RunLog, newest: RunRecord | CheckpointRecord, base: DeltaBase, before: DeltaBase | None, state: State
+) -> tuple[CheckpointRecord, DeltaBase]:
+    """Return the row that replaces the newest one, and the base of the next row."""
+    place = newest.sequence, newest.revision
     if before is None:
-        return run, *log.encoder.snapshot(state, run.incarnation, place), None
-    return run, *log.encoder.following(before, state, place), before
+        return log.encoder.snapshot(state, base.incarnation, place)
+    return log.encoder.following(before, state, place)
 
 
-def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Following | None:
-    """Return how to write a State of a run that is not remembered; None as `_following`."""
-    run_id = state.run_id
-    run = log.find(run_id)
-    if run is None:
-        return None, *log.encoder.snapshot(state, log.incarnation_for(run_id)), None
-    log.check_known(run_id, run.incarnation)
-    if run.step < state.step:
-        return run, *log.encoder.snapshot(state, run.incarnation, next_place(log, run, state)), None
+def _loaded(log: RunLog, run: RunRecord) -> Known | None:
+    """Load a run and return what is known of it now; None if others have deleted it at the same time."""
     try:
-        load(log, run_id)
-    except CheckpointNotFoundError:  # it was deleted at the same time
+        load(log, run.run_id)
+    except CheckpointNotFoundError:
         return None
-    known = log.remembered(run_id)
-    if known is None or known[0].incarnation != run.incarnation:
-        return None
-    return _following(log, known, state, may_change_data)
+    known = log.remembered(run.run_id)
+    return known if known and known[0].incarnation == run.incarnation else None
 
 
 def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) -> Place:
