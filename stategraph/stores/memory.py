@@ -91,7 +91,9 @@ class _Run:
     def newest(self) -> Summary:
         """Return the newest checkpoint without its data."""
         kept = tuple(self.kept)
-        return self.summary(kept[-1], sum(one.step == kept[-1].step for one in kept) - 1, cursor=str(self.number))
+        return self.summary(
+            kept[-1], sum(checkpoint.step == kept[-1].step for checkpoint in kept) - 1, cursor=str(self.number)
+        )
 
 
 class MemoryStore(CheckpointStore):
@@ -236,7 +238,7 @@ class MemoryStore(CheckpointStore):
         run = self._runs_by_id.get(check_run_id(run_id))
         kept = () if run is None else tuple(run.kept)
         wanted = kept[-1].step if step is None and kept else step
-        places = [place for place, one in enumerate(kept) if one.step == wanted]
+        places = [place for place, checkpoint in enumerate(kept) if checkpoint.step == wanted]
         if run is None or (revision or 0) >= len(places):
             raise CheckpointNotFoundError(run_id, str(self), step, revision)
         place = places[-1 if revision is None else revision]
@@ -286,7 +288,7 @@ class MemoryStore(CheckpointStore):
                 return
             run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
             newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
-            for nested_id in [one for one in nested_ids if step_of(one) <= step]:
+            for nested_id in [found for found in nested_ids if step_of(found) <= step]:
                 if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
                     nested_ids.discard(nested_id)
                     self._drop(nested_id)
@@ -404,7 +406,7 @@ def _has_further_objects(state: State) -> bool:
     pause, progress = state.pause, state.progress
     if pause is None and progress is None:
         return False
-    shown = () if pause is None else [one.value for one in pause.each]
+    shown = () if pause is None else [request.value for request in pause.each]
     chunks = () if state.partial is None else state.partial.chunks
     old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())
     return not are_settled((*shown, *chunks, *old))

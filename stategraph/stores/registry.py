@@ -42,17 +42,17 @@ class _Imported:
         """The options of the class, and those of all durable stores."""
         kind = self._class()
         given = [*signature(kind).parameters.values(), *signature(kind.__base__).parameters.values()]
-        named = [one for one in given if one.kind is Parameter.KEYWORD_ONLY]
+        named = [parameter for parameter in given if parameter.kind is Parameter.KEYWORD_ONLY]
         return Signature([given[0], *named])
 
 
-def _in_place(what: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+def _in_place(kind: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return a function that makes the path in options absolute, independent of the working directory."""
 
     def normal(options: Mapping[str, Any]) -> Mapping[str, Any]:
         from stategraph.stores._files.paths import absolute_path  # imported when used
 
-        return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
+        return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", kind)}
 
     return normal
 

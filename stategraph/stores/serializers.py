@@ -31,7 +31,7 @@ _DEEPEST = 3 * MAX_DEPTH + 10
 
 
 class _PlainEncoder(ValueEncoder):
-    """Makes the plain form of values."""
+    """Converts values to the plain form."""
 
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
         return {_TYPE: codec.name, _VALUE: parts}
@@ -51,17 +51,17 @@ def _to_plain(parts: list[Any]) -> list[Any]:
     """Return the plain form of each part; equal parts in the same order have equal ones.
 
     Raises:
-        NotSerializableError: A part cannot be kept exactly; the error has the path to it.
+        NotSerializableError: a part cannot be kept exactly; the error has the path to it.
     """
     encoder = _PlainEncoder()
     return [encoder.prepare(part, "", -1) for part in parts]
 
 
 def plain(value: Any) -> Any:
-    """Return the plain form of a value: what the serializer "json" writes.
+    """Return the plain form of a value, as the serializer "json" writes it.
 
     Raises:
-        NotSerializableError: A part of it cannot be kept exactly; the error has the path to it.
+        NotSerializableError: a part of it cannot be kept exactly; the error has the path to it.
     """
     return _PlainEncoder().prepare(value, "", -1)
 
@@ -70,8 +70,8 @@ def _from_plain(plain: Any, depth: int = 0) -> Any:
     """Return the value that has this plain form.
 
     Raises:
-        DecodeError: It is no plain form.
-        Exception: The parts of a tagged value are not those of its type.
+        DecodeError: it is not in plain form.
+        Exception: the parts of a tagged value are not those of its type.
     """
     if depth > _DEEPEST:
         raise DecodeError(f"it is nested deeper than {MAX_DEPTH} levels")
@@ -119,28 +119,28 @@ def from_plain(form: Any) -> Any:
     """Return the value that has this plain form. Its containers are ordinary ones.
 
     Raises:
-        DecodeError: It is no plain form.
+        DecodeError: it is not in plain form.
     """
     try:
         return _from_plain(form)
     except (DecodeError, MemoryError):
         raise
-    except Exception as error:  # any may be raised while values are made of garbage
-        raise DecodeError(f"it is no plain form: {error}") from error
+    except Exception as error:  # decoding garbage may raise anything
+        raise DecodeError(f"it is not in plain form: {error}") from error
 
 
 # --------------------------------------------------------------------------- formats
 
 
 class PayloadFormat(ABC):
-    """Turns values into bytes and back, exactly."""
+    """Converts values to bytes and back, exactly."""
 
     @abstractmethod
     def encode(self, parts: list[Any]) -> bytes:
         """Return the bytes of a list of values; equal ones in the same order have equal bytes.
 
         Raises:
-            NotSerializableError: A value cannot be kept exactly; the error has the path to it.
+            NotSerializableError: a value cannot be kept exactly; the error has the path to it.
         """
 
     @abstractmethod
@@ -148,20 +148,19 @@ class PayloadFormat(ABC):
         """Return the values of bytes that `encode` made.
 
         Raises:
-            DecodeError: It did not make these.
+            DecodeError: it did not make these.
         """
 
 
 class Serializer(PayloadFormat):
     """Base class of serializers. A subclass has two methods; all share which types are kept, and how.
 
-    They turn values of the plain form into bytes and back: None, True and False, 64-bit ints, finite floats, str,
+    They convert values of the plain form to bytes and back: None, True and False, 64-bit ints, finite floats, str,
     lists, and dicts with str as keys. `register_serializer` makes one known by name.
 
-    A serializer is given the data of States and of finished parts. One that encrypts them leaves in clear what a store
-    keeps in other columns, so that runs can be listed without loading them: run ids, names of graphs, nodes and
-    branches, times, the types and messages of errors, and what a pause shows to whom it asks. Results in the cache of a
-    node are written without it.
+    A serializer gets the data of States and of finished parts. A serializer that encrypts them does not protect other
+    columns, which make it possible to list runs without loading them: run ids, names of graphs, nodes and branches,
+    times, the types and messages of errors, and the values that a pause shows. The cache of a node does not use it.
     """
 
     @abstractmethod
@@ -180,7 +179,7 @@ class Serializer(PayloadFormat):
             return from_plain(self.loads(payload))
         except (DecodeError, MemoryError):
             raise
-        except Exception as error:  # any may be raised while values are made of garbage
+        except Exception as error:  # decoding garbage may raise anything
             raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
@@ -222,13 +221,13 @@ _formats.register("json", _Json())
 
 
 def register_serializer(name: str, serializer: Serializer) -> None:
-    """Make a serializer known by name, for ``CheckpointConfig(serializer=name)``.
+    """Register a serializer by name, for ``CheckpointConfig(serializer=name)``.
 
-    What it wrote can be loaded wherever it is registered under this name. An installed package can instead name its
+    Its rows can be loaded wherever it is registered under this name. An installed package can instead name its
     serializers in the entry-point group ``stategraph.serializers``.
 
     Raises:
-        ConfigError: The name is not allowed or built in; or this is no Serializer, or one that changes values.
+        ConfigError: the name is not allowed or built in; or this is no Serializer, or one that changes values.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in BUILT_IN:
         raise ConfigError(
@@ -246,7 +245,7 @@ def find_format(name: str) -> PayloadFormat:
     """Return the built-in, registered or installed serializer with a name that the user has chosen.
 
     Raises:
-        UnknownNameError: There is none.
+        UnknownNameError: there is none.
     """
     return _formats.get(name, {})
 
@@ -254,11 +253,11 @@ def find_format(name: str) -> PayloadFormat:
 def registered_format(name: str) -> PayloadFormat:
     """Return the serializer with a name that is read from a store.
 
-    Installed packages are not searched: stored bytes must never have one imported. A serializer that a store was opened
-    with is known, as `find_format` has found it.
+    Installed packages are not searched: stored bytes must not cause an import. The serializer of an open store is
+    registered, because `find_format` found it.
 
     Raises:
-        UnknownNameError: It is neither built in nor registered.
+        UnknownNameError: it is neither built in nor registered.
     """
     return _formats.registered(name)
 
@@ -275,5 +274,5 @@ def _check(name: str, serializer: Serializer) -> None:
         raise ConfigError(
             f"serializer {name!r}",
             Hidden.of(serializer),
-            f"bytes, and of these the same again; {_PROBE} came back changed",
+            f"bytes that it can read back; {_PROBE} came back changed",
         )

@@ -114,18 +114,18 @@ class Difference:
         )
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     """Return whether two values have the same stored bytes, whatever their ``==`` returns or raises."""
-    if one is other:
+    if first is second:
         return True
     from stategraph.stores._codec.msgpack import encode_value  # imported when used: 20 ms
 
     try:
-        return encode_value(one, "") == encode_value(other, "")
+        return encode_value(first, "") == encode_value(second, "")
     except NotSerializableError:  # a third-party store may keep values that the built-in stores refuse
         from stategraph._values.sameness import is_same
 
-        return is_same(one, other)
+        return is_same(first, second)
 
 
 @attrs.frozen

@@ -80,7 +80,7 @@ def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
     now = log.table.run(run.run_id)
     if now is None or now.incarnation != run.incarnation:
         return False
-    return now.version == run.version or all(log.policy_of(run.run_id, one).keeps_all for one in (run, now))
+    return now.version == run.version or all(log.policy_of(run.run_id, record).keeps_all for record in (run, now))
 
 
 def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:

@@ -65,9 +65,10 @@ def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
     one by one, up to the first State that raises an error.
     """
     prepared = [_prepared_for(log, *saves) for saves in runs]
-    outcomes = iter(log.commit([one[0] for one in prepared if one is not None]))
+    outcomes = iter(log.commit([each[0] for each in prepared if each is not None]))
     return [
-        _finish(log, saves, one, one is not None and next(outcomes)) for saves, one in zip(runs, prepared, strict=True)
+        _finish(log, saves, each, each is not None and next(outcomes))
+        for saves, each in zip(runs, prepared, strict=True)
     ]
 
 
@@ -183,8 +184,8 @@ def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) 
         return sequence, newest.revision + 1
     if state.step > newest.step and not (ahead and state.generation):  # steps repeat only after a rollback
         return sequence, 0
-    made = log.table.index(state.run_id, state.step, state.step + ahead)
-    return sequence, max((row.revision for row in made if row.step == state.step), default=-1) + 1
+    rows = log.table.index(state.run_id, state.step, state.step + ahead)
+    return sequence, max((row.revision for row in rows if row.step == state.step), default=-1) + 1
 
 
 def _cut_below(log: RunLog, run: RunRecord, snapshot: CheckpointRecord) -> int:

@@ -214,5 +214,5 @@ def _checked_key(key: object, option: str, origin: str) -> bytes:
     if type(key) is bytes and len(key) >= SHORTEST_KEY:
         return key
     found = f"{len(key)} bytes" if type(key) is bytes else f"a {type(key).__name__}, which is to be encoded"
-    made = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
-    raise ConfigError(option, key, f"a key is {made}, and {origin} {found}")
+    allowed = f"a key of at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32)"
+    raise ConfigError(option, key, f"{allowed}, and {origin} {found}")

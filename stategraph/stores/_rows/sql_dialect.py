@@ -123,7 +123,7 @@ def _found(which: RunFilter, conditions: Sequence[tuple[str, Sequence[Any]]]) ->
 
 def count_runs(which: RunFilter, words: Dialect) -> Statement:
     """Return the statement that counts the runs of a filter by their columns."""
-    found = [(one.text, one.values) for one in _conditions(which, words)]
+    found = [(condition.text, condition.values) for condition in _conditions(which, words)]
     if which.owned is False:
         found.append((f"NOT {words.among}", [json.dumps(sorted(which.owned_ids or ()))]))
     for pair in (which.labels or {}).items():  # SQLite decodes text up to a NUL, so the index may have more
@@ -137,7 +137,7 @@ def count_runs(which: RunFilter, words: Dialect) -> Statement:
 
 def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect) -> Statement:
     """Return the statement that lists a page of runs, for a database that chooses an index itself."""
-    found = [(one.text, one.values) for one in _conditions(which, words)]
+    found = [(condition.text, condition.values) for condition in _conditions(which, words)]
     if before is not None:
         found.append(("number < ?", [before]))
     where, values = _found(which, found)

@@ -87,17 +87,17 @@ class SqlTable(Table):
     # ------------------------------------------------------------------ writing
 
     def apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        made = self._made(writes)
-        if all(made):
-            return made
+        written = self._apply(writes)
+        if all(written):
+            return written
         return [
-            is_made or (self._is_still_owned(write) and self._made([write])[0])
-            for write, is_made in zip(writes, made, strict=True)
+            is_written or (self._is_still_owned(write) and self._apply([write])[0])
+            for write, is_written in zip(writes, written, strict=True)
         ]
 
-    def _made(self, writes: Sequence[Write]) -> Sequence[bool]:
-        made = self._write(writes, [() if write.is_lost else self._statements(write) for write in writes])
-        return [is_made and not write.is_lost for write, is_made in zip(writes, made, strict=True)]
+    def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
+        written = self._write(writes, [() if write.is_lost else self._statements(write) for write in writes])
+        return [is_written and not write.is_lost for write, is_written in zip(writes, written, strict=True)]
 
     def _is_still_owned(self, write: Write) -> bool:
         """Return whether the owner of a refused write still has the run; note in it whether the run is cancelled."""

@@ -185,7 +185,7 @@ class SqliteTable(SqlTable):
 
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> list[bool]:
         def execute(connection: sqlite3.Connection) -> list[bool]:
-            return [sum(connection.execute(*one).rowcount for one in each) > 0 for each in statements]
+            return [sum(connection.execute(*statement).rowcount for statement in each) > 0 for each in statements]
 
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 
@@ -225,8 +225,8 @@ class SqliteTable(SqlTable):
 
     def change_token(self) -> str:
         ((version,),) = self.query("", "PRAGMA data_version", ())  # changes with writes of other connections
-        opened, made = (self._reader.opened, 0) if self._reader else (self._opened, self.connection.total_changes)
-        return f"{opened}-{version}-{made}"
+        opened, changes = (self._reader.opened, 0) if self._reader else (self._opened, self.connection.total_changes)
+        return f"{opened}-{version}-{changes}"
 
 
 def _fence_of(found: Sequence[Any]) -> Fence:

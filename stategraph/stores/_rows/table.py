@@ -48,8 +48,8 @@ class Table(ABC):
         recognizes an earlier write by its version and its seal.
 
         Raises:
-            CheckpointSaveError: none is made, and none of them would be made alone either.
-            CheckpointError: none is made; some of them may be made without the others.
+            CheckpointSaveError: no write is made, and each would fail alone too.
+            CheckpointError: no write is made; some would succeed alone.
         """
 
     @abstractmethod
