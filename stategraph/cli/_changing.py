@@ -27,7 +27,7 @@ from stategraph.cli._options import (
     parsed_value,
     usage_error,
 )
-from stategraph.cli._output import END_OF_CALL, STYLES, Exit, Failure, note, state_shape
+from stategraph.cli._output import END_OF_CALL, STYLES, Exit, Failure, note, shape_of, state_shape
 from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -215,8 +215,7 @@ def prune(request: Request, yes: bool) -> None:
     store = request.open(to_change=True)
     _confirm(f"remove the expired runs and checkpoints from the {store}?", yes)
     pruned = store.prune()
-    shape = {"runs": list(pruned.runs), "checkpoints": pruned.checkpoints, "damaged": list(pruned.damaged)}
-    request.screen.done(shape, f"{len(pruned.runs)} runs, and {pruned.checkpoints} checkpoints of others")
+    request.screen.done(shape_of(pruned), f"{len(pruned.runs)} runs, and {pruned.checkpoints} checkpoints of others")
     if pruned.damaged and not request.is_json:
         note(f"{len(pruned.damaged)} damaged runs were left as they are: stategraph doctor")
 

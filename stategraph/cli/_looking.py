@@ -143,12 +143,7 @@ def doctor(request: Request) -> int:
     store, screen = request.open(), request.screen
     found = store.verify()
     if screen.is_json:
-        damaged, unreadable = (
-            [{"run_id": other.run_id, "reason": other.reason} for other in others]
-            for others in (found.damaged, found.unreadable)
-        )
-        counts = {"runs": dict(found.runs), "nested": found.nested, "checkpoints": found.checkpoints}
-        screen.document({"store": str(store), **counts, "damaged": damaged, "unreadable": unreadable})
+        screen.document({"store": str(store), **shape_of(found)})
     else:
         statuses = ", ".join(f"{count:,} {status}" for status, count in found.runs.items())
         screen.line(str(store))
@@ -159,8 +154,8 @@ def doctor(request: Request) -> int:
         screen.line((f"{len(found.damaged):,} damaged", "red" if found.damaged else "green"))
         for damage in found.damaged:
             screen.line((cut(damage.run_id) or "the store", "bold"), f": {cut(as_commands(damage.reason), 1000)}")
-        for other in found.unreadable:
-            screen.line((cut(other.run_id), "bold"), f" cannot be read here: {cut(other.reason, 1000)}")
+        for damage in found.unreadable:
+            screen.line((cut(damage.run_id), "bold"), f" cannot be read here: {cut(damage.reason, 1000)}")
     return Exit.DAMAGED if found.damaged else Exit.OK
 
 

@@ -118,16 +118,15 @@ def usage_error(message: str) -> NoReturn:
 
 
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
-    if value:
-        setattr(context.ensure_object(Request), str(option.name), value)
+    request = context.ensure_object(Request)
+    if option.multiple:  # both before and after the name of the command
+        request.modules += value
+    elif value:
+        setattr(request, str(option.name), value)
 
 
-def _add_modules(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
-    context.ensure_object(Request).modules += names
-
-
-def _common(*names: str, callback: Any = _keep, **how: Any) -> Option:
-    return click.option(*names, expose_value=False, is_eager=True, callback=callback, **how)
+def _common(*names: str, **how: Any) -> Option:
+    return click.option(*names, expose_value=False, is_eager=True, callback=_keep, **how)
 
 
 def common(function: Any) -> Any:
@@ -136,7 +135,6 @@ def common(function: Any) -> Any:
         _common(
             "--import",
             "modules",
-            callback=_add_modules,
             metavar="MODULE",
             multiple=True,
             help="Import this first, for the serializers and types that it registers.",

@@ -145,16 +145,16 @@ def value_text(value: Any, limit: int | None = SHORT) -> str:
 
 
 def _pieces(value: Any, limit: int | None) -> Iterator[str]:
+    opening, closing = "{", "}"
     items: Iterable[tuple[str, Any]]
     if isinstance(value, Mapping):
-        opening, closing = "{", "}"
         items = ((f"{value_text(key, limit)}: ", item) for key, item in value.items())
     elif isinstance(value, Opaque) and value.fields:
         opening, closing = f"{value.type}(", ")"
         items = ((f"{name}=", item) for name, item in value.fields.items())
     elif isinstance(value, list | tuple) or (isinstance(value, AbstractSet) and value):
-        brackets = {list: ("[", "]"), tuple: ("(", ")")}
-        opening, closing = next((found for kind, found in brackets.items() if isinstance(value, kind)), ("{", "}"))
+        if not isinstance(value, AbstractSet):
+            opening, closing = "[]" if isinstance(value, list) else "()"
         items = (("", item) for item in value)
     else:
         yield _atom(value if limit is None or not isinstance(value, str | bytes) else value[: limit + 1])

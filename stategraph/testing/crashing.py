@@ -281,12 +281,12 @@ def assert_resumes_everywhere(
         ExecutionError: an undisturbed run fails.
     """
     undisturbed = MortalStore(MemoryStore())
-    expected = _to_the_end(_on(graph, undisturbed), state, answers)
+    expected = _to_the_end(graph, undisturbed, state, answers)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if graph.config.checkpoint.persist is not None:  # a run that completed before the kill has only these
         saved = saved_keys(graph.config.checkpoint)
         ignored.update(key for key in expected if key not in saved)
-    again = _to_the_end(_on(graph, MortalStore(MemoryStore())), state, answers)
+    again = _to_the_end(graph, MortalStore(MemoryStore()), state, answers)
     if different := _difference(expected, again, ignored):
         raise AssertionError(
             f"two undisturbed runs end differently: {different}. The nodes depend on something outside of the State; "
@@ -313,8 +313,8 @@ def _killed_once(graph: StateGraph, state: State, answers: Answers | None, dying
     Parts that run at the same time may share a write, so a run may have fewer writes than another.
     """
     with suppress(Killed):
-        _to_the_end(_on(graph, dying), state, answers)
-    return _to_the_end(_on(graph, MortalStore(dying.kept)), state, answers) if dying.is_dead else None
+        _to_the_end(graph, dying, state, answers)
+    return _to_the_end(graph, MortalStore(dying.kept), state, answers) if dying.is_dead else None
 
 
 def _place(dying: MortalStore, total: int) -> str:
@@ -325,22 +325,16 @@ def _place(dying: MortalStore, total: int) -> str:
     return f"killed {when} write {len(dying.writes)} of {total}, when {dying.writes[-1]}"
 
 
-def _on(graph: StateGraph, store: CheckpointStore) -> StateGraph:
-    """Return a copy of a graph on another store that saves every step."""
+def _to_the_end(graph: StateGraph, store: CheckpointStore, state: State, answers: Answers | None) -> State:
+    """Run a copy of a graph to its end on a store that saves every step, and answer its pauses."""
     persist = graph.config.checkpoint.persist
-    checkpoint = CheckpointConfig(interval=1, preserve=True, persist=persist)
-    made = copy.copy(graph)
-    made.config = attrs.evolve(graph.config, checkpoint=checkpoint)
-    made.store, made.observer = store, NoopObserver()
-    made._changed()
-    return made
-
-
-def _to_the_end(graph: StateGraph, state: State, answers: Answers | None) -> State:
-    """Run a graph to its end, and answer its pauses."""
-    state = graph.run(state)
+    copied = copy.copy(graph)
+    copied.config = attrs.evolve(graph.config, checkpoint=CheckpointConfig(interval=1, preserve=True, persist=persist))
+    copied.store, copied.observer = store, NoopObserver()
+    copied._changed()
+    state = copied.run(state)
     while state.status is RunStatus.PAUSED:
-        state = graph.resume(state.run_id, _answer(state, answers), pause=state.pause)
+        state = copied.resume(state.run_id, _answer(state, answers), pause=state.pause)
     return state
 
 

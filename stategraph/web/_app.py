@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
 _CHANGES_KEPT = 200
+_FILTERS = ("status", "graph", "prefix", "labels", "since", "owned")
 _STATUS_CODES = {Exit.NOT_FOUND: 404, Exit.CONFLICT: 409, Exit.USAGE: 400, Exit.PAUSED: 409}
 # A picture contains its style, and may run and load nothing.
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
@@ -95,9 +96,9 @@ class Pages:
 
         return endpoint
 
-    def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
+    def _failed(self, request: Request, error: Exception, run_id: str = "", problem: str = "") -> Response:
         code = _STATUS_CODES.get(exit_of(error), 500)
-        return self._rendered(request, "problem.html", code, problem=message_of(error), run_id=run_id)
+        return self._rendered(request, "problem.html", code, problem=problem or message_of(error), run_id=run_id)
 
     def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
         root = request.scope.get("root_path", "")
@@ -111,7 +112,7 @@ class Pages:
 
     def runs(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show a page of runs, the newest first."""
-        given = {name: query.get(name, "").strip() for name in self._FILTERS}
+        given = {name: query.get(name, "").strip() for name in _FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.store.runs(
             cast("StatusName", given["status"]) or None,  # the store refuses unknown statuses
@@ -138,8 +139,6 @@ class Pages:
             statuses=[str(status) for status in RunStatus],
             version=self.reader.version(None),
         )
-
-    _FILTERS: ClassVar[tuple[str, ...]] = ("status", "graph", "prefix", "labels", "since", "owned")
 
     def run(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show a run: its status, its picture, its timeline, and the State of one checkpoint."""
@@ -235,8 +234,7 @@ class Pages:
             self._changes.pop(oldest, None)
         change.begin()
         if change.problem and change.error is not None:
-            code = _STATUS_CODES.get(exit_of(change.error), 500)
-            return self._rendered(request, "problem.html", code, problem=change.problem, run_id=run_id)
+            return self._failed(request, change.error, run_id, change.problem)
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/run?{urlencode({'id': change.leads_to})}", 303)
 
