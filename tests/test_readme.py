@@ -39,7 +39,7 @@ def test_the_command_line_sees_the_run_that_died_and_goes_on_with_it(tmp_path):
     assert "`stategraph --store runs.db runs`" in TEXT
     assert "`stategraph resume review-42 --graph review:graph`" in TEXT
     assert seen.startswith("review-42\tactive\t")
-    assert seen.endswith("\tleft unfinished: nobody is at work on it\n")
+    assert seen.endswith("\tleft unfinished: no process is at work on it\n")
     assert resumed.out.splitlines() == [*second, "review-42  completed  step 5"]
 
 

@@ -77,8 +77,8 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
     for name, visit in now.items():
         before = visits.get(name, Visit())
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
-        is_there = visit.status not in ("maybe", "next")  # the node itself if a predicate failed after it
-        if is_there and last.checkpoint_node not in ("", name):
+        is_there = visit.status not in ("maybe", "next")
+        if is_there and last.checkpoint_node not in ("", name):  # a predicate after the node itself may have failed
             taken[last.checkpoint_node, name] += 1
     nested = _branches(structure, visits)
     if store is None or not depth:

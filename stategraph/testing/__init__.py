@@ -40,17 +40,11 @@ __all__ = [
     "kill_at",
 ]
 
-_CORPUS = ("HOSTILE_RUN_IDS", "KEPT_VALUES", "RUN_IDS", "UNKEPT_VALUES", "is_same")
-_CRASHING = ("Killed", "MortalStore", "assert_resumes_everywhere", "fail_at", "fixed", "kill_at")
-_MODULES = {
-    "CheckpointStoreContract": "contract",
-    **dict.fromkeys(_CORPUS, "corpus"),
-    **dict.fromkeys(_CRASHING, "crashing"),
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is used: the contract needs pytest, tests of graphs do not."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module in ("crashing", "corpus", "contract") if name in __all__ else ():
+        found = import_module(f"{__name__}.{module}")
+        if hasattr(found, name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

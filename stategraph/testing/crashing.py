@@ -149,11 +149,10 @@ def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
             died = True
             self.die()
 
-    def dying(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
-        synchronous = attrs.evolve(plan, write_behind=False)  # else chance would decide whether the step is saved
-        return _plan.new_run(synchronous, config, Dying(store), *about, **more)
+    def dying(plan: CompiledGraph, store: CheckpointStore) -> tuple[CompiledGraph, CheckpointStore]:
+        return attrs.evolve(plan, write_behind=False), Dying(store)  # else chance decides whether the step is saved
 
-    with _runs_made_by(dying), suppress(Killed):
+    with _changed_runs(dying), suppress(Killed):
         yield
     if not died:
         raise AssertionError(
@@ -199,10 +198,7 @@ def fail_at(node: str, error: Exception | None = None, *, times: int = 1) -> Ite
         if left >= 0:
             raise raised
 
-    def failing(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
-        return _plan.new_run(_failing_at(node, fail, plan, store), config, store, *about, **more)
-
-    with _runs_made_by(failing):
+    with _changed_runs(lambda plan, store: (_failing_at(node, fail, plan, store), store)):
         yield
     if left == times:
         raise AssertionError(f"fail_at({node!r}): no run in the block has come to a node of this name")
@@ -244,10 +240,17 @@ class _FailingNode(Node):
 
 
 @contextmanager
-def _runs_made_by(make: Callable[..., RunContext]) -> Iterator[None]:
-    """Let this function make the runs of all graphs."""
+def _changed_runs(
+    change: Callable[[CompiledGraph, CheckpointStore], tuple[CompiledGraph, CheckpointStore]],
+) -> Iterator[None]:
+    """Replace the compiled graph and the store of each run that begins in the block."""
+
+    def new_run(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
+        plan, store = change(plan, store)
+        return _plan.new_run(plan, config, store, *about, **more)
+
     names = vars(_graph)
-    before, names["new_run"] = names["new_run"], make
+    before, names["new_run"] = names["new_run"], new_run
     try:
         yield
     finally:
