@@ -18,9 +18,9 @@ from stategraph._dbos.orders import (
     WAITING,
     WAY_OUT,
     MakeState,
-    Ordered,
     Schedule,
     Schedules,
+    Turn,
     enqueue,
     order_of,
     outside_workflow,
@@ -28,7 +28,7 @@ from stategraph._dbos.orders import (
     turns_of,
     withdraw,
 )
-from stategraph._dbos.runs import RunView, Standing, TurnHandle, list_runs
+from stategraph._dbos.runs import CurrentRun, RunView, TurnHandle, list_runs
 from stategraph._dbos.workers import DEFAULT_QUEUE, Process, Queue
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.progress import Pause
@@ -198,8 +198,8 @@ class DBOSRunner:
             CheckpointNotFoundError: there is no such run.
         """
         self._check_launched("answer")
-        standing = Standing.of(run_id, self._graphs)
-        return self._answer(standing, updates, getattr(pause, "id", pause), (queue, priority, delay), by=by)
+        current = CurrentRun.of(run_id, self._graphs)
+        return self._answer(current, updates, getattr(pause, "id", pause), (queue, priority, delay), by=by)
 
     def resume(
         self,
@@ -230,13 +230,13 @@ class DBOSRunner:
             CheckpointNotFoundError: there is no such run.
         """
         self._check_launched("resume")
-        standing = Standing.of(run_id, self._graphs)
+        current = CurrentRun.of(run_id, self._graphs)
         how: dict[str, Any] = {"allow_changed": allow_changed, "migrate": migrate or {}, "by": by}
-        if standing.saved is not None and standing.saved.status is RunStatus.PAUSED:
-            return self._answer(standing, updates or {}, None, (queue, None, None), **how)
-        if standing.coming is not None:
-            return self._left_alone(standing.coming, updates)
-        order = attrs.evolve(standing.next_order(), updates=updates or {}, **how)
+        if current.saved is not None and current.saved.status is RunStatus.PAUSED:
+            return self._answer(current, updates or {}, None, (queue, None, None), **how)
+        if current.open_turn is not None:
+            return self._left_alone(current.open_turn, updates)
+        order = attrs.evolve(current.next_order(), updates=updates or {}, **how)
         if not self._enqueue(order, queue, None, None):
             return self._left_alone(turns_of(run_id)[0], updates)
         return self._handle(run_id, order.number, order.graph)
@@ -249,13 +249,13 @@ class DBOSRunner:
             CheckpointNotFoundError: there is no such run.
         """
         self._check_launched("cancel")
-        standing = Standing.of(run_id, self._graphs)
-        for turn in standing.turns:
+        current = CurrentRun.of(run_id, self._graphs)
+        for turn in current.turns:
             if turn.status in WAITING:
                 withdraw(turn.id)
-        graph = standing.graph
+        graph = current.graph
         if graph is None:  # the run has not begun: save it as submitted
-            order = standing.next_order()
+            order = current.next_order()
             graph = self._graph(order.graph)
             if order.state is not None:
                 with suppress(RunBusyError, RunExistsError):  # the run begins at this moment
@@ -345,19 +345,19 @@ class DBOSRunner:
 
     def _answer(
         self,
-        standing: Standing,
+        current: CurrentRun,
         updates: Mapping[str, Any],
         pause_id: Any,
         where: tuple[str, int | None, float | None],
         **how: Any,
     ) -> TurnHandle:
         """Order the turn that answers a pause. Raise AnswerError if the run does not wait for the answer."""
-        awaited = standing.answered_by(updates, pause_id)
-        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, **how)
+        awaited = current.awaited_pause(updates, pause_id)
+        order = attrs.evolve(current.next_order(), updates=updates, pause=awaited, **how)
         if not self._enqueue(order, *where):
             problem = "another answer came at the same time, and only one counts"
-            raise AnswerError(standing.run_id, awaited, problem)
-        return self._handle(standing.run_id, order.number, order.graph)
+            raise AnswerError(current.run_id, awaited, problem)
+        return self._handle(current.run_id, order.number, order.graph)
 
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)
@@ -384,7 +384,7 @@ class DBOSRunner:
     def _handle(self, run_id: str, number: int, graph: str) -> TurnHandle:
         return TurnHandle(run_id, number, turn_id(run_id, number), graph_of(graph, self._graphs))
 
-    def _left_alone(self, turn: Ordered, updates: Mapping[str, Any] | None) -> TurnHandle:
+    def _left_alone(self, turn: Turn, updates: Mapping[str, Any] | None) -> TurnHandle:
         """Return the handle of an unfinished turn. Raise RunBusyError if there are updates."""
         if updates:
             host, _, rest = (turn.worker or f"queue {turn.queue}").partition(":")

@@ -30,7 +30,7 @@ from stategraph import (
     UnknownNameError,
 )
 from stategraph._dbos import workers as worker_module
-from stategraph._dbos.orders import Codec, Ordered, Schedules
+from stategraph._dbos.orders import Codec, Schedules, Turn
 from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
@@ -116,9 +116,9 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
     """Each run once: neither is told of an error because the other was there first."""
 
-    def find(**which: object) -> list[Ordered]:
+    def find(**which: object) -> list[Turn]:
         time.sleep(0.05)  # for all threads to have asked
-        return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, {})]
+        return [Turn("run#1", "run", 1, "ERROR", "work", None, None, {})]
 
     monkeypatch.setattr(worker_module, "find_turns", find)
     worker = worker_module.Worker({}, 1, worker_module.Fleet("stategraph", "here", 15.0))

@@ -41,7 +41,7 @@ _R = TypeVar("_R")
 
 
 @attrs.frozen
-class Ordered:
+class Turn:
     """A turn in DBOS.
 
     Attributes:
@@ -74,7 +74,7 @@ class Ordered:
         return self.status in OPEN
 
     @classmethod
-    def of(cls, found: WorkflowStatus) -> Ordered:
+    def of(cls, found: WorkflowStatus) -> Turn:
         """Return the turn of a workflow."""
         run_id, _, number = found.workflow_id.rpartition("#")
         about = found.attributes or {}
@@ -102,19 +102,19 @@ def outside_workflow(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kw
     return contextvars.Context().run(function, *args, **kwargs)
 
 
-def find_turns(**which: Any) -> list[Ordered]:
+def find_turns(**which: Any) -> list[Turn]:
     """Return turns without their outcomes, the newest first. Arguments are those of `DBOS.list_workflows`."""
     query = {"load_input": False, "load_output": False, "sort_desc": True, "name": TURN, **which}
-    return [Ordered.of(found) for found in outside_workflow(DBOS.list_workflows, **query)]
+    return [Turn.of(found) for found in outside_workflow(DBOS.list_workflows, **query)]
 
 
-def turns_of(run_id: str, **which: Any) -> list[Ordered]:
+def turns_of(run_id: str, **which: Any) -> list[Turn]:
     """Return the newest turns of a run, the newest first."""
     found = find_turns(workflow_id_prefix=f"{run_id}#", limit=_NEWEST, **which)
     return sorted((turn for turn in found if turn.run_id == run_id), key=lambda turn: -turn.number)
 
 
-def newest_by_run(turns: Iterable[Ordered]) -> dict[str, Ordered]:
+def newest_by_run(turns: Iterable[Turn]) -> dict[str, Turn]:
     """Return the newest of these turns for each run."""
     return {turn.run_id: turn for turn in sorted(turns, key=lambda turn: turn.number)}
 

@@ -15,7 +15,7 @@ from stategraph._dbos.orders import (
     OPEN,
     WAITING,
     WAY_OUT,
-    Ordered,
+    Turn,
     find_turns,
     newest_by_run,
     order_of,
@@ -44,7 +44,7 @@ from stategraph.turns import Order
 
 
 @attrs.frozen
-class Standing:
+class CurrentRun:
     """The current status of a run in DBOS and in its store.
 
     Attributes:
@@ -56,13 +56,13 @@ class Standing:
     """
 
     run_id: str
-    turns: list[Ordered]
+    turns: list[Turn]
     graph: StateGraph | None
     saved: State | None
     stores: str
 
     @classmethod
-    def of(cls, run_id: str, graphs: Mapping[str, StateGraph]) -> Standing:
+    def of(cls, run_id: str, graphs: Mapping[str, StateGraph]) -> CurrentRun:
         """Look up a run, first in DBOS: if no store has it afterwards, it has not begun, or is finished and deleted."""
         turns = turns_of(run_id)
         stores = " and the ".join(sorted({str(graph.store) for graph in graphs.values()}))
@@ -77,14 +77,14 @@ class Standing:
         return cls(run_id, turns, None, None, stores)
 
     @property
-    def coming(self) -> Ordered | None:
+    def open_turn(self) -> Turn | None:
         """The newest turn if it waits for a worker or runs."""
         newest = self.turns[0] if self.turns else None
         if newest is None or not newest.is_open:
             return None
         saved = self.saved
-        is_coming = saved is None or newest.number > turn_of(saved) or saved.status is RunStatus.ACTIVE
-        return newest if is_coming else None
+        is_open = saved is None or newest.number > turn_of(saved) or saved.status is RunStatus.ACTIVE
+        return newest if is_open else None
 
     def next_order(self) -> Order:
         """Return the order for the next turn. A run that has not begun begins with the State of its first turn.
@@ -104,7 +104,7 @@ class Standing:
             raise CheckpointNotFoundError(self.run_id, self.stores)
         return attrs.evolve(first, number=number)
 
-    def answered_by(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
+    def awaited_pause(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
         """Return the pause that the updates answer. Raise AnswerError unless the run waits for them at that pause."""
         saved = self.saved
         if saved is None:
@@ -120,7 +120,7 @@ class Standing:
         pause, problem = cast(Pause, to_be_answered(saved, updates, pause_id).pause), ""
         if pause.response_param is not None and pause.response_param not in updates and not is_overdue(pause):
             problem = "no answer is given"
-        elif self.coming is not None:
+        elif self.open_turn is not None:
             problem = "an answer to it is on its way already, and one counts"
         if problem:
             raise AnswerError(self.run_id, pause, problem)
@@ -173,12 +173,12 @@ class RunView:
         )
 
     @classmethod
-    def of_turn(cls, turn: Ordered) -> RunView:
+    def of_turn(cls, turn: Turn) -> RunView:
         """Return a run that is only in DBOS, because it has not begun."""
         status = "failed" if turn.status == "ERROR" else "active"
         return cls(turn.run_id, turn.graph, status, labels=turn.labels).with_turn(turn)
 
-    def with_turn(self, turn: Ordered) -> RunView:
+    def with_turn(self, turn: Turn) -> RunView:
         """Return a copy with the status of the newest turn in DBOS."""
         status = self.status if self.status == RunStatus.COMPLETED else _WAITING.get(turn.status, self.status)
         error = self.error or (None if turn.error is None else describe_exception(turn.error))
@@ -204,7 +204,7 @@ def list_runs(
     yield from map(RunView.of_stored, stored.values())
 
 
-def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Ordered]:
+def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Turn]:
     """Return the unfinished turns, and failed turns without a later one, by run."""
     statuses = [known for known, name in _WAITING.items() if name == status] or [*OPEN, "ERROR"]
     listed = find_turns(status=statuses, load_output=True, limit=limit)
@@ -269,7 +269,7 @@ class TurnHandle:
             wait = min(2 * wait, _LATEST)
         return self._outcome(self._found(load_output=True))
 
-    def _outcome(self, found: Ordered) -> State:
+    def _outcome(self, found: Turn) -> State:
         if isinstance(found.error, ExecutionError):  # DBOS keeps only the run and step of its State
             with suppress(StateGraphError):  # the State is gone or damaged
                 found.error.state = self.graph.store.load(self.run_id)
@@ -288,7 +288,7 @@ class TurnHandle:
             raise RunCancelledError(state, "it was cancelled")
         return state
 
-    def _found(self, **which: Any) -> Ordered:
+    def _found(self, **which: Any) -> Turn:
         for found in find_turns(workflow_ids=[self.id], **which):
             return found
         raise CheckpointNotFoundError(self.run_id, DATABASE, way_out=WAY_OUT)

@@ -22,7 +22,7 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from stategraph._dbos.orders import TICK, TURN, WORKER, Codec, Ordered, find_turns, outside_workflow, turns_of
+from stategraph._dbos.orders import TICK, TURN, WORKER, Codec, Turn, find_turns, outside_workflow, turns_of
 from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.provenance import Owner, RunStatus
@@ -163,7 +163,7 @@ class Worker:
         return has_stopped
 
 
-def _has_state(turn: Ordered) -> bool:
+def _has_state(turn: Turn) -> bool:
     return turn.status == "SUCCESS" and isinstance(turn.outcome, dict) and turn.outcome.get("state") is not None
 
 

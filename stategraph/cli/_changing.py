@@ -9,7 +9,7 @@ import click
 
 from stategraph._text.screen import clean
 from stategraph.cli._looking import row_store
-from stategraph.cli._opening import load_graph, standing
+from stategraph.cli._opening import load_graph, status_text
 from stategraph.cli._options import (
     ALLOW_CHANGED,
     BY,
@@ -161,7 +161,7 @@ With retention "full", the history keeps the later steps.
 def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any) -> None:
     """Take a run back to a step, from which it continues."""
     store = request.open(to_change=True)
-    _confirm(f"take {run_id} ({standing(store, run_id)}) back to step {step}?", yes)
+    _confirm(f"take {run_id} ({status_text(store, run_id)}) back to step {step}?", yes)
     state = store.rollback(run_id, step, **how)
     request.screen.done(state_shape(state), f"{run_id}: back at step {state.step}, {state.status}")
 
@@ -195,7 +195,7 @@ def cancel(request: Request, run_id: str, by: str | None) -> None:
 def delete(request: Request, run_id: str, take_over: bool, yes: bool) -> None:
     """Delete a run and its nested runs."""
     store: Any = request.open(to_change=True)
-    _confirm(f"delete {run_id} ({standing(store, run_id)})?", yes)
+    _confirm(f"delete {run_id} ({status_text(store, run_id)})?", yes)
     store.delete(run_id, **({"take_over": True} if take_over else {}))
     request.screen.done({"run_id": run_id, "deleted": True}, f"{run_id}: deleted")
 

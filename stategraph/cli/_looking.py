@@ -14,7 +14,7 @@ from stategraph._capabilities.follow import fresh_rows
 from stategraph._text.screen import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Kind
-from stategraph.cli._opening import load_graph, look, story
+from stategraph.cli._opening import history_of, load_graph, load_state
 from stategraph.cli._options import (
     EVERY,
     REVISION,
@@ -178,7 +178,7 @@ Values are cut, except with --key.
 def show(request: Request, run_id: str, step: int | None, revision: int | None, keys: tuple[str, ...]) -> None:
     """Show the status of a run, and its data."""
     store, screen = request.open(), request.screen
-    state = look(store, run_id, step, revision)
+    state = load_state(store, run_id, step, revision)
     missing = [key for key in keys if key not in state]
     if missing:
         raise Failure(Exit.NOT_FOUND, f"{run_id} has no key {missing[0]!r}; it has {cut(', '.join(state)) or 'none'}")
@@ -246,7 +246,7 @@ With retention "full" the history is complete.
 )
 def history(request: Request, run_id: str, last: int | None) -> None:
     """List the checkpoints of a run."""
-    rows, screen = story(request.open(), run_id)[-(last or 0) :], request.screen
+    rows, screen = history_of(request.open(), run_id)[-(last or 0) :], request.screen
     if screen.is_json:
         screen.document([summary_shape(row) for row in rows])
     else:
@@ -301,7 +301,7 @@ The exit code is that of the run: 0 completed, 1 failed or cancelled, 4 paused. 
 def watch(request: Request, run_id: str, every: float) -> int:
     """Follow a run until it ends or pauses."""
     store, screen = request.open(), request.screen
-    newest, was_owned = story(store, run_id)[-1], None
+    newest, was_owned = history_of(store, run_id)[-1], None
     began, is_owned = time.monotonic(), store.owner(run_id) is not None
     for rows in fresh_rows(store, run_id):
         for newest in rows:

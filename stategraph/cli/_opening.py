@@ -52,7 +52,7 @@ def open_store(
         # An older version named the file of a disk store cache.db.
         files = [path / "disk-store.db", path / "cache.db"] if kind == "disk" else [path]
         if not may_make and not any(file.is_file() for file in files):
-            raise Failure(Exit.NOT_FOUND, f"there is no {kind} store at {path}{_like(path)}")
+            raise Failure(Exit.NOT_FOUND, f"there is no {kind} store at {path}{_hint(path)}")
         options["read_only"] = not to_change
     return get_checkpoint_store(kind, **options)
 
@@ -76,7 +76,7 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
     return kind, options
 
 
-def _like(path: Path) -> str:
+def _hint(path: Path) -> str:
     """Return a hint about a missing store: a similar name in its folder, or why no store can be there."""
     import difflib  # imported when used
 
@@ -94,12 +94,12 @@ def _like(path: Path) -> str:
 # --------------------------------------------------------------------------- runs
 
 
-def look(store: CheckpointStore, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+def load_state(store: CheckpointStore, run_id: str, step: int | None = None, revision: int | None = None) -> State:
     """Return a State as `CheckpointStore.load` does. A store without revisions takes no argument for them."""
     return store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
 
 
-def story(store: CheckpointStore, run_id: str) -> list[Summary]:
+def history_of(store: CheckpointStore, run_id: str) -> list[Summary]:
     """Return the checkpoints of a run, at least one.
 
     Raises:
@@ -111,14 +111,14 @@ def story(store: CheckpointStore, run_id: str) -> list[Summary]:
     return rows
 
 
-def standing(store: CheckpointStore, run_id: str) -> str:
+def status_text(store: CheckpointStore, run_id: str) -> str:
     """Return the status of a run in words. A damaged run has one, too, so that it can be deleted.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
     try:
-        newest = story(store, run_id)[-1]
+        newest = history_of(store, run_id)[-1]
     except (CheckpointCorruptError, FormatError, InvalidRunIdError):  # the id may be damaged as well
         return "damaged"
     return f"{newest.status}, step {newest.step}"

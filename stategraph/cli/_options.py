@@ -90,7 +90,7 @@ class Request:
             ignored = "--config" if self.config else "STATEGRAPH_STORE"
             note(f"stategraph: {ignored} is ignored: the graph keeps its runs in the {store}")
 
-    def like(self, run_id: str) -> str | None:
+    def similar_id(self, run_id: str) -> str | None:
         """Return a known run id that is similar to this one."""
         import difflib  # imported when used
 
@@ -181,7 +181,7 @@ def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request
         wait = "wait for it (--wait SECONDS)" if "wait" in names else "wait until it is done"
         take_over = " or, if it hangs, take the run away from it (--take-over)" if "take_over" in names else ""
         error.add_note(wait + take_over)
-    elif error.step is None and (near := request.like(error.run_id)):
+    elif error.step is None and (near := request.similar_id(error.run_id)):
         error.add_note(f"did you mean {near}?")
 
 

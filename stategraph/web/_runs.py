@@ -20,7 +20,7 @@ from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
-from stategraph.cli._opening import look, story
+from stategraph.cli._opening import history_of, load_state
 from stategraph.cli._output import Exit, Failure, node_text, note_text, number_text
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.graph import StateGraph
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
-        self._rows = lru_cache(_KEPT)(lambda run_id, _version: story(store, run_id))
+        self._rows = lru_cache(_KEPT)(lambda run_id, _version: history_of(store, run_id))
         self._pictures = lru_cache(_KEPT)(lambda run_id, _version: picture_of_run(store, run_id).to_svg())
 
     def version(self, run_id: str | None) -> str:
@@ -68,7 +68,7 @@ class Reader:
 
     def state(self, row: Summary, *, is_only: bool = False) -> State:
         """Return the State of a row of a history. Its revision lets the store find it without reading all rows."""
-        return look(self.store, row.run_id, row.step, None if is_only else row.revision)
+        return load_state(self.store, row.run_id, row.step, None if is_only else row.revision)
 
     def nested(self, run: State, shown: Sequence[Summary]) -> list[Summary]:
         """Return the runs nested in these steps of a run. It is for runs with too many nested runs to list."""
