@@ -55,7 +55,7 @@ Examples:
   stategraph --store runs.db show review-42
   stategraph answer review-42 yes --graph app.flows:review
 
-The store is that of --store, else of STATEGRAPH_STORE, else of --config, else of ./graph.toml.
+The store is the first of --store, STATEGRAPH_STORE, --config and ./graph.toml.
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 6 damaged.
 """
 

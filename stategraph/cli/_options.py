@@ -137,11 +137,11 @@ def common(function: Any) -> Any:
             "modules",
             metavar="MODULE",
             multiple=True,
-            help="Import this first, for the serializers and types that it registers.",
+            help="Import a module first, which registers serializers or types.",
         ),
         _common("--json", "is_json", is_flag=True, help="Answer with one JSON document."),
         _common("--config", metavar="FILE", help="A graph.toml that names the store."),
-        _common("--store", metavar="STORE", help="A sqlite file, a disk folder, or an URL."),
+        _common("--store", metavar="STORE", help="A sqlite file, a disk folder, or a URL."),
     ):
         function = option(function)
     return function

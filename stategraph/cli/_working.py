@@ -41,7 +41,13 @@ continue its runs. It waits for a store that does not answer at the start; with 
     click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
     click.option("--every", default=1.0, help="Seconds between looks.", **EVERY),
     click.option("--once", is_flag=True, help="End when no run is left; with 1 if a run failed."),
-    click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover."),
+    click.option(
+        "--max-recoveries",
+        type=click.IntRange(min=1),
+        default=10,
+        show_default=True,
+        help="Crashes in one step before a run fails.",
+    ),
     ALLOW_CHANGED,
     RENAMES,
     click.option(

@@ -26,8 +26,12 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address 
 Without a graph, the page changes nothing. With a graph, the store is that of the graph unless --store names it.
 """,
     click.option("--graph", "names", multiple=True, metavar="MODULE:NAME", help="Allow changes to runs of this graph."),
-    click.option("--port", type=click.IntRange(0, 65_535), default=7420, show_default=True, help="0 for a free one."),
-    click.option("--host", default="127.0.0.1", show_default=True, help="By default only this machine."),
+    click.option(
+        "--port", type=click.IntRange(0, 65_535), default=7420, show_default=True, help="The port; 0 for a free one."
+    ),
+    click.option(
+        "--host", default="127.0.0.1", show_default=True, help="Where to listen; by default only on this machine."
+    ),
     click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another name of this page."),
     click.option("--root-path", default="", metavar="PATH", help="The path on a reverse proxy, such as /runs."),
 )
