@@ -46,7 +46,7 @@ continue its runs. It waits for a store that does not answer at the start; with 
         type=click.IntRange(min=1),
         default=10,
         show_default=True,
-        help="Crashes in one step before a run fails.",
+        help="Crashes in a step, then the run fails.",
     ),
     ALLOW_CHANGED,
     RENAMES,

@@ -24,8 +24,7 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
 from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same
-from stategraph.testing.contract import RUN, graph_of
-from stategraph.testing.history import LONG_AGO, long_run_of
+from stategraph.testing.contract import LONG_AGO, RUN, graph_of, long_run_of
 
 
 @register_type
