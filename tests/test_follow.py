@@ -22,7 +22,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores import CheckpointStore, MemoryStore, SqliteStore
+from stategraph.stores import CheckpointStore, MemoryStore, Policy, SqliteStore
 from tests.scenarios import FourMethodStore
 
 Follow = Callable[..., list[State]]
@@ -187,6 +187,29 @@ def test_a_deletion_between_two_looks_loses_nothing_else() -> None:
         list(graph.follow("a", timeout=0.02))
     graph.resume("a")
     assert [state.status for state in states][-1] is RunStatus.PAUSED
+
+
+def test_a_run_that_is_deleted_and_begun_anew_between_two_reads(
+    any_store: CheckpointStore, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that has gone with the earlier run is no error, also where the new one has as many steps."""
+    any_store.retain("a", Policy("full"))
+    any_store.save(State(run_id="a", step=3))
+    any_store.amend(State({"n": 3}, run_id="a", step=3, status=RunStatus.COMPLETED))
+    history, reads = any_store.history, iter([None, None])
+
+    def read(run_id: str) -> Any:
+        rows = history(run_id)
+        if next(reads, "over") == "over":
+            monkeypatch.undo()
+            any_store.delete("a")
+            any_store.save(State({"n": 4}, run_id="a", step=3, status=RunStatus.COMPLETED))
+        return rows
+
+    next(reads)  # the first read waits for the run to begin
+    monkeypatch.setattr(any_store, "history", read)
+
+    assert {"n": 3} not in [dict(state) for state in follow(counting(any_store), "a")]
 
 
 _OTHER = """
