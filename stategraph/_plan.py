@@ -216,7 +216,7 @@ def short_config(
         others = {name: value for name, value in config.checkpoint.options.items() if name not in PLACES}
         changes |= {"store": kind, "options": {**others, **options}}
         store, usual = None, {"interval": 1}
-    checkpoint = CheckpointConfig(**{**usual, **config.checkpoint.without_usual(), **changes})
+    checkpoint = CheckpointConfig(**{**usual, **config.checkpoint.given(), **changes})
     if isinstance(observer, str):
         return attrs.evolve(config, observer=observer, checkpoint=checkpoint), store, None
     return attrs.evolve(config, checkpoint=checkpoint), store, observer

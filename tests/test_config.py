@@ -190,7 +190,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes) -> 
 _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "name": ("1 to 200 printable", ["", None, 5, "x" * 201, "a\nb", b"g", ["g"]]),
     "observer": ("name of an observer", ["", None, 5, True, ["noop"]]),
-    "max_iterations": ("a whole number from 1 on", [0, -1, 1.0, "5", True, None, []]),
+    "max_iterations": ("a positive integer", [0, -1, 1.0, "5", True, None, []]),
     "checkpoint.store": ("name of a checkpoint store", ["", None, 5, {"name": "disk"}]),
     "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, [1]]),
     "checkpoint.preserve": ("true keeps", [0, 1, "true", "false", None, []]),

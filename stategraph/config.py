@@ -1,0 +1,330 @@
+"""GraphConfig and CheckpointConfig: the configuration of a graph, from code, a mapping or a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+
+import attrs
+
+from stategraph._text.shown import Hidden, may_be_secret, shorten
+from stategraph._util.validators import Allowed, check_fields, encodable, is_count, is_name, is_seconds
+from stategraph.errors import ConfigError
+
+__all__ = ["CheckpointConfig", "Durability", "GraphConfig", "Retention"]
+
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+"""When a State is saved: before the next node begins, while the run continues, or at the end of the call."""
+Retention: TypeAlias = Literal["latest", "full", "windowed"]
+"""Which checkpoints of a run are kept: the newest, all, or the newest few."""
+Persist: TypeAlias = tuple[str, ...] | Mapping[Literal["except"], tuple[str, ...]] | None
+
+
+# --------------------------------------------------------------------------- checkpoints
+
+
+def _to_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _to_keys(keys) for name, keys in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _are_keys(value: Any) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, Mapping):
+        return value.keys() == {"except"} and isinstance(value["except"], tuple) and _are_keys(value["except"])
+    return isinstance(value, tuple) and all(isinstance(key, str) for key in value) and len(set(value)) == len(value)
+
+
+def _is_options(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _shown_options(options: object) -> str:
+    """Return the repr of store options. It shows plain values only, and none that may be a secret."""
+    if not isinstance(options, Mapping):
+        return repr(Hidden.of(options))
+    return f"{{{', '.join(f'{name!r}: {_shown(name, value)}' for name, value in options.items())}}}"
+
+
+def _shown(name: object, value: object) -> str:
+    from pathlib import PurePath  # imported when used: 4 ms
+
+    is_shown = isinstance(value, str | int | float | None | PurePath) and not may_be_secret(f"options.{name}")
+    return shorten(value if is_shown else Hidden.of(value))
+
+
+_CHECKPOINT: Allowed = {
+    "store": ("the name of a checkpoint store", is_name),
+    "interval": ("0 turns checkpointing off, n saves every n steps", lambda value: is_count(value, at_least=0)),
+    "preserve": (
+        "true keeps the checkpoints of a completed run, false deletes them",
+        lambda value: type(value) is bool,
+    ),
+    "durability": (
+        '"sync" saves before the next step, "async" while the run goes on, "exit" only where the run ends',
+        lambda value: value in get_args(Durability),
+    ),
+    "retention": (
+        '"latest" keeps the newest checkpoint of a run, "full" all, "windowed" as many as window says',
+        lambda value: value in get_args(Retention),
+    ),
+    "window": (
+        'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
+        lambda value: value is None or is_count(value, at_least=1),
+    ),
+    "ttl": (
+        "the seconds after its completion when prune removes a run; more than 0",
+        lambda value: value is None or is_seconds(value),
+    ),
+    "lease": ("the seconds after which a process that is not heard of has lost its runs; more than 0", is_seconds),
+    "persist": (
+        'a list of different keys: no others are saved; or {"except": [...]}: all others are',
+        _are_keys,
+    ),
+    "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
+    "options": ("a mapping of option names to values", _is_options),
+}
+
+_LEASE = 30.0
+_ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # stores whose owners hold locks of the operating system, not leases
+
+
+@attrs.frozen
+class CheckpointConfig:
+    """When and where the State of a run is saved.
+
+    Attributes:
+        store: The name of the checkpoint store: "memory", "disk", "sqlite", or a registered name.
+        interval: Save after every so many steps; 0 never saves. None, the default, means 1 if a store other than
+            "memory" is named or the graph receives a store object, and 0 otherwise.
+        preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
+        durability: When a save counts as done. "sync": before the next step; a killed process loses no completed save.
+            "async": while the run continues; a killed process loses the queued saves, at most
+            `stategraph.stores.write_behind.QUEUE_BOUND`. "exit": only the final State of a call is saved; a killed
+            process loses all steps of the call.
+        retention: Which checkpoints of a run are kept: "latest", "full" or "windowed".
+        window: How many of the newest checkpoints retention "windowed" keeps.
+        ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
+        persist: The only keys of the State that are saved; or ``{"except": [...]}``, the only keys that are not; None
+            for all. A resume first runs the nodes again that wrote unsaved keys (docs/selective-persistence.md). It has
+            no effect if nothing is saved.
+        lease: For stores on servers: seconds without a renewal after which a process has lost its runs, by the clock of
+            the server. Processes renew their leases three times as often. It has no effect on one machine.
+        serializer: How the store turns values into bytes: "msgpack", the fastest; "json", readable by other tools; or a
+            registered name. A store reads the rows of all serializers.
+        options: The arguments of the store, such as ``{"path": "runs"}`` for "disk".
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+
+    store: str = "memory"
+    interval: int = attrs.field(default=cast(int, None))
+    preserve: bool = False
+    durability: Durability = "sync"
+    retention: Retention = "latest"
+    window: int | None = None
+    ttl: float | None = None
+    persist: Persist = attrs.field(default=None, converter=_to_keys)
+    serializer: str = "msgpack"
+    options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
+    lease: float = _LEASE
+    _has_usual_interval: bool = attrs.field(default=False, init=False, eq=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return attrs.asdict(self, recurse=False, filter=lambda field, _: field.init)
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields by name, without an interval that was not given."""
+        return {
+            name: value for name, value in self.to_dict().items() if name != "interval" or not self._has_usual_interval
+        }
+
+    def store_options(self) -> dict[str, Any]:
+        """Return the arguments of the store: the options, and a serializer and a lease other than the defaults."""
+        serializer = {} if self.serializer == "msgpack" else {"serializer": self.serializer}
+        lease = {} if self.lease == _LEASE or self.store in _ON_ONE_MACHINE else {"lease": self.lease}
+        return {**self.options, **serializer, **lease}
+
+    def __attrs_post_init__(self) -> None:
+        if cast(object, self.interval) is None:
+            object.__setattr__(self, "interval", 0 if self.store == "memory" else 1)
+            object.__setattr__(self, "_has_usual_interval", True)
+        check_fields(self, "checkpoint.", _CHECKPOINT, hidden="options")
+        if self.options.get("serializer", self.serializer) != self.serializer:
+            given = self.options["serializer"]
+            raise ConfigError("checkpoint.options.serializer", given, "checkpoint.serializer is the place for it")
+        if self.retention == "windowed" and self.window is None:
+            allowed = 'retention "windowed" keeps as many checkpoints as window says'
+            raise ConfigError("checkpoint.window", None, allowed)
+        if self.retention != "windowed" and self.window is not None:
+            raise ConfigError("checkpoint.window", self.window, f'retention "{self.retention}" has no window')
+        if self.durability == "exit" and self.retention != "latest":
+            allowed = 'durability "exit" saves one State a call; "latest" goes with it'
+            raise ConfigError("checkpoint.retention", self.retention, allowed)
+
+
+# --------------------------------------------------------------------------- graphs
+
+_GRAPH: Allowed = {
+    "name": ("a name of 1 to 200 printable characters", is_name),
+    "observer": ("the name of an observer", is_name),
+    "max_iterations": (
+        "a positive integer: how many nodes one call may run",
+        lambda value: is_count(value, at_least=1),
+    ),
+    "checkpoint": (
+        "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
+        lambda value: isinstance(value, CheckpointConfig),
+    ),
+}
+
+
+@attrs.frozen
+class GraphConfig:
+    """The configuration of a StateGraph.
+
+    `merge` lays one configuration over another::
+
+        GraphConfig.from_file("graph.toml").merge({"checkpoint": {"interval": 5}})
+
+    Attributes:
+        name: The name of the graph. It is saved with each run, and only a graph of this name resumes the run.
+        observer: The name of the observer: "noop", "structlog", which logs to stderr, or a registered name.
+        max_iterations: How many nodes one call may run. It stops endless loops.
+        checkpoint: When and where the State is saved.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+
+    name: str
+    observer: str = "noop"
+    max_iterations: int = 1000
+    checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, "", _GRAPH, hidden="checkpoint")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
+        """Return the configuration that a mapping describes. Missing keys have their defaults.
+
+        Raises:
+            ConfigError: A key is unknown or missing, or a value is not allowed.
+        """
+        return _configured(cls, values, checkpoint=CheckpointConfig)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
+        """Return the configuration in a TOML or JSON file.
+
+        Raises:
+            ConfigError: The file cannot be read; or as for `from_dict`.
+        """
+        return cls.from_dict(_contents(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a mapping from which `from_dict` makes an equal configuration."""
+        return {**attrs.asdict(self, recurse=False), "checkpoint": self.checkpoint.to_dict()}
+
+    def for_store_object(self) -> GraphConfig:
+        """Return the configuration for a graph that receives a store object: by default it saves every step."""
+        if "interval" in self.checkpoint.given():
+            return self
+        return attrs.evolve(self, checkpoint=attrs.evolve(self.checkpoint, interval=1))
+
+    def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
+        """Return this configuration with another one laid over it.
+
+        Args:
+            other: A mapping, all of whose keys win; or a GraphConfig, whose values win unless they are defaults.
+                ``checkpoint.options`` is one value: it is replaced, not merged.
+
+        Raises:
+            ConfigError: A key is unknown, or a value is not allowed.
+        """
+        changes = other._changes() if isinstance(other, GraphConfig) else _checked_mapping("merge", other)
+        given = _checked_mapping("checkpoint", changes.get("checkpoint", {}))
+        return self.from_dict({**self.to_dict(), **changes, "checkpoint": {**self.checkpoint.given(), **given}})
+
+    def _changes(self) -> dict[str, Any]:
+        """Return the name and the values that are not defaults."""
+        checkpoint = _differing(self.checkpoint.given(), CheckpointConfig().given())
+        usual = GraphConfig(self.name).to_dict()
+        return {**_differing(self.to_dict(), usual), "name": self.name, "checkpoint": checkpoint}
+
+
+def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value != usual.get(name)}
+
+
+# --------------------------------------------------------------------------- mappings and files
+
+_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
+
+
+def _configured(cls: type[_Config], values: object, path: str = "", **nested: type[attrs.AttrsInstance]) -> _Config:
+    """Return the configuration that a mapping describes. No value is coerced, and no key is ignored.
+
+    Args:
+        cls: The class of the configuration.
+        values: The mapping.
+        path: The path to the mapping, with a dot at its end.
+        nested: The classes of fields that are configurations themselves.
+    """
+    given = _checked_mapping(path.rstrip(".") or "configuration", values)
+    fields = {name: field for name, field in attrs.fields_dict(cls).items() if field.init}
+    for key in given:
+        if key not in fields:
+            import difflib  # imported when used
+
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            allowed = f"there is no such key{hint} (keys: {', '.join(fields)})"
+            raise ConfigError(
+                f"{path}{key}", given[key], allowed, is_shown=False
+            )  # a misspelled secret?
+    for name, field in fields.items():
+        if field.default is attrs.NOTHING and name not in given:
+            raise ConfigError(f"{path}{name}", None, "it has no default; give it a value")
+    parts = {name: _configured(part, given[name], f"{name}.") for name, part in nested.items() if name in given}
+    return cls(**{**given, **parts})
+
+
+def _checked_mapping(key: str, values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ConfigError(key, values, "a mapping (a table, in TOML)", is_shown=False)
+    return values
+
+
+def _contents(path: object) -> Any:
+    """Return the contents of a configuration file."""
+    import json  # imported when used, as the others
+    import tomllib
+    from pathlib import Path
+
+    parsers = {".toml": tomllib.loads, ".json": json.loads}
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    name = encodable(text) if isinstance(text, str) else None
+    if name is None:
+        raise ConfigError("file", path, "the path of a file")
+    file = Path(name)
+    parse = parsers.get(file.suffix.lower())
+    if parse is None:
+        raise ConfigError("file", name, f"a name that ends in {' or '.join(parsers)}")
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        folder = file.parent.absolute()
+        missing = f"it is not in {folder}" if folder.is_dir() else f"there is no folder {folder}"
+        where = "" if file.is_absolute() else "; a path begins in the working directory, or is to be absolute"
+        raise ConfigError("file", name, f"the name of a file that is there: {missing}{where}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        is_path = isinstance(error, tomllib.TOMLDecodeError) and str(error).startswith(("Invalid hex", "Unescaped"))
+        hint = "; text with \\, such as a path of Windows, stands in 'single quotes'" if is_path else ""
+        raise ConfigError("file", name, f"a readable {file.suffix} file ({error}{hint})") from error
