@@ -286,9 +286,7 @@ def _configured(cls: type[_Config], values: object, path: str = "", **nested: ty
             near = difflib.get_close_matches(str(key), fields, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             allowed = f"there is no such key{hint} (keys: {', '.join(fields)})"
-            raise ConfigError(
-                f"{path}{key}", given[key], allowed, is_shown=False
-            )  # a misspelled secret?
+            raise ConfigError(f"{path}{key}", given[key], allowed, is_shown=False)  # a misspelled secret?
     for name, field in fields.items():
         if field.default is attrs.NOTHING and name not in given:
             raise ConfigError(f"{path}{name}", None, "it has no default; give it a value")

@@ -25,6 +25,7 @@ from stategraph._engine.context import RunContext
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import blocks, new_run, plan_of, short_config
+from stategraph._protocol import Task
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
@@ -36,8 +37,7 @@ from stategraph.stores.registry import checked_store, get_checkpoint_store, is_m
 if TYPE_CHECKING:
     import threading
 
-    from stategraph._capabilities.batch import Batch
-    from stategraph._capabilities.sweep import Sweep
+    from stategraph._capabilities import Batch
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
     from stategraph.nodes.subgraph import GraphNode, Keys
@@ -237,7 +237,7 @@ class StateGraph(GraphBuilder):
             max_workers: How many run at the same time, each in a thread.
             how: What is said of each run, as `run` takes it.
         """
-        from stategraph._capabilities.batch import Batch  # imported when used
+        from stategraph._capabilities import Batch  # imported when used
 
         self._runnable()
         return Batch(self.run, states, max_workers, how)
@@ -246,7 +246,7 @@ class StateGraph(GraphBuilder):
         self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
     ) -> AsyncGenerator[Recovered, None]:
         """Run many States as `run_many` does, on the running event loop, each in a task; ``aclose()`` cancels those."""
-        from stategraph._capabilities.batch import abatch  # imported when used
+        from stategraph._capabilities import abatch  # imported when used
 
         self._runnable()
         return abatch(partial(self.arun, **how), states, max_workers)
@@ -314,7 +314,9 @@ class StateGraph(GraphBuilder):
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
         how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        return iter(self._sweep(self._sync_run, limit, max_recoveries, how))
+        from stategraph._capabilities import recovered_by  # imported when used
+
+        return recovered_by(self._sweep(self._sync_run, limit, max_recoveries, how), signal_of(how))
 
     def arecover(
         self,
@@ -327,7 +329,9 @@ class StateGraph(GraphBuilder):
     ) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
         how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        return aiter(self._sweep(self._new_run, limit, max_recoveries, how))
+        from stategraph._capabilities import arecovered_by  # imported when used
+
+        return arecovered_by(self._sweep(self._new_run, limit, max_recoveries, how), signal_of(how), self.store)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
@@ -397,7 +401,7 @@ class StateGraph(GraphBuilder):
             wait: Seconds to wait for it to begin, before a CheckpointNotFoundError.
             timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until it is resumed.
         """
-        from stategraph._capabilities.follow import follow  # imported when used
+        from stategraph._capabilities import follow  # imported when used
 
         return follow(self.store, run_id, wait, timeout)
 
@@ -405,17 +409,17 @@ class StateGraph(GraphBuilder):
         self, run_id: str, *, wait: float | None = None, timeout: float | None = None
     ) -> AsyncGenerator[State, None]:
         """Yield what `follow` yields, on the running event loop."""
-        from stategraph._capabilities.follow import afollow
+        from stategraph._capabilities import afollow
 
         return afollow(self.store, run_id, wait, timeout)
 
     def _sweep(
         self, new_run: Callable[..., RunContext], limit: int | None, max_recoveries: int, how: ChangedCall
-    ) -> Sweep:
-        from stategraph._capabilities.sweep import Sweep  # imported when used
+    ) -> Iterator[Task[Recovered | None]]:
+        from stategraph._capabilities import sweep  # imported when used
 
         new_run = partial(new_run, how, ChangedCall)
-        return Sweep(self.store, self._name, new_run, limit, max_recoveries, signal_of(how))
+        return sweep(self.store, self._name, new_run, limit, max_recoveries, signal_of(how))
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from stategraph._capabilities.follow import fresh_rows
+from stategraph._capabilities import fresh_rows
 from stategraph._text.screen import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Kind

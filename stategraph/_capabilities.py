@@ -1,0 +1,424 @@
+"""Batches, sweeps and follow: run many States, recover unfinished runs, and watch a run that others own."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Future
+from functools import partial
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from stategraph._drivers.calls import Outcome, Threads
+from stategraph._drivers.limits import EitherEvent, StopSignal
+from stategraph._drivers.options import RunCall
+from stategraph._drivers.sync import drive
+from stategraph._engine.calling import Recovered, recover
+from stategraph._engine.context import RunContext
+from stategraph._engine.loop import id_of
+from stategraph._engine.saving import check_saves
+from stategraph._owners.base import Ownership
+from stategraph._protocol import Load, Task
+from stategraph._util.validators import is_count, is_duration
+from stategraph._values.provenance import Kind, RunStatus
+from stategraph.errors import CheckpointNotFoundError, ConfigError
+from stategraph.state import State
+from stategraph.stores.base import CheckpointStore
+
+if TYPE_CHECKING:
+    from stategraph.stores.summaries import Summary
+
+# --------------------------------------------------------------------------- batches
+
+_Job = TypeVar("_Job")
+
+_AHEAD = 2  # States taken per worker before the result of the first of them is needed
+_ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
+
+
+def _checked_workers(max_workers: int, states: object) -> int:
+    """Return the number of workers.
+
+    Raises:
+        ConfigError: It is not a positive integer.
+        TypeError: The batch is a single State.
+    """
+    if isinstance(states, Mapping):
+        raise TypeError(f"a batch runs several States, not one {type(states).__name__}: [state] makes a list of one")
+    if not is_count(max_workers, at_least=1):
+        raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
+    return max_workers
+
+
+def _failed(state: State, error: Exception) -> Recovered:
+    return Recovered(state.run_id, getattr(error, "state", None), error)
+
+
+def _twice(state: State) -> Recovered:
+    """Return the result of a State whose run id belongs to an unfinished run of the batch."""
+    problem = f"run id {state.run_id!r} comes twice in this batch: give each State a run_id of its own"
+    return _failed(state, ValueError(problem))
+
+
+def _in_order(
+    states: Iterable[State], begin: Callable[[State], _Job], max_workers: int
+) -> Generator[_Job | Recovered, None, None]:
+    """Begin jobs for States and yield them in order, or the result of a State that is not run.
+
+    If iterating over the States raises, the exception follows the jobs of the States before.
+    """
+    ahead: deque[tuple[str, _Job | Recovered]] = deque()
+    left: Iterator[State] | None = iter(states)
+    raised: Exception | None = None
+    while True:
+        while left is not None and len(ahead) < _AHEAD * max_workers:
+            try:
+                state = next(left)
+                id_of(state)
+            except StopIteration:
+                left = None
+            except Exception as error:
+                left, raised = None, error
+            else:
+                is_twice = any(run_id == state.run_id for run_id, _ in ahead)
+                ahead.append((state.run_id, _twice(state) if is_twice else begin(state)))
+        if not ahead:
+            break
+        yield ahead[0][1]
+        ahead.popleft()
+    if raised is not None:
+        raise raised
+
+
+class Batch(Iterator[Recovered]):
+    """Runs of many States in threads. Iterating yields their results in the order of the States.
+
+    Closing the batch, or leaving its ``with`` block, stops the active runs and waits for them. A batch that is neither
+    closed nor exhausted is abandoned: its runs stop before their next nodes, and Python emits a ResourceWarning.
+    """
+
+    _is_open = False
+
+    def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
+        self._threads = Threads(_checked_workers(max_workers, states), "stategraph batch")
+        self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
+        begin = partial(_begin, self._threads, partial(run, **{**how, "cancel": self._stop}))
+        self._jobs = _in_order(states, begin, max_workers)
+
+    def __next__(self) -> Recovered:
+        self._is_open = True
+        try:
+            job = next(self._jobs)
+            return job if isinstance(job, Recovered) else job.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the active runs before their next nodes and wait for them; begin no others."""
+        self._is_open = False
+        self._jobs.close()
+        self._stop.set()
+        self._threads.end()
+        self._threads.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._is_open:
+            warnings.warn(_ABANDONED, ResourceWarning, source=self, stacklevel=2)
+            self._stop.set()
+
+
+def _begin(threads: Threads, run: Callable[[State], State], state: State) -> Future[Recovered]:
+    job: Future[Recovered] = Future()
+    threads.call(partial(_result_of, run), state, partial(_finish, job))
+    return job
+
+
+def _finish(job: Future[Recovered], outcome: Outcome) -> None:
+    result, raised = outcome
+    if raised is None:
+        job.set_result(result)
+    else:
+        job.set_exception(raised)
+
+
+def _result_of(run: Callable[[State], State], state: State) -> Recovered:
+    try:
+        return Recovered(state.run_id, run(state))
+    except Exception as error:
+        return _failed(state, error)
+
+
+def abatch(
+    run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
+) -> AsyncGenerator[Recovered, None]:
+    """Run many States in tasks; yield their results in the order of the States."""
+    return _results(run, states, _checked_workers(max_workers, states))
+
+
+async def _results(
+    run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
+) -> AsyncGenerator[Recovered, None]:
+    import asyncio  # imported when used: 20 ms
+
+    free, tasks = asyncio.Semaphore(max_workers), set[asyncio.Task[Recovered]]()
+
+    async def result_of(state: State) -> Recovered:
+        async with free:
+            try:
+                return Recovered(state.run_id, await run(state))
+            except Exception as error:
+                return _failed(state, error)
+
+    def begin(state: State) -> asyncio.Task[Recovered]:
+        task = asyncio.create_task(result_of(state))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    try:
+        for job in _in_order(states, begin, max_workers):
+            yield job if isinstance(job, Recovered) else await job
+    finally:
+        active = list(tasks)
+        for task in active:
+            task.cancel()
+        await asyncio.gather(*active, return_exceptions=True)
+
+
+# --------------------------------------------------------------------------- sweeps
+
+_PAGE = 1000  # runs per query
+
+
+def sweep(
+    store: CheckpointStore,
+    graph: str,
+    new_run: Callable[[], RunContext],
+    limit: int | None,
+    max_recoveries: int,
+    signal: StopSignal | None,
+) -> Iterator[Task[Recovered | None]]:
+    """Return tasks that each recover one run of a graph. A task returns None if no run is left.
+
+    Args:
+        store: The store.
+        graph: The name of the graph.
+        new_run: Makes the context of a call.
+        limit: The most runs to recover; None for all.
+        max_recoveries: The most owners that one step of a run may lose.
+        signal: Stops the sweep.
+
+    Raises:
+        ConfigError: A number is not allowed.
+        CheckpointingDisabledError: The graph saves nothing.
+    """
+    if limit is not None and not is_count(limit, at_least=1):
+        raise ConfigError("limit", limit, "how many runs to go on with, from 1 on, or None for all")
+    if not is_count(max_recoveries, at_least=1):
+        raise ConfigError("max_recoveries", max_recoveries, "how many owners a step may take down, from 1 on")
+    check_saves(new_run().plan)
+    ownerships = _ownerships(store, graph)
+
+    def recover_one() -> Task[Recovered | None]:
+        while signal is None or not signal.is_due():
+            ownership: Ownership | None = yield (Load, lambda _: next(ownerships, None), None)
+            if ownership is None:
+                return None
+            recovered = yield from recover(new_run(), ownership, max_recoveries)
+            if recovered is not None:
+                return recovered
+        return None
+
+    return (recover_one() for _ in (count() if limit is None else range(limit)))
+
+
+def _ownerships(store: CheckpointStore, graph: str) -> Iterator[Ownership]:
+    """Yield ownerships of unfinished runs: claimed by the store if it can, otherwise still to be claimed."""
+    orphans: Callable[[str], Iterator[Ownership] | None] | None = getattr(store, "_orphans", None)
+    claimed = None if orphans is None else orphans(graph)
+    yield from map(Ownership, _unfinished(store, graph)) if claimed is None else claimed
+
+
+def _unfinished(store: CheckpointStore, graph: str) -> list[str]:
+    """Return the ids of the active runs of a graph, the oldest first."""
+    found: list[str] = []
+    cursor = None
+    while page := store.runs(RunStatus.ACTIVE, graph, _PAGE, cursor):
+        found += (summary.run_id for summary in page)
+        cursor = page[-1].cursor
+    found.reverse()
+    return found
+
+
+def recovered_by(tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None) -> Iterator[Recovered]:
+    """Carry out the tasks of a sweep; yield their results."""
+    for task in tasks:
+        recovered = drive(task, signal)
+        if recovered is None:
+            return
+        yield recovered
+
+
+async def arecovered_by(
+    tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None, store: CheckpointStore
+) -> AsyncIterator[Recovered]:
+    """Carry out the tasks of a sweep on the running event loop; yield their results."""
+    from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+    for task in tasks:
+        recovered = await adrive(task, signal, store)
+        if recovered is None:
+            return
+        yield recovered
+
+
+# --------------------------------------------------------------------------- following
+
+_SOONEST, _LATEST = (
+    0.005,
+    0.25,
+)  # seconds between two looks, while the run progresses and while it does not
+_SLOWER = 1.5  # factor between two pauses while nothing happens
+_SHARE = 4  # a pause takes at least so many times as long as a look
+_SHOWN = frozenset({Kind.STEP, Kind.PAUSE, Kind.FAILURE, Kind.CANCEL, Kind.END})
+
+
+def follow(store: CheckpointStore, run_id: str, wait: float | None, timeout: float | None) -> Iterator[State]:
+    """Return the States of a run as they are saved; see `StateGraph.follow`."""
+    _check(wait, timeout)
+    return _blocking(_looks(store, run_id, wait, timeout))
+
+
+def afollow(
+    store: CheckpointStore, run_id: str, wait: float | None, timeout: float | None
+) -> AsyncGenerator[State, None]:
+    """Return the States that `follow` returns, on the running event loop: a thread reads the store."""
+    _check(wait, timeout)
+    return _awaiting(_looks(store, run_id, wait, timeout))
+
+
+def fresh_rows(store: CheckpointStore, run_id: str) -> Iterator[list[Summary]]:
+    """Yield the checkpoints since the last look; end when the run is gone.
+
+    Each iteration looks once. It reads the history only if the store reports a change.
+    """
+    token, last = None, None
+    while True:
+        newer = store.changed_since(token, run_id)
+        if newer is None:
+            yield []
+            continue
+        token, rows = newer, store.history(run_id)
+        if not rows:
+            return
+        yield _after(last, rows)
+        last = rows[-1]
+
+
+def _check(wait: float | None, timeout: float | None) -> None:
+    for name, seconds in (("wait", wait), ("timeout", timeout)):
+        if seconds is not None and not is_duration(seconds):
+            raise ConfigError(name, seconds, "a number of seconds from 0 on")
+
+
+def _blocking(looks: Iterator[State | float]) -> Iterator[State]:
+    for found in looks:
+        if isinstance(found, float):
+            time.sleep(found)
+        else:
+            yield found
+
+
+async def _awaiting(looks: Iterator[State | float]) -> AsyncGenerator[State, None]:
+    import asyncio  # imported when used: 20 ms
+
+    while (found := await asyncio.to_thread(next, looks, None)) is not None:
+        if isinstance(found, float):
+            await asyncio.sleep(found)
+        else:
+            yield found
+
+
+def _looks(
+    store: CheckpointStore, run_id: str, wait: float | None, timeout: float | None
+) -> Generator[State | float, None, None]:
+    """Yield States, and the seconds to wait before the next look."""
+    given_up = time.monotonic() + (float("inf") if timeout is None else timeout)
+    yield from _until_begun(store, run_id, wait)
+    pause, newest = _SOONEST, None
+    rows = fresh_rows(store, run_id)
+    while True:
+        began = time.monotonic()
+        is_owned = store.owner(run_id) is not None  # before the rows, so that they include the owner's last saves
+        fresh = next(rows, None)
+        if fresh is None:
+            return
+        yield from _states(store, run_id, fresh)
+        newest = fresh[-1] if fresh else newest
+        if newest is not None and newest.status is not RunStatus.ACTIVE and not is_owned:
+            return
+        now = time.monotonic()
+        if now >= given_up:
+            raise TimeoutError(f"run {run_id!r} has not ended within {timeout} s")
+        pause = _SOONEST if fresh else min(_LATEST, pause * _SLOWER)
+        yield min(max(pause, _SHARE * (now - began)), given_up - now)
+
+
+def _until_begun(store: CheckpointStore, run_id: str, wait: float | None) -> Iterator[float]:
+    """Yield the seconds to wait before each look, until the run exists."""
+    given_up, pause = time.monotonic() + (wait or 0), _SOONEST
+    while not store.history(run_id):
+        left = given_up - time.monotonic()
+        if left <= 0:
+            raise CheckpointNotFoundError(run_id, str(store))
+        pause = min(_LATEST, pause * _SLOWER)
+        yield min(pause, left)
+
+
+def _states(store: CheckpointStore, run_id: str, rows: Sequence[Summary]) -> Iterator[State]:
+    """Yield the States that a stream would show, except those that no longer exist."""
+    completing = {
+        (row.step, row.revision)
+        for row, after in pairwise(rows)
+        if after.kind is Kind.END and (row.kind, row.step) == (Kind.STEP, after.step)
+    }
+    for row in rows:
+        if row.kind in _SHOWN and (row.step, row.revision) not in completing:
+            try:
+                state = store.load(run_id, row.step, row.revision)
+            except CheckpointNotFoundError:
+                continue
+            yield state
+
+
+def _after(last: Summary | None, rows: list[Summary]) -> list[Summary]:
+    """Return the rows after the last one, which may no longer exist."""
+    if last is None:
+        return rows
+    keys = [_key(row) for row in rows]
+    if _key(last) in keys:
+        return rows[keys.index(_key(last)) + 1 :]
+    return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
+
+
+def _key(row: Summary) -> tuple[object, ...]:
+    return row.step, row.revision, row.kind, row.timestamp
