@@ -1,11 +1,11 @@
-"""StateGraph: build a graph, validate it, execute and resume runs on it."""
+"""StateGraph: build a graph, validate it, and execute and resume its runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from stategraph._drivers.options import (
     Call,
@@ -43,27 +43,31 @@ if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
+_TaskOf: TypeAlias = Callable[[RunContext], Task[State]]
+"""Returns the task of a call, given its run."""
+
 
 class StateGraph(GraphBuilder):
-    """A workflow: named steps, and conditional edges between them.
+    """A workflow: named nodes, and edges with conditions between them.
 
-    Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`; then `execute` a State on it, or
-    `resume` a run that did not finish. Any number of threads and tasks may run one graph at the same time.
+    Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`. Then `execute` a State on it, or
+    `resume` a run that did not finish. Threads and tasks may share a graph.
 
     Args:
-        config: Its name, and what is saved when and where; or only its name: with a store, each step is saved then.
-        observer: Hears of events, in place of the one that the config names: an observer, or the name of one.
-        store: Keeps the States, in place of the one that the config names: a store, the file of a sqlite store, the
-            folder of a disk store (a new one ends in "/"), or a URL of a server, as in
-            ``StateGraph("orders", store="runs.db")``.
-        preserve: Whether a completed run stays in the store, as conversations need it, in place of the config's.
-        schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
-            and what nodes return, is checked and made to fit their types before it is saved. A node whose first
-            parameter is annotated with the class is given an object of it. See docs/typed-states.md.
+        config: The configuration; or only the name of the graph, which then saves every step if it has a store.
+        observer: Receives events: an observer, or the name of one. It replaces the observer of the config.
+        store: Keeps the States: a store, the file of a sqlite store, the folder of a disk store (a new one ends in
+            "/"), or the URL of a server, as in ``StateGraph("orders", store="runs.db")``. It replaces the store of the
+            config.
+        preserve: Whether a completed run stays in the store, as conversations require. It replaces the value of the
+            config.
+        schema: A class or a TypedDict whose fields are the keys of the States. The input and the results of nodes are
+            validated and converted to the types of the fields before they are saved. A node whose first parameter is
+            annotated with the class receives an instance of it. See docs/typed-states.md.
 
     Raises:
-        ConfigError: config is not a GraphConfig, schema is no such class, or the store does not take its options.
-        UnknownNameError: no store or observer has the name in the config.
+        ConfigError: The config is not a GraphConfig, the schema cannot be used, or the store does not take its options.
+        UnknownNameError: No store or observer has the name in the config.
     """
 
     @naming_arguments("a GraphConfig takes all other settings")
@@ -90,31 +94,32 @@ class StateGraph(GraphBuilder):
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
-        """Check that runs can start, and can get from everywhere to an exit point.
+        """Check that runs can start, and can reach an exit point from every node.
 
         Raises:
-            GraphError: they cannot; it lists all problems at once.
+            GraphError: They cannot; the error lists all problems.
         """
         self._runnable()
 
     def picture(self, run: str | State | None = None) -> Picture:
-        """Return a picture of the graph and, over it, of a run: its id, or a State of it. See docs/pictures.md.
+        """Return a picture of the graph or, given a run id or a State, of that run. See docs/pictures.md.
 
         Raises:
-            CheckpointNotFoundError, GraphMismatchError: the store has no such run; it is a run of another graph.
+            CheckpointNotFoundError: The store has no such run.
+            GraphMismatchError: The run belongs to another graph.
         """
         from stategraph.picture import picture_of  # imported when used
 
         return picture_of(self.name, self.structure, self.store, run)
 
     def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
-        """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.
+        """Return this graph as a node of another graph. Its run is nested in the outer run and saved in that store.
 
         Args:
-            inputs: What the nested run begins with: keys of the outer State; a mapping from nested keys to outer ones;
-                or a function of the outer State. By default the whole State.
-            outputs: What comes out: keys of the final nested State; a mapping from outer keys to nested ones; or a
-                function of the final nested State. By default all that changed.
+            inputs: The data of the nested run: keys of the outer State; a mapping from nested keys to outer keys; or a
+                function of the outer State. By default the whole State.
+            outputs: The result of the node: keys of the final nested State; a mapping from outer keys to nested keys;
+                or a function of the final nested State. By default all changes.
         """
         from stategraph.nodes.subgraph import GraphNode  # imported when used
 
@@ -125,117 +130,107 @@ class StateGraph(GraphBuilder):
     def execute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State from the entry point to an exit point.
 
-        A State with a past, such as a loaded one, goes on counting its steps.
+        A State with a past, such as a loaded one, continues to count its steps.
 
         Args:
-            state: Where the run begins.
-            wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
-            take_over: Take the run away from a call that is at work on it, as one that hangs, which saves nothing more.
+            state: The input.
+            wait: Seconds to wait while another call owns the run; None or 0 raises RunBusyError at once.
+            take_over: Take the run from the call that owns it, for example one that hangs. That call can no longer
+                save.
             cancel: Stops the run before the next node once it is set.
-            timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
-            restart: Begin at the entry point though the run of the State is not complete, and leave it where it stands.
-            by: Who gives the input, for the history.
-            progress: Show on stderr, or in the notebook, how the run goes on. See docs/observers.md.
-            labels: What the run is labelled with, a mapping of str to str, for ``store.runs(labels=...)``.
+            timeout: Seconds after which the run stops before the next node; an async node is cancelled.
+            restart: Begin at the entry point even if the run of the State is not complete, and abandon its position.
+            by: The author of the input, for the history.
+            progress: Show the progress of the run on stderr or in the notebook. See docs/observers.md.
+            labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
 
         Returns:
-            The final State, of status completed; or paused, if a node pauses the run.
+            The final State. Its status is completed, or paused if a node paused the run.
 
         Raises:
-            GraphError: the graph is not valid.
-            SchemaError: the State does not fit the schema.
-            RunBusyError: another call is at work on the run. Nothing has been done.
-            RunLostError: the run was taken over, rolled back or deleted. Nothing more of this call is saved.
-            RunExistsError: the State is new and the store already has a run of its run_id; or that run is not complete.
-            GraphMismatchError: the State is of a run of another graph that is not complete.
-            ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
-                no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
-            MaxIterationsError: the call ran as many nodes as the config allows.
-            RunCancelledError: `cancel` was set, the time is up, or the run was cancelled; resume goes on.
-            CheckpointError: the store could not save; the State that was at stake is in it.
-            AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
+            GraphError: The graph is not valid.
+            SchemaError: The State does not fit the schema.
+            RunBusyError: Another call owns the run. Nothing has changed.
+            RunLostError: The run was taken over, rolled back or deleted. This call can no longer save.
+            RunExistsError: The State is new, and the store has a run with its run_id; or that run is not complete.
+            GraphMismatchError: The State belongs to an incomplete run of another graph.
+            ExecutionError: A node or a predicate raised, a node returned neither a State nor a mapping, or no edge
+                could be taken. The error holds the last completed State. Unless the interval is 0, it is saved, too.
+            MaxIterationsError: The call ran as many nodes as the config allows.
+            RunCancelledError: `cancel` was set, the timeout passed, or the run was cancelled; `resume` continues it.
+            CheckpointError: The store could not save. The error holds the unsaved State.
+            AsyncNodeError: The graph has async nodes, and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(executed(self._sync_run(how, ExecuteCall), state, how), signal_of(how))
+        return self._drive(ExecuteCall, how, partial(executed, state=state, how=how))
 
     async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
 
-        Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
-        that is a sync one.
+        Sync nodes and the store work in threads. Cancelling the task stops the run: an async node at once, a sync node
+        after it has returned.
         """
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-
-        run = self._new_run(how, ExecuteCall)
-        return await adrive(executed(run, state, how), signal_of(how), self.store)
+        return await self._adrive(ExecuteCall, how, partial(executed, state=state, how=how))
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
-        """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
+        """Continue a run from its last checkpoint, with the next edge out of the last completed node.
 
         Args:
             run_id: The run.
-            updates: Laid over the data of the checkpoint, and saved before the next node runs. Of a paused run: the
-                answer under the key that it waits for, and anything else.
-            allow_changed: Go on even if nodes or edges of the graph have changed since.
-            migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
-                after the name of the node that runs the graph and a slash.
-            pause: The pause that the updates answer, or its id: another one is not answered.
-            by: Who gives the answer or the updates, for the history.
-            wait: As for `execute`, like all that may be said besides.
+            updates: Data laid over the data of the checkpoint and saved before the next node runs. For a paused run,
+                the answer under the key that the pause names, and any other data.
+            allow_changed: Continue even if nodes or edges of the graph have changed.
+            migrate: New names of renamed nodes by their old names. For a node of a nested graph, prefix both names
+                with the name of the node that runs the graph and a slash.
+            pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
+            by: The author of the answer or the updates, for the history.
+            wait: As for `execute`, like all other options.
 
         Returns:
-            The final State, of status completed; or paused, if a node pauses the run.
+            The final State. Its status is completed, or paused if a node paused the run.
 
         Raises:
-            SchemaError: the updates or the saved State do not fit the schema.
-            AnswerError: the run is paused, and the updates hold no answer that is accepted; or an answer comes too
-                late. The run stays as it is.
-            CheckpointingDisabledError: the graph saves nothing (interval 0).
-            CheckpointNotFoundError: the store has no checkpoint of the run.
-            RunCompleteError: the run is complete.
-            GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
-            And all that `execute` raises.
+            SchemaError: The updates or the saved State do not fit the schema.
+            AnswerError: The run is paused, and the updates hold no valid answer; or the answer is too late. The run
+                has not changed.
+            CheckpointingDisabledError: The graph saves nothing (interval 0).
+            CheckpointNotFoundError: The store has no checkpoint of the run.
+            RunCompleteError: The run is complete.
+            GraphMismatchError: The run belongs to another graph, or to an earlier form of this one; the error names
+                the changes.
+            And all errors of `execute`.
         """
-        return drive(resumed(self._sync_run(how, ResumeCall), run_id, updates, how), signal_of(how))
+        return self._drive(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
 
     async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
-        """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-
-        run = self._new_run(how, ResumeCall)
-        return await adrive(resumed(run, run_id, updates, how), signal_of(how), self.store)
+        """Continue a run as `resume` does, on the running event loop; see `aexecute`."""
+        return await self._adrive(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
-        """Run a State once, however often this is called: its run_id shows whether it was done.
+        """Run a State once per run_id, however often this is called.
 
-        If there is no such run, it is executed. If it is unfinished, it is resumed. If it is complete, paused or
-        cancelled, nothing runs, and its State is returned. A complete run is only there with ``preserve=True``.
+        A new run is executed. An unfinished run is resumed. If the run is complete, paused or cancelled, nothing runs,
+        and its State is returned. Completed runs remain in the store only with ``preserve=True``.
 
         The options are those of `execute`, the errors those of `execute` and `resume`.
         """
-        from stategraph._engine.calling import run_once  # imported when used
-
-        return drive(run_once(self._sync_run(how, RunCall), state), signal_of(how))
+        return self._drive(RunCall, how, partial(_run_once, state=state))
 
     async def arun(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-        from stategraph._engine.calling import run_once  # imported when used
-
-        run = self._new_run(how, RunCall)
-        return await adrive(run_once(run, state), signal_of(how), self.store)
+        return await self._adrive(RunCall, how, partial(_run_once, state=state))
 
     def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
-        """Run many States, each as `run` does, some at the same time; iterate over what came of each, in their order.
+        """Run many States as `run` does, several at the same time; iterate over the results in the order of the States.
 
-        A run that fails does not stop the others: its result holds the error. States are taken as they are needed, at
-        most twice as many as there are workers ahead of the results. To close the iterator, as leaving its ``with``
-        does, stops the runs that are under way before their next node; `resume`, or the same call again, goes on.
+        A failed run does not stop the others: its result holds the error. States are taken lazily, at most two per
+        worker ahead of the results. Closing the iterator, for example by leaving its ``with`` block, stops the active
+        runs before their next node; `resume`, or the same call again, continues them.
 
         Args:
-            states: The States. If iterating over them fails, or yields something else, that is raised after the
-                results of those before.
-            max_workers: How many run at the same time, each in a thread.
-            how: What is said of each run, as `run` takes it.
+            states: The States. If iterating over them fails or yields another object, the exception is raised after
+                the results of the States before.
+            max_workers: The number of runs at the same time, each in a thread.
+            how: The options of each run, as for `run`.
         """
         from stategraph._capabilities import Batch  # imported when used
 
@@ -245,44 +240,44 @@ class StateGraph(GraphBuilder):
     def arun_many(
         self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
     ) -> AsyncGenerator[Recovered, None]:
-        """Run many States as `run_many` does, on the running event loop, each in a task; ``aclose()`` cancels those."""
+        """Run many States as `run_many` does, each in a task of the running event loop; ``aclose()`` cancels them."""
         from stategraph._capabilities import abatch  # imported when used
 
         self._runnable()
         return abatch(partial(self.arun, **how), states, max_workers)
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
-        """Go on with a conversation: finish the turn before, then execute the run with this input.
+        """Continue a conversation: finish the previous turn, then execute the run with this input.
 
-        The first turn begins the run. A turn that was cancelled is not finished. Turns take ``preserve=True``: a run
+        The first turn begins the run. A cancelled turn is not finished. Conversations require ``preserve=True``: a run
         that is deleted when it completes begins again. The options are those of `run`, and:
 
         Args:
             run_id: The conversation.
-            input: Laid over the data with which the turn before has ended.
-            allow_changed: As for `resume`, to finish the turn before; like `migrate`.
-            unfinished: What becomes of a turn before that was cut off: "finish", or "discard", which rolls the run back
-                to the end of the last completed turn. That takes ``retention="full"``.
+            input: Data laid over the final data of the previous turn.
+            allow_changed: As for `resume`, for finishing the previous turn; also `migrate`.
+            unfinished: Whether to "finish" an interrupted previous turn or to "discard" it, which rolls the run back to
+                the end of the last completed turn and requires ``retention="full"``.
 
         Raises:
-            AnswerError: the turn before is paused; the input was not taken. And all that `execute` and `resume` raise.
+            AnswerError: The previous turn is paused; the input was not used. And all errors of `execute` and `resume`.
         """
-        run, retention = self._sync_run(how, TurnCall), self.config.checkpoint.retention
-        return drive(turned(run, run_id, input, how, self.store, retention), signal_of(how))
+        return self._drive(TurnCall, how, self._turned(run_id, input, how))
 
     async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
-        """Go on with a conversation as `turn` does, on the running event loop; see `aexecute`."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+        """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
+        return await self._adrive(TurnCall, how, self._turned(run_id, input, how))
 
-        run, retention = self._new_run(how, TurnCall), self.config.checkpoint.retention
-        return await adrive(turned(run, run_id, input, how, self.store, retention), signal_of(how), self.store)
+    def _turned(self, run_id: str, input: Mapping[str, Any], how: TurnCall) -> _TaskOf:
+        retention = self.config.checkpoint.retention
+        return partial(turned, run_id=run_id, given=input, how=how, store=self.store, retention=retention)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
-        """Save a State as a run that waits for its first node: `recover` begins it.
+        """Save a State as a run that waits for its first node. `recover` begins it.
 
         Raises:
-            RunExistsError, RunBusyError, SchemaError, CheckpointError: as `execute`.
-            CheckpointingDisabledError: the graph saves nothing (interval 0).
+            RunExistsError, RunBusyError, SchemaError, CheckpointError: As for `execute`.
+            CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
         from stategraph._engine.calling import submit  # imported when used
 
@@ -297,25 +292,25 @@ class StateGraph(GraphBuilder):
         migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[Recovered]:
-        """Go on with unfinished runs of this graph that have no owner, the oldest first.
+        """Continue unfinished runs of this graph that have no owner, the oldest first. Yield each result.
 
-        Runs that are paused, cancelled or failed stay. Of processes that do this at the same time, one takes up a run.
-        It yields what came of each run as it ends; if that is an error, the others go on.
+        Paused, cancelled and failed runs are left alone. Of several processes that call this at the same time, only one
+        continues a given run. An error of one run does not stop the others.
 
         Args:
-            limit: How many runs to go on with at most.
-            max_recoveries: How many owners one step of a run may take down; then the run is failed.
+            limit: The most runs to continue.
+            max_recoveries: The most owners that one step of a run may lose before the run fails.
             allow_changed: As for `resume`, for each run.
             migrate: As for `resume`, for each run.
-            cancel: Once it is set, the run under way stops before its next node, and no other one begins. The run stays
+            cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
                 unfinished at its last step.
 
         Raises:
-            CheckpointingDisabledError: the graph saves nothing (interval 0).
+            CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
-        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
         from stategraph._capabilities import recovered_by  # imported when used
 
+        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
         return recovered_by(self._sweep(self._sync_run, limit, max_recoveries, how), signal_of(how))
 
     def arecover(
@@ -327,79 +322,70 @@ class StateGraph(GraphBuilder):
         migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
     ) -> AsyncIterator[Recovered]:
-        """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
-        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
+        """Continue runs as `recover` does, on the running event loop; see `aexecute`."""
         from stategraph._capabilities import arecovered_by  # imported when used
 
+        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
         return arecovered_by(self._sweep(self._new_run, limit, max_recoveries, how), signal_of(how), self.store)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
-        """Cancel a run, whatever process is at work on it; `resume` takes it up again.
+        """Cancel a run in any process; `resume` continues it.
 
-        Its owner stops at the next save, before the next node at the latest, with a RunCancelledError. A run without an
-        owner is cancelled at once.
+        The owner of the run stops at its next save, or before its next node, and raises RunCancelledError. A run
+        without an owner is cancelled at once.
 
         Args:
             run_id: The run.
-            by: Who cancels it, for the history: the first of several who do so while it is at work.
+            by: The author of the cancellation, for the history. If several callers cancel an owned run, the first one
+                counts.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
-            RunCompleteError: it is complete.
-            RunLostError: others took the run while this was under way; nothing has been changed.
+            CheckpointNotFoundError: There is no such run.
+            RunCompleteError: The run is complete.
+            RunLostError: The run was taken over, rolled back or deleted during the call. Nothing has changed.
         """
         from stategraph._engine.calling import cancel  # imported when used
 
         drive(cancel(self._new_run({"by": by}), run_id), None)
 
     def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
-        """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
+        """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.
 
-        After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is requested; to
-        leave the iteration stops it at a checkpoint, from which `resume` goes on.
+        After a chunk, `State.partial` holds the chunks so far. The run continues when the next State is requested.
+        Leaving the iteration stops the run at a checkpoint, from which `resume` continues.
         """
-        from stategraph._drivers.streams import Stream  # imported when used
-
-        task = executed(self._sync_run(how, ExecuteCall, shows=True), state, how)
-        return Stream(task, signal_of(how))
+        return self._stream(ExecuteCall, how, partial(executed, state=state, how=how))
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
-        """Go on with a run as `resume` does, yielding as `stream` does."""
-        from stategraph._drivers.streams import Stream  # imported when used
-
-        task = resumed(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
-        return Stream(task, signal_of(how))
+        """Continue a run as `resume` does, yielding States as `stream` does."""
+        return self._stream(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
 
     def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
 
-        A loop that may be left early is best put into ``async with graph.astream(state) as states``: then the run has
-        stopped when it is left.
+        Use ``async with graph.astream(state) as states`` around a loop that may end early: the run has stopped when the
+        block is left.
         """
-        from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
-
-        task = executed(self._new_run(how, ExecuteCall, shows=True), state, how)
-        return AsyncStream(task, signal_of(how), self.store)
+        return self._astream(ExecuteCall, how, partial(executed, state=state, how=how))
 
     def astream_resume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> AsyncStream:
-        """Go on with a run as `resume` does, yielding as `astream` does."""
-        from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
-
-        task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
-        return AsyncStream(task, signal_of(how), self.store)
+        """Continue a run as `resume` does, yielding States as `astream` does."""
+        return self._astream(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
 
     def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State]:
-        """Yield the States of a run that others are at work on: those that are kept so far, then each new one.
+        """Yield the States of a run that another call owns: the saved ones, then each new one.
 
-        They are those that `stream` yields, without chunks, and how the run paused, failed or was cancelled. It ends
-        with the run, or when that is gone; States that retention drops before they are seen are left out.
+        They are the States that `stream` yields, without chunks, and the State in which the run paused, failed or was
+        cancelled. The iteration ends when the run ends or is deleted. It skips States that retention removes before
+        they are read.
 
         Args:
             run_id: The run.
-            wait: Seconds to wait for it to begin, before a CheckpointNotFoundError.
-            timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until it is resumed.
+            wait: Seconds to wait for the run to begin before CheckpointNotFoundError is raised.
+            timeout: Seconds until TimeoutError is raised: a run whose owner was killed does not end until it is
+                resumed.
         """
         from stategraph._capabilities import follow  # imported when used
 
@@ -408,10 +394,34 @@ class StateGraph(GraphBuilder):
     def afollow(
         self, run_id: str, *, wait: float | None = None, timeout: float | None = None
     ) -> AsyncGenerator[State, None]:
-        """Yield what `follow` yields, on the running event loop."""
-        from stategraph._capabilities import afollow
+        """Yield the States that `follow` yields, on the running event loop."""
+        from stategraph._capabilities import afollow  # imported when used
 
         return afollow(self.store, run_id, wait, timeout)
+
+    # ------------------------------------------------------------------ inside
+
+    def _drive(self, kind: type, how: Call, task_of: _TaskOf) -> State:
+        run = self._sync_run(how, kind)
+        return drive(task_of(run), run.signal)
+
+    async def _adrive(self, kind: type, how: Call, task_of: _TaskOf) -> State:
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+        run = self._new_run(how, kind)
+        return await adrive(task_of(run), run.signal, self.store)
+
+    def _stream(self, kind: type, how: Call, task_of: _TaskOf) -> Stream:
+        from stategraph._drivers.streams import Stream  # imported when used
+
+        run = self._sync_run(how, kind, shows=True)
+        return Stream(task_of(run), run.signal)
+
+    def _astream(self, kind: type, how: Call, task_of: _TaskOf) -> AsyncStream:
+        from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
+
+        run = self._new_run(how, kind, shows=True)
+        return AsyncStream(task_of(run), run.signal, self.store)
 
     def _sweep(
         self, new_run: Callable[..., RunContext], limit: int | None, max_recoveries: int, how: ChangedCall
@@ -435,7 +445,7 @@ class StateGraph(GraphBuilder):
         return plan
 
     def _planned(self, *, is_nested: bool = False) -> CompiledGraph:
-        """Return the compiled graph. Nested, another one decides when something is saved; this one, what."""
+        """Return the compiled graph. If it is nested, the outer graph determines when it saves, and this one what."""
         checkpoint = self.config.checkpoint
         saves_keys = checkpoint.persist is not None and (is_nested or checkpoint.interval > 0)
         plan = self._plans.get(saves_keys)
@@ -450,3 +460,9 @@ class StateGraph(GraphBuilder):
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
+
+
+def _run_once(run: RunContext, state: State) -> Task[State]:
+    from stategraph._engine.calling import run_once  # imported when used
+
+    return run_once(run, state)
