@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, overload
@@ -125,34 +125,34 @@ _new, _set = object.__new__, object.__setattr__
 @naming_arguments("keys go into a mapping, as in State({'key': 1})")
 @attrs.frozen(repr=False, init=False, slots=False)  # Draft has the slots
 class State(Draft, Mapping[str, Any]):
-    """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
+    """An immutable mapping of application data that knows its run. A saved State is a checkpoint.
 
-    Values are read with ``state["key"]``; every change gives a new State that shares all values it did not change.
-    Lists, dicts and sets come back read-only (see `stategraph._values.frozen`).
+    Read values with ``state["key"]``. Every change returns a new State that shares all unchanged values. Lists, dicts
+    and sets become read-only (see `stategraph._values.frozen`).
 
     Args:
         data: The application data; keys are str.
-        run_id: Names the run: 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``. A new uuid4 if not given.
-        checkpoint_node: The node that produced this State; empty before the first one.
-        timestamp: When it was produced: an aware datetime, kept in UTC to the microsecond.
-        step: How many nodes the run has completed, counted across resumes.
-        status: How the run stands.
-        graph: Name of the graph that ran it, None if none has.
+        run_id: The id of the run: 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``. By default a new uuid4.
+        checkpoint_node: The node that produced this State; empty before the first node.
+        timestamp: The time at which it was produced: an aware datetime, kept in UTC with microseconds.
+        step: The number of nodes that the run has completed, counted across resumes.
+        status: The status of the run.
+        graph: The name of the graph that ran it; None before the first graph.
         structure: The structure of that graph at the time.
-        error: Why the run failed, if it did.
-        pause: What the run waits for, if it does.
-        progress: What else it takes to go on from this State; None for nothing, as in most runs.
-        parent: The step that the run was forked from, if it was, or that it belongs to.
-        generation: How often the run was rolled back; its steps from then on are others than those of the same number.
-        observer: Hears of what is done with this State and its successors; neither compared nor saved.
-        facts: How it came to be, where the other fields do not show it. Not compared.
-        took_ns: How long its step took, if it is known. Not compared.
-        labels: What its run was labelled with: a mapping of str to str. Not compared.
+        error: Why the run failed, if it failed.
+        pause: What the run waits for, if it is paused.
+        progress: What else a resume requires; None in most runs.
+        parent: The step from which the run was forked, or in which it is nested.
+        generation: The number of rollbacks of the run. A step number may recur in a later generation.
+        observer: Receives the events of this State and its successors. It is neither compared nor saved.
+        facts: The origin of the State, if the other fields do not show it. Not compared.
+        took_ns: The duration of its step in nanoseconds, if known. Not compared.
+        labels: The labels of its run, a mapping of str to str. Not compared.
 
     Raises:
-        InvalidRunIdError: run_id breaks its grammar, or is that of a nested run.
-        NotSerializableError: containers nested too deep, or containing themselves.
-        TypeError, ValueError: a key is not a str, a provenance field is not what it should be.
+        InvalidRunIdError: The run id is not valid, or is that of a nested run.
+        NotSerializableError: A container is nested too deeply, or contains itself.
+        TypeError, ValueError: A key is not a str, or a field has a wrong type or value.
     """
 
     _data: dict[str, Any]
@@ -227,39 +227,39 @@ class State(Draft, Mapping[str, Any]):
             problem = listener_problem(observer)
             if problem:
                 raise TypeError(f"observer: {shorten(observer)} is not allowed; {problem}")
-            self._tell(EventType.STATE_CREATE)
+            self._emit(EventType.STATE_CREATE, {})
 
     # ------------------------------------------------------------------ reading
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the graph that ran it; None if none has."""
+        """The fingerprint of the graph that ran it; None before the first graph."""
         return None if self.structure is None else self.structure.fingerprint
 
     @property
     def partial(self) -> Partial | None:
-        """What a node that did not finish has emitted so far."""
+        """The chunks of a node that has not finished; None if there are none."""
         return None if self.progress is None else self.progress.partial
 
     @property
     def timestamp(self) -> datetime:
-        """When it was produced; aware, in UTC."""
+        """The time at which it was produced, aware, in UTC."""
         return clock.to_datetime(self._time_ns)
 
     @property
     def kind(self) -> Kind:
-        """What it records about its run, such as "step" or "pause"."""
+        """The kind of record, such as "step" or "pause"."""
         return (self.facts and self.facts.kind) or kind_of(self.status, self.checkpoint_node)
 
     @property
     def by(self) -> str | None:
-        """The person or program that caused it, such as the one that gave an answer, if the caller named it."""
+        """The author of the input, answer, update or cancellation, if the caller named one."""
         return None if self.facts is None else self.facts.by
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
 
-    if not TYPE_CHECKING:  # a type checker would believe in any attribute, and that a State can be changed
+    if not TYPE_CHECKING:  # a type checker would accept any attribute, and assignments to keys
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = "" if name[:1] == "_" or name not in self._data else f"; a key is read with state[{name!r}]"
@@ -291,24 +291,24 @@ class State(Draft, Mapping[str, Any]):
         return self._data.get(key, default)
 
     def keys(self) -> KeysView[str]:
-        """Return the keys, in the order in which they were first set."""
+        """Return the keys in the order in which they were first set."""
         return self._data.keys()
 
     def values(self) -> ValuesView[Any]:
-        """Return the values, in the order of `keys`."""
+        """Return the values in the order of `keys`."""
         return self._data.values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Return pairs of key and value, in the order of `keys`."""
+        """Return pairs of key and value in the order of `keys`."""
         return self._data.items()
 
     def to_json(self) -> str:
-        """Return the data as JSON, as the serializer "json" keeps them: what JSON has no type for is tagged.
+        """Return the data as JSON, as the serializer "json" saves them. Values of types that JSON lacks are tagged.
 
         Raises:
-            NotSerializableError: a value cannot be kept exactly.
+            NotSerializableError: A value cannot be kept exactly.
         """
-        from importlib import import_module  # by name: formats are above the State, which knows of no store
+        from importlib import import_module  # by name: State must not depend on stores
 
         text: str = import_module("stategraph.stores.serializers").json_of(self._data)
         return text
@@ -321,50 +321,40 @@ class State(Draft, Mapping[str, Any]):
             f"status={self.status.value}, {len(self)} keys: {keys[:_REPR_LIMIT]}{more})"
         )
 
-    # ------------------------------------------------------------------ changing, which makes a new State
+    # ------------------------------------------------------------------ changing, which returns a new State
 
     def set(self, key: str, value: Any) -> State:
         """Return this State with `key` set to `value`."""
         data = self._data.copy()
         data[plain_key(key)] = freeze_at(key, value)
-        if self.observer is not None:
-            self._tell(EventType.STATE_SET, keys=(key,))
-        return with_data(self, data)
+        return self._changed(EventType.STATE_SET, data, (key,))
 
     def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
-        """Return this State with all keys of the mapping and the keywords set."""
+        """Return this State with the items of the mapping and the keywords set."""
         changes = {**(mapping or {}), **more}
-        if self.observer is not None:
-            self._tell(EventType.STATE_SET, keys=tuple(changes))
-        return with_data(self, lay_over(self._data, changes))
+        return self._changed(EventType.STATE_SET, lay_over(self._data, changes), changes)
 
     def remove(self, key: str) -> State:
         """Return this State without `key`.
 
         Raises:
-            KeyError: there is no such key.
+            KeyError: There is no such key.
         """
         data = self._data.copy()
         del data[key]
-        if self.observer is not None:
-            self._tell(EventType.STATE_SET, keys=(key,))
-        return with_data(self, data)
+        return self._changed(EventType.STATE_SET, data, (key,))
 
     def merge(self, other: Mapping[str, Any]) -> State:
-        """Return this State with the data of another one, or of a mapping, laid over its own; its provenance stays."""
+        """Return this State with the data of a mapping or another State laid over its own. Its other fields stay."""
         check_mapping(other)
-        if self.observer is not None:
-            self._tell(EventType.STATE_MERGE, keys=tuple(other))
-        return with_data(self, lay_over(self._data, other))
+        return self._changed(EventType.STATE_MERGE, lay_over(self._data, other), other)
 
     def clone(self) -> State:
-        """Return another State, equal to this one."""
-        if self.observer is not None:
-            self._tell(EventType.STATE_CLONE)
-        return with_data(self, self._data)
+        """Return an equal State."""
+        return self._changed(EventType.STATE_CLONE, self._data)
 
     def set_checkpoint_node(self, node: str) -> State:
-        """Return this State as the work of `node`, with a fresh timestamp."""
+        """Return this State as produced by `node`, with a new timestamp."""
         if not isinstance(node, str):
             raise TypeError(f"a checkpoint_node is a str, not {type(node).__name__}")
         return evolve(self, checkpoint_node=node, _time_ns=clock.now_ns())
@@ -377,18 +367,18 @@ class State(Draft, Mapping[str, Any]):
         response_param: str | None = None,
         deadline: datetime | float | None = None,
     ) -> State:
-        """Return this State as one that a node returns to pause the run: it is saved and the call returns.
+        """Return a State that pauses the run when a node returns it: the run is saved and the call returns.
 
-        What else the node has changed is discarded: when the run is resumed, the node runs again.
+        Other changes of the node are discarded: when the run is resumed, the node runs again.
 
         Args:
             reason: Why the run waits, for people.
-            value: What to show to the person who answers.
-            response_param: The key under which the answer is expected; None if resuming is answer enough.
-            deadline: Until when: an aware datetime, or seconds from now.
+            value: A value to show to the person who answers.
+            response_param: The key of the answer; None if a resume is enough.
+            deadline: The time until which the run waits: an aware datetime, or seconds from now.
 
         Raises:
-            ValueError: the deadline is none: a datetime without a time zone, or no number of seconds.
+            ValueError: The deadline is a datetime without a time zone, or not a number of seconds.
         """
         from stategraph._values.progress import Pause, deadline_of
 
@@ -399,10 +389,15 @@ class State(Draft, Mapping[str, Any]):
         """Save this State: ``store.save(state)``."""
         store.save(self)
 
-    def _tell(self, type: EventType, **data: Any) -> None:
-        observer = self.observer
-        if observer is not None and wants(observer, type):
-            notify(observer, type, self.graph or "state", {"run_id": self.run_id, **data})
+    def _changed(self, type: EventType, data: dict[str, Any], keys: Iterable[str] | None = None) -> State:
+        """Return this State with other data, and emit the event of the change."""
+        if self.observer is not None:
+            self._emit(type, {} if keys is None else {"keys": tuple(keys)})
+        return with_data(self, data)
+
+    def _emit(self, type: EventType, data: Mapping[str, Any]) -> None:
+        if self.observer is not None and wants(self.observer, type):
+            notify(self.observer, type, self.graph or "state", {"run_id": self.run_id, **data})
 
     # ------------------------------------------------------------------ copying
 
@@ -506,16 +501,16 @@ told = recorded
 
 
 provenance_of: Callable[[State], Provenance] = attrgetter("_about")
-"""Return the record that a State shares with States that differ only in their data and their step."""
+"""Returns the record that a State shares with those that differ only in data and step."""
 
 since_of: Callable[[State], Since | None] = attrgetter("_since")
-"""Returns how the data of a State were made of those of another one, if that is known."""
+"""Returns how the data of a State derive from the data of another one, if known."""
 
 took_ns_of: Callable[[State], int | None] = attrgetter("_took_ns")
-"""Returns how long the step of a State took, in nanoseconds; None where that is not known."""
+"""Returns the duration of the step of a State in nanoseconds; None if unknown."""
 
 time_ns_of: Callable[[State], int] = attrgetter("_time_ns")
-"""Returns the timestamp of a State in nanoseconds since 1970, which State takes as a timestamp as well."""
+"""Returns the timestamp of a State in nanoseconds since 1970, which State accepts as well."""
 
-data_of: Callable[[State], dict[str, Any]] = attrgetter("_data")  # in C: every step looks several times
-"""Returns the data of a State itself, not a copy: for reading."""
+data_of: Callable[[State], dict[str, Any]] = attrgetter("_data")  # in C: every step calls it several times
+"""Returns the data of a State, not a copy: they must not be changed."""

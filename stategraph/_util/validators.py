@@ -1,4 +1,4 @@
-"""Validators that say what would be allowed."""
+"""Validators of arguments and fields, whose errors name the allowed values."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import attrs
 from stategraph.errors import ConfigError
 
 MOST = sys.float_info.max
-"""A whole number beyond it is finite, and yet too large to count with."""
+"""The largest number that a float can hold; an int may be larger."""
 
 
 LONGEST_WAIT = 10_000_000_000
-"""Seconds to a deadline at most, some 317 years: a time much farther from now cannot be written as a date."""
+"""The longest time to a deadline in seconds, some 317 years: dates end with the year 9999."""
 
 
 Allowed = Mapping[str, tuple[str, Callable[[Any], bool]]]
-"""By field name, the allowed values: in words, and as a test."""
+"""The allowed values of each field: a description, and a test."""
 
 
 def check_fields(config: object, path: str, allowed: Allowed, hidden: str = "") -> None:
-    """Raise ConfigError for the first field whose value is not allowed; that of `hidden` is not shown."""
+    """Raise ConfigError for the first field whose value is not allowed. The value of field `hidden` is not shown."""
     for name, (words, is_allowed) in allowed.items():
         value = getattr(config, name)
         if not is_allowed(value):
@@ -49,15 +49,17 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
             return function
         code, name = function.__code__, function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
         known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        allowed = frozenset(known)
 
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            if not named.keys() <= allowed:
-                given = next(given for given in named if given not in allowed)
+            try:
+                return function(*arguments, **named)
+            except TypeError:
+                given = next((given for given in named if given not in known), None)
+                if given is None:
+                    raise
                 way_out = _meant(given, known) or hint or f"it takes {', '.join(known)}"
-                raise TypeError(f"{name}() has no argument {given!r}; {way_out}")
-            return function(*arguments, **named)
+                raise TypeError(f"{name}() has no argument {given!r}; {way_out}") from None
 
         return call
 
@@ -82,19 +84,19 @@ def is_name(value: object) -> bool:
 
 
 def is_count(value: object, at_least: int) -> bool:
-    """Return whether a value is an integer of at least `at_least`; True and False are not numbers here."""
+    """Return whether a value is an integer of at least `at_least`; True and False are not."""
     return type(value) is int and value >= at_least
 
 
 def is_seconds(value: object) -> bool:
-    """Return whether a value is a number above 0 that can be counted with."""
+    """Return whether a value is a positive, finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
 
 
 def encodable(path: str) -> str | None:
-    """Return the path as system calls take it; None if no file can have this name.
+    """Return the path in a form that system calls accept; None if no file can have this name.
 
-    Where the locale has fewer characters than Unicode, such as "C", a name is UTF-8 as it is everywhere else.
+    If the encoding of the locale lacks a character, as that of "C" may, the name is encoded as UTF-8.
     """
     if "\0" in path:
         return None
@@ -109,5 +111,5 @@ def encodable(path: str) -> str | None:
 
 
 def is_duration(value: Any) -> bool:
-    """Return whether a value is a number of seconds that something may take."""
+    """Return whether a value is a non-negative number of seconds; it may be infinite."""
     return type(value) in (int, float) and (0 <= value <= MOST or value == math.inf)
