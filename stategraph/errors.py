@@ -1,7 +1,7 @@
-"""Every exception of stategraph.
+"""The exceptions of stategraph.
 
-Each derives from `StateGraphError` and from the builtin it resembles, keeps what it speaks of in attributes, and
-says in its text what is wrong and what to do. The text is made when it is needed; all errors can be pickled.
+Each derives from `StateGraphError` and from the builtin exception that it resembles. Its attributes hold the details;
+its text says what is wrong and what to do. The text is made on demand. All errors can be pickled.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import attrs
 
 from stategraph._text.shown import Hidden, cut, may_be_secret, shorten
 
-_State: TypeAlias = Any  # a State: it raises errors, so that they cannot name its class
-_Pause: TypeAlias = Any  # a Pause, likewise
-_Owner: TypeAlias = Any  # an Owner, likewise
+_State: TypeAlias = Any  # State, Pause and Owner raise errors: importing them here would be a cycle
+_Pause: TypeAlias = Any
+_Owner: TypeAlias = Any
 
 
 @dataclass_transform(field_specifiers=(attrs.field,))
 class StateGraphError(Exception):
-    """Base of every error that stategraph raises."""
+    """The base class of all errors that stategraph raises."""
 
     def __init_subclass__(cls) -> None:
-        """Make an attrs class of each error: its annotations are its attributes and its arguments."""
+        """Make each error an attrs class: its annotations are its attributes and its arguments."""
         attrs.define(cls, slots=False, eq=False, repr=False)
 
     def __repr__(self) -> str:
@@ -34,7 +34,7 @@ class StateGraphError(Exception):
 
 
 class GraphError(StateGraphError, ValueError):
-    """A graph is built wrongly; `problems` lists everything that was found."""
+    """A graph is not valid; `problems` lists all problems."""
 
     graph: str
     problems: tuple[str, ...]
@@ -46,9 +46,9 @@ class GraphError(StateGraphError, ValueError):
 
 
 class ConfigError(StateGraphError, ValueError):
-    """A configuration value is not allowed: `key` is its path, `allowed` says what would be.
+    """A configuration value is not allowed: `key` is its path, `allowed` describes the allowed values.
 
-    A value that may be a secret, by its key, is not in the error. The text shows no value where `is_shown` is false.
+    If the key suggests a secret, the error does not hold the value. If `is_shown` is false, the text does not show it.
     """
 
     key: str
@@ -86,7 +86,7 @@ class UnknownNameError(StateGraphError, LookupError):
 
 
 class UnknownNodeError(UnknownNameError, GraphError):
-    """An edge, the entry point or an exit point names a node that was not added."""
+    """An edge, the entry point or an exit point names a node that the graph does not have."""
 
     def __init__(self, kind: str, name: str, known: Collection[str], graph: str = "") -> None:
         UnknownNameError.__init__(self, kind, name, known)
@@ -97,7 +97,7 @@ class UnknownNodeError(UnknownNameError, GraphError):
 
 
 class InvalidRunIdError(StateGraphError, ValueError):
-    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : @ + = / -``, or looks like a path elsewhere."""
+    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : @ + = / -``, or a part of it is no valid name."""
 
     run_id: object
     reason: str = ""
@@ -114,9 +114,9 @@ class InvalidRunIdError(StateGraphError, ValueError):
 
 
 class ExecutionError(StateGraphError, RuntimeError):
-    """A run failed at a node: the node raised (its exception is ``__cause__``) or the engine could not go on.
+    """A run failed at a node: the node raised (its exception is ``__cause__``), or the run could not continue.
 
-    `state` is the last completed State, `path` the last 100 nodes entered in this call, the failing one last.
+    `state` is the last completed State. `path` holds the last 100 nodes entered in this call, the failed one last.
     """
 
     node_name: str
@@ -130,10 +130,10 @@ class ExecutionError(StateGraphError, RuntimeError):
 
 
 class SchemaError(StateGraphError, ValueError):
-    """A value does not fit the schema of the graph. `node` gave it; empty for what the caller gave.
+    """A value does not fit the schema of the graph. `node` returned it; empty for a value from the caller.
 
-    `key` says where it stands (``orders[3].total``); `others` lists what else does not fit. `run_id` and `step` are
-    those of a saved State that does not fit: the schema has changed since. They are empty and 0 for all other values.
+    `key` is its path (``orders[3].total``); `others` lists the other values that do not fit. `run_id` and `step` are set
+    for a saved State that does not fit because the schema has changed; otherwise they are empty and 0.
     """
 
     node: str
@@ -162,7 +162,7 @@ _WAYS_ON = (
 
 
 class MaxIterationsError(ExecutionError):
-    """One call of execute or resume entered `GraphConfig.max_iterations` nodes without reaching an exit point."""
+    """A call ran `GraphConfig.max_iterations` nodes without reaching an exit point."""
 
 
 class RunCancelledError(StateGraphError):
@@ -180,7 +180,7 @@ class RunCancelledError(StateGraphError):
 
 
 class AsyncNodeError(StateGraphError, RuntimeError):
-    """`execute` met an async node in a thread whose event loop is running."""
+    """A sync call met an async node in a thread whose event loop is running."""
 
     node_name: str
     way_out: str = (
@@ -192,9 +192,9 @@ class AsyncNodeError(StateGraphError, RuntimeError):
 
 
 class RunExistsError(StateGraphError):
-    """A fresh State has the run_id of a run that the store already holds, or a State is of a run that is not complete.
+    """The store already has a run with the run_id of a new State, or the run of a State is not complete.
 
-    `status` is how that run stands, in the latter case.
+    In the latter case, `status` is the status of the run.
     """
 
     run_id: str
@@ -222,7 +222,7 @@ class RunExistsError(StateGraphError):
 
 
 class RunCompleteError(StateGraphError):
-    """The run to resume has reached an exit point: there is nothing left to do."""
+    """The run has reached an exit point: there is nothing to resume or cancel."""
 
     run_id: str
     node: str
@@ -235,7 +235,7 @@ class RunCompleteError(StateGraphError):
 
 
 class GraphMismatchError(StateGraphError):
-    """The saved State belongs to another graph, or to this one before its nodes or edges changed."""
+    """The saved State belongs to another graph, or to an earlier form of this one."""
 
     run_id: str
     changes: tuple[str, ...]
@@ -247,9 +247,9 @@ class GraphMismatchError(StateGraphError):
 
 
 class RecomputeError(StateGraphError, RuntimeError):
-    """Keys that are not saved cannot be computed again; `reasons` says why, by key. The run stays as it is saved.
+    """Unsaved keys cannot be computed again; `reasons` holds the reason for each key. The saved run has not changed.
 
-    If a node failed at it, its exception is ``__cause__``.
+    If a node failed, its exception is ``__cause__``.
     """
 
     run_id: str
@@ -267,9 +267,9 @@ class RecomputeError(StateGraphError, RuntimeError):
 
 
 class AnswerError(StateGraphError, ValueError):
-    """A run is resumed without the answer that it waits for, or with one that is refused; it stays as it is.
+    """A paused run was resumed without an answer, or with an invalid one. The run has not changed.
 
-    `pause` is what it waits at. It is None if it waits for nothing: then the answer has come too late.
+    `pause` is the pause to answer; None if the run waits for nothing, so that the answer is too late.
     """
 
     run_id: str
@@ -292,7 +292,7 @@ class AnswerError(StateGraphError, ValueError):
 
 
 class CheckpointingDisabledError(StateGraphError):
-    """resume was called on a graph that saves nothing."""
+    """The call requires checkpoints, and the graph saves none."""
 
     graph: str
 
@@ -307,7 +307,7 @@ class CheckpointingDisabledError(StateGraphError):
 
 
 class CheckpointError(StateGraphError):
-    """A store failed; `state`, where set, is the State that was at stake."""
+    """A store failed; `state`, if set, is the State that was to be saved or loaded."""
 
     run_id: str
     reason: str = "the store failed"
@@ -318,7 +318,7 @@ class CheckpointError(StateGraphError):
 
 
 class CheckpointNotFoundError(CheckpointError, LookupError):
-    """The store holds no such checkpoint."""
+    """The store has no such checkpoint."""
 
     run_id: str
     store: str = "store"
@@ -337,36 +337,36 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
 
 
 class CheckpointSaveError(CheckpointError):
-    """A State could not be saved; it is in `state` and lost unless the caller keeps it."""
+    """A State could not be saved; `state` holds it."""
 
 
 class CheckpointCorruptError(CheckpointError):
-    """What the store holds is damaged, forged, or of another run."""
+    """A checkpoint is damaged, forged, or belongs to another run."""
 
 
 class FormatError(CheckpointError):
-    """What the store holds, or what a queue carries, cannot be read here.
+    """A store, a checkpoint or the order of a turn cannot be read here.
 
-    A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store, or
-    no order of a turn, at all. `statements`, where set, is the SQL that makes tables which are missing or older.
+    A newer version of stategraph wrote it, it requires a type or a serializer that is not registered, or it is something
+    else. `statements`, if set, is the SQL that creates or updates the tables.
     """
 
     statements: tuple[str, ...] = ()
 
 
 class StepConflictError(CheckpointError):
-    """A save would change the data of a saved step, or comes after a newer step was saved."""
+    """A save would change the data of a saved step, or a newer step is already saved."""
 
 
 class RunLostError(StepConflictError):
-    """The run was taken away from this call: another owner has it, or it was deleted, rolled back or begun again.
+    """This call has lost its run: another owner took it, or it was deleted, rolled back or begun again.
 
     `state` is the State that could not be saved.
     """
 
 
 class RunBusyError(StateGraphError, RuntimeError):
-    """Another call is at work on the run; `owner` (an Owner) says whose."""
+    """Another call owns the run; `owner` is an Owner."""
 
     run_id: str
     owner: _Owner
@@ -379,7 +379,7 @@ class RunBusyError(StateGraphError, RuntimeError):
 
 
 class NotSerializableError(CheckpointError, TypeError):
-    """A value cannot be kept exactly; `path` says where in the State it stands (``orders[3].total``)."""
+    """A value cannot be saved exactly; `path` is its path in the State (``orders[3].total``)."""
 
     path: str = ""
 
