@@ -132,8 +132,8 @@ class ExecutionError(StateGraphError, RuntimeError):
 class SchemaError(StateGraphError, ValueError):
     """A value does not fit the schema of the graph. `node` returned it; empty for a value from the caller.
 
-    `key` is its path (``orders[3].total``); `others` lists the other values that do not fit. `run_id` and `step` are set
-    for a saved State that does not fit because the schema has changed; otherwise they are empty and 0.
+    `key` is its path (``orders[3].total``); `others` lists the other values that do not fit. `run_id` and `step` are
+    set if a saved State does not fit because the schema has changed; otherwise they are empty and 0.
     """
 
     node: str
@@ -347,8 +347,8 @@ class CheckpointCorruptError(CheckpointError):
 class FormatError(CheckpointError):
     """A store, a checkpoint or the order of a turn cannot be read here.
 
-    A newer version of stategraph wrote it, it requires a type or a serializer that is not registered, or it is something
-    else. `statements`, if set, is the SQL that creates or updates the tables.
+    A newer version of stategraph wrote it, it requires a type or a serializer that is not registered, or it is
+    something else. `statements`, if set, is the SQL that creates or updates the tables.
     """
 
     statements: tuple[str, ...] = ()
@@ -359,7 +359,7 @@ class StepConflictError(CheckpointError):
 
 
 class RunLostError(StepConflictError):
-    """This call has lost its run: another owner took it, or it was deleted, rolled back or begun again.
+    """The call has lost its run: another owner took it, or it was deleted, rolled back or begun again.
 
     `state` is the State that could not be saved.
     """
