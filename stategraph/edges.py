@@ -1,19 +1,19 @@
-"""Edges, and the predicates that decide whether one is taken.
+"""Edges, their predicates, and routes, whose function chooses one of several edges.
 
-A predicate is any function of a State to bool. The ones made here have a readable repr and compare equal when they
-mean the same.
+A predicate is any function of a State that returns a bool. The predicates made here have a readable repr and are equal
+if they test the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias, cast, final
 
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.callables import failure_of, failures, is_true, name_of, problem_of
+from stategraph._util.callables import answered, failure_of, failures, is_true, name_of, problem_of
 from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 
@@ -22,7 +22,7 @@ Predicate: TypeAlias = Callable[[State], bool]
 
 @attrs.frozen
 class Edge:
-    """A possible transition. It is taken if its predicate holds; None always does."""
+    """A possible transition. It is taken if its predicate returns True, or if it has none."""
 
     source: str
     target: str
@@ -31,7 +31,7 @@ class Edge:
 
     @property
     def structure(self) -> EdgeStructure:
-        """What of this edge can be compared across processes."""
+        """The form of this edge that can be compared across processes."""
         label = self.name or describe_predicate(self.predicate, lambda _: "own predicate")
         shown = self.name or describe_predicate(self.predicate)
         return EdgeStructure(self.source, self.target, label, "" if shown == label else shown)
@@ -43,11 +43,11 @@ class Edge:
 @final
 @attrs.frozen
 class NoWay:
-    """No edge was found: none passes, or the predicate of one raised.
+    """No edge can be taken: all predicates returned False, or one raised.
 
     Attributes:
-        tried: How many edges were tried.
-        error: What the predicate of the last one raised, if it did.
+        tried: The number of edges tried.
+        error: The exception of the last predicate, if it raised.
     """
 
     tried: int
@@ -55,7 +55,7 @@ class NoWay:
 
 
 def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
-    """Return the first edge whose predicate holds."""
+    """Return the first edge whose predicate returns True."""
     for edge in edges:
         predicate = edge.predicate
         if predicate is None:
@@ -72,12 +72,12 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
 
 
 def _chosen(answer: object, edge: Edge, edges: Sequence[Edge]) -> Edge:
-    """Return the edge to take where a predicate has given something else than True.
+    """Return the edge to take if a predicate returned a true value other than True.
 
     Raises:
-        TypeError: it is the name of a node that an edge leads to, which a predicate cannot choose.
+        TypeError: The value is the name of a node that an edge leads to: predicates cannot choose nodes.
     """
-    if type(answer) is Edge:  # of a route
+    if type(answer) is Edge:  # from a route
         return answer
     if isinstance(answer, str) and any(answer == other.target for other in edges):
         raise TypeError(
@@ -88,7 +88,7 @@ def _chosen(answer: object, edge: Edge, edges: Sequence[Edge]) -> Edge:
 
 
 def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
-    """Return where an edge stands among others. It is not compared with them: predicates may refuse to be."""
+    """Return the index of an edge. Edges are compared by identity, as predicates may not support comparison."""
     return next(place for place, other in enumerate(edges) if other is edge)
 
 
@@ -96,17 +96,17 @@ def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
 
 
 class LibraryPredicate:
-    """Base of the predicates that stategraph makes: they can say what they test."""
+    """The base class of the predicates of stategraph, which can describe themselves."""
 
     is_of_route: bool = False
-    """Whether its edge is one of several, of which a function chooses one."""
+    """Whether its edge belongs to a route."""
 
     def __call__(self, state: State) -> bool:
-        """Return whether it holds."""
+        """Return whether the edge can be taken."""
         raise NotImplementedError
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
-        """Return what it tests; `describe_own` puts the users' own functions in words."""
+        """Return a description; `describe_own` describes functions of the user."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -114,37 +114,37 @@ class LibraryPredicate:
 
 
 def always() -> Predicate:
-    """Return a predicate that always holds, like an edge without one."""
+    """Return a predicate that is always true. An edge without a predicate is the same."""
     return _Always()
 
 
 def key_exists(key: str) -> Predicate:
-    """Return a predicate that holds if the State has `key`, whatever its value."""
+    """Return a predicate that is true if the State has `key`, with any value."""
     return _KeyExists(key)
 
 
 def key_equals(key: str, value: object) -> Predicate:
-    """Return a predicate that holds if the State has `key` and its value equals `value`."""
+    """Return a predicate that is true if the State has `key` and its value equals `value`."""
     return _KeyEquals(key, value)
 
 
 def not_(predicate: Predicate) -> Predicate:
-    """Return a predicate that holds if `predicate` does not."""
+    """Return a predicate that is true if `predicate` is false."""
     return _Not(_checked(predicate))
 
 
 def and_(*predicates: Predicate) -> Predicate:
-    """Return a predicate that holds if all of them do, called in order until one does not."""
+    """Return a predicate that is true if all predicates are. They are called in order until one is false."""
     return _Combined("and_", all, tuple(map(_checked, predicates)))
 
 
 def or_(*predicates: Predicate) -> Predicate:
-    """Return a predicate that holds if any of them does, called in order until one does."""
+    """Return a predicate that is true if any predicate is. They are called in order until one is true."""
     return _Combined("or_", any, tuple(map(_checked, predicates)))
 
 
 def predicate_problem(value: object) -> str:
-    """Return what keeps a value from being a predicate; empty if nothing does."""
+    """Return why a value is no predicate; empty if it is one."""
     return problem_of(value, 1)
 
 
@@ -179,7 +179,7 @@ _ABSENT = object()
 
 
 def _is_same(one: object, other: object) -> bool:
-    from stategraph._values.sameness import is_same  # imported when used: edges are compared where one may be twice
+    from stategraph._values.sameness import is_same  # imported when used: few edges are compared
 
     return is_same(one, other)
 
@@ -187,7 +187,7 @@ def _is_same(one: object, other: object) -> bool:
 @attrs.frozen(repr=False)
 class _KeyEquals(LibraryPredicate):
     key: str
-    value: object = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)  # of any kind, arrays among them
+    value: object = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)  # an array, for example
 
     def __call__(self, state: State) -> bool:
         found = state.get(self.key, _ABSENT)
@@ -221,11 +221,11 @@ class _Combined(LibraryPredicate):
         return f"{self.name}({', '.join(describe_predicate(p, describe_own) for p in self.predicates)})"
 
 
-# --------------------------------------------------------------------------- in words
+# --------------------------------------------------------------------------- descriptions
 
 
 def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Predicate], str] = name_of) -> str:
-    """Return a predicate in words; `describe_own` puts the users' own functions in words."""
+    """Return a description of a predicate; `describe_own` describes functions of the user."""
     if predicate is None:
         return "always()"
     if isinstance(predicate, LibraryPredicate):
@@ -234,7 +234,7 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
 
 
 def stable_repr(value: object) -> str:
-    """Return a repr that is the same in every process: sets in order, no addresses."""
+    """Return a repr that is the same in every process: sets are sorted, and there are no addresses."""
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, Mapping):
@@ -252,3 +252,87 @@ def _is_atom(value: object) -> bool:
     from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
 
     return type(value) in ATOMS
+
+
+# --------------------------------------------------------------------------- routes
+
+
+@attrs.frozen(repr=False)
+class Says(LibraryPredicate):
+    """The predicate of one edge of a route: the function of the route returns the answer of the edge."""
+
+    is_of_route = True
+
+    function: Callable[[State], Any]
+    answer: Any = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)
+    route: object = attrs.field(eq=False)
+
+    def __call__(self, state: State) -> bool:
+        return bool(answered(self.function(state)) == self.answer)
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        function, answer = describe_own(self.function), stable_repr(self.answer)
+        return answer if function.endswith("<lambda>") else f"{function} says {answer}"
+
+
+def edges_of_route(
+    source: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str], name: str | None
+) -> list[Edge]:
+    """Return the edges of a route, in the order of its targets.
+
+    Raises:
+        TypeError, ValueError: The function cannot be called with a State, or there are no targets.
+    """
+    problem = problem_of(function, 1)
+    if problem:
+        raise TypeError(f"its function is {shorten(function)}; a route asks a sync function of a State: {problem}")
+    if isinstance(targets, str) or not isinstance(targets, Mapping | Iterable):
+        raise TypeError(
+            f"its targets are {shorten(targets)}; they are a mapping of answers to nodes, or names of nodes"
+        )
+    ways = targets if isinstance(targets, Mapping) else {name: name for name in _in_order(targets)}
+    if not ways:
+        raise ValueError("it has no targets: name the nodes that the function may choose")
+    route = object()
+    names = {answer: None if name is None else f"{name} says {stable_repr(answer)}" for answer in ways}
+    return [Edge(source, target, Says(function, answer, route), names[answer]) for answer, target in ways.items()]
+
+
+def _in_order(names: Iterable[str]) -> Iterable[str]:
+    return sorted(names, key=str) if isinstance(names, set | frozenset) else names
+
+
+class _Choice(LibraryPredicate):
+    """The predicate of all edges of a route: it calls the function once and returns the chosen edge."""
+
+    def __init__(self, first: Says) -> None:
+        self._first = first
+        self.ways: list[tuple[Any, Edge]] = []
+
+    def __call__(self, state: State) -> Any:
+        answer = answered(self._first.function(state))
+        for expected, edge in self.ways:
+            if answer == expected:
+                return edge
+        known = ", ".join(shorten(expected) for expected, _ in self.ways)
+        raise ValueError(f"the route has no way for {shorten(answer)}; it has ways for {known}")
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return self._first.describe(describe_own)
+
+
+def with_choices(edges: Iterable[Edge]) -> Iterator[Edge]:
+    """Yield the edges out of a node. The first edge of each route calls the function for all edges of the route."""
+    choices: dict[int, _Choice] = {}
+    for edge in edges:
+        says = edge.predicate
+        if not isinstance(says, Says):
+            yield edge
+            continue
+        choice = choices.get(id(says.route))
+        way = edge
+        if choice is None:
+            choice = choices[id(says.route)] = _Choice(says)
+            way = attrs.evolve(edge, predicate=choice)
+        choice.ways.append((says.answer, way))
+        yield way

@@ -19,7 +19,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.provenance import EdgeStructure, GraphStructure
-from stategraph.edges import Edge, LibraryPredicate, Predicate, predicate_problem
+from stategraph.edges import Edge, LibraryPredicate, Predicate, edges_of_route, predicate_problem, with_choices
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
@@ -218,11 +218,9 @@ class GraphBuilder:
             UnknownNodeError: a node is not there.
             GraphError: the function is not a sync function, there are no targets, or such an edge is there already.
         """
-        from stategraph._graph.routes import route  # imported when used
-
         source = self._known(from_node)
         try:
-            edges = route(source, function, targets, name)
+            edges = edges_of_route(source, function, targets, name)
         except (TypeError, ValueError) as error:
             raise self._error(f"the route out of {source!r}: {error}") from None
         for edge in edges:
@@ -330,8 +328,6 @@ class GraphBuilder:
             node = node.typed(name, self._schema)
         edges = tuple(edge for edge in self._edges if edge.source == name)
         if any(isinstance(edge.predicate, LibraryPredicate) and edge.predicate.is_of_route for edge in edges):
-            from stategraph._graph.routes import with_choices  # imported when used
-
             edges = tuple(with_choices(edges))
         function, is_plain = None, False
         if isinstance(node, FunctionNode):
