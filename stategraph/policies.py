@@ -1,4 +1,4 @@
-"""Retrying nodes and caching their results: RetryPolicy and CachePolicy."""
+"""RetryPolicy and CachePolicy: retries of nodes, and caches of their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Answer = TypeVar("_Answer")
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
-# --------------------------------------------------------------------------- trying again
+# --------------------------------------------------------------------------- retries
 
 
 def _is_number(value: Any, at_least: float = 0) -> bool:
@@ -46,32 +46,32 @@ _FUNCTIONS = {
     "random": (0, "a sync function that gives numbers from 0 up to 1"),
     "delay": (1, "a sync function of the exception that gives seconds, or None"),
 }
-"""The functions of a RetryPolicy: how many arguments each takes, and what else is allowed in words."""
+"""The functions of a RetryPolicy: the number of arguments, and a description of the allowed values."""
 
 
 @naming_arguments()
 @attrs.frozen
 class RetryPolicy:
-    """When and how often a node that failed is tried again.
+    """When and how often a failed node is retried.
 
     The delay before attempt n + 1 is ``initial_delay * backoff_multiplier ** (n - 1)``, but at most `max_delay`.
 
     Attributes:
-        max_attempts: How many times it is tried in all.
+        max_attempts: The number of attempts, including the first.
         initial_delay: Seconds before the second attempt.
-        backoff_multiplier: What the delay is multiplied by from one attempt to the next.
-        max_delay: Seconds that no delay exceeds.
-        jitter: Up to so many seconds, at random, are added to each delay.
-        retry_on: What is tried again: exception classes, or a function of the exception. The parts of a node fail
-            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A nested graph fails with an
-            ExecutionError: classes fit one if they fit what it came from.
-        random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
-            ``random.Random(7).random``. By default it is that of the module random.
-        delay: A function of the exception that gives the seconds to wait, such as those of a "Retry-After"; they are
-            waited for, whatever `max_delay` says. For None, they are those of the policy.
+        backoff_multiplier: The factor between one delay and the next.
+        max_delay: The longest delay in seconds.
+        jitter: The most seconds, chosen at random, that are added to a delay; the sum is at most `max_delay`.
+        retry_on: The exceptions to retry: exception classes, or a function of the exception that returns whether to
+            retry. Several failed parts of a node raise an ExceptionGroup: classes match a group if they match all
+            exceptions in it. A nested graph raises an ExecutionError: classes match it if they match it or its cause.
+        random: The source of the jitter: a function that returns numbers from 0 up to 1, such as
+            ``random.Random(7).random``. By default ``random.random``.
+        delay: A function of the exception that returns the seconds to wait, for example from a "Retry-After" header,
+            without a limit by `max_delay`; or None to use the delay of the policy.
 
     Raises:
-        ConfigError: a value is not allowed.
+        ConfigError: A value is not allowed.
     """
 
     max_attempts: int = 3
@@ -94,25 +94,25 @@ class RetryPolicy:
                 raise ConfigError(f"retry.{name}", given, f"{allowed} is: {problem}")
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
-        """Return the seconds to wait after this attempt failed with this error; None to give up.
+        """Return the seconds to wait after an attempt failed with an error; None to give up.
 
-        If a function of the policy fails, it gives up as well: the error that was to be judged is the one to be seen.
+        If a function of the policy fails, give up, too: the error of the node must not be hidden by that failure.
         """
         if attempt >= self.max_attempts:
             return None
         try:
-            if not self._is_to_be_retried(error):
+            if not self._retries(error):
                 return None
-            given = None if self.delay is None else _asked("delay", self.delay, error)
+            given = None if self.delay is None else _call("delay", self.delay, error)
             if given is not None:
-                return _seconds_given(given)
+                return _checked_seconds(given)
             return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
         except _BrokenError as broken:
             error.add_note(f"It was not tried again: {broken}")
             return None
 
     def _backoff(self, attempt: int) -> float:
-        if not self.initial_delay:  # 0 times what is too large for a float would be the longest delay
+        if not self.initial_delay:  # otherwise 0 times a number too large for a float would be the longest delay
             return 0.0
         try:
             delay = float(self.initial_delay) * float(self.backoff_multiplier) ** (attempt - 1)
@@ -127,38 +127,35 @@ class RetryPolicy:
             from random import random  # imported when used: 5 ms
 
             return self.jitter * random()  # noqa: S311 - nothing secret
-        share = _asked("random", self.random)
+        share = _call("random", self.random)
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise _BrokenError(f"random returned {shorten(share)}, which is no number from 0 up to 1")
         return self.jitter * share
 
-    def _is_to_be_retried(self, error: Exception) -> bool:
-        if isinstance(error, AsyncNodeError):  # it would be the same again
+    def _retries(self, error: Exception) -> bool:
+        if isinstance(error, AsyncNodeError):  # a retry would fail in the same way
             return False
-        if isinstance(self.retry_on, type | tuple):
-            return any(_fits(one, self.retry_on) for one in _causes(error))
-        return _asked("retry_on", _decided, self.retry_on, error)
+        retry_on = self.retry_on
+        if isinstance(retry_on, type | tuple):
+            return any(_fits(cause, retry_on) for cause in _causes(error))
+        return _call("retry_on", lambda: is_true(retry_on(error)))
 
 
-def _seconds_given(given: Any) -> float:
+def _checked_seconds(given: Any) -> float:
     if type(given) not in (int, float) or not 0 <= given <= MOST:
         raise _BrokenError(f"delay returned {shorten(given)}, which is no number of seconds from 0 on")
     return float(given)
 
 
 class _BrokenError(Exception):
-    """A function of a policy has failed."""
+    """A function of a policy failed."""
 
 
-def _asked(name: str, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+def _call(name: str, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
     try:
         return answered(function(*arguments))
-    except Exception as broken:  # the user's code may raise anything
+    except Exception as broken:  # functions of the user may raise anything
         raise _BrokenError(f"{name} raised {describe_exception(broken)}") from broken
-
-
-def _decided(function: Callable[[Exception], object], error: Exception) -> bool:
-    return is_true(function(error))
 
 
 def _fits(error: BaseException, classes: Any) -> bool:
@@ -166,13 +163,13 @@ def _fits(error: BaseException, classes: Any) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and, if that is one of a nested graph, what it came from."""
+    """Yield the error and, if a nested graph failed, its causes."""
     while error is not None:
         yield error
         error = error.__cause__ if isinstance(error, ExecutionError) else None
 
 
-# --------------------------------------------------------------------------- keeping results
+# --------------------------------------------------------------------------- caches
 
 
 def _as_tuple(value: object) -> object:
@@ -199,26 +196,26 @@ _CACHE: Allowed = {
 
 @attrs.frozen
 class CachePolicy:
-    """Keep the results of a node, and use them again for the same inputs instead of calling it.
+    """Cache the results of a node, and reuse them for the same inputs instead of calling the node.
 
-    What the node changed is kept under its name and graph, the version of its code, and the exact values of its
-    inputs. So a result depends on nothing but these: a node that reads other keys, a file or the time gets old answers.
-    What pauses, waits for an answer or fails is never kept, and chunks are not emitted again. A cache that cannot be
-    read or written, or whose contents are damaged, costs a call of the node and nothing else.
+    The key of a result is the graph, the node, the version of its code, and the exact values of its inputs. A node that
+    also reads other keys, a file or the time gets outdated results. Pauses, answers and failures are never cached, and
+    chunks are not emitted again. If the cache cannot be read or written, or is damaged, the node is called.
 
     Attributes:
-        inputs: The keys that the node reads. One that is missing differs from one that is None.
-        path: The folder of the cache, with ``~`` for the user's home; nodes, graphs and processes may share it.
-        ttl: Seconds for which a result is used, and after which it is removed as others are kept; None for ever, and
-            it stays until the folder is deleted.
-        version: Names the version of what the node does. By default it comes from its code: its own functions, those
-            that they contain or close over, and their constants and defaults; but not what they call by global names.
-        sign_with: Results are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
-            variable of this name holds; others are not used. By default they are signed if the store of the graph
-            signs, with its key.
+        inputs: The keys that the node reads. A missing key differs from None.
+        path: The folder of the cache; ``~`` is the home of the user. Nodes, graphs and processes may share it.
+        ttl: Seconds for which a result is used. Later writes remove expired results. None keeps results until the
+            folder is deleted.
+        version: The version of the node's code. By default it is derived from the code of the node's functions, of the
+            functions that they contain or close over, and from their constants and defaults; not from functions that
+            they call by global names.
+        sign_with: The key that signs results (HMAC-SHA-256): a function that returns it, or the name of an environment
+            variable. Results with another signature are not used. By default the key of the graph's store, if it has
+            one.
 
     Raises:
-        ConfigError: a value is not allowed.
+        ConfigError: A value is not allowed.
     """
 
     inputs: tuple[str, ...] = attrs.field(converter=_as_tuple)
@@ -232,11 +229,11 @@ class CachePolicy:
         given: object = self.sign_with
         if not (given is None or callable(given) or (isinstance(given, str) and given)):
             allowed = "a function that gives the key, or the name of an environment variable that holds it"
-            raise ConfigError("cache.sign_with", type(given), allowed)  # not the value: it may be the key
+            raise ConfigError("cache.sign_with", type(given), allowed)  # the value itself may be the key
 
 
 def check_policies(retry: object, cache: object) -> None:
-    """Raise ConfigError if what is given as the policies of a node is something else."""
+    """Raise ConfigError unless the policies of a node have the right types."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ConfigError("retry", retry, "a RetryPolicy")
     if cache is not None and not isinstance(cache, CachePolicy):
