@@ -1,4 +1,4 @@
-"""Building a graph from nodes and edges."""
+"""GraphBuilder: build and compile a graph."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _ITS_OWN = object()  # the name of a function
 
 
 class GraphBuilder:
-    """The nodes and edges of a graph, as they are being added.
+    """The nodes and edges of a graph that is being built.
 
     Args:
         name: The name of the graph.
-        schema: The class whose fields are the keys that its States may have; None for any.
+        schema: The class whose fields are the keys of its States; None for any keys.
     """
 
     def __init__(self, name: str, schema: type | None = None) -> None:
@@ -61,7 +61,7 @@ class GraphBuilder:
 
     @property
     def nodes(self) -> Mapping[str, NodeFunction | Node]:
-        """What was given as nodes by their names, in the order in which they were added."""
+        """The nodes by name, as they were added, in the order in which they were added."""
         return MappingProxyType({name: _as_given(node) for name, node in self._nodes.items()})
 
     @property
@@ -71,22 +71,23 @@ class GraphBuilder:
 
     @property
     def structure(self) -> GraphStructure:
-        """What is saved of the graph with its runs, to check whether a saved State still fits, and for pictures."""
+        """The structure of the graph, which is saved with its runs to detect changes, and for pictures."""
         return self.structure_in({})
 
     def structure_in(self, others: Structures) -> GraphStructure:
-        """Return the structure, as one of others that are being made: graphs may be nested in many places."""
-        ways, nodes = self._policies.items(), self._nodes
-        handlers = (EdgeStructure(name, way.on_error, "on_error") for name, way in ways if way.on_error is not None)
-        edges = *(edge.structure for edge in self._edges), *handlers
+        """Return the structure. `others` holds the structures made before: a graph may be nested in many places."""
+        policies, nodes = self._policies, self._nodes
+        handlers = {name: policy.on_error for name, policy in policies.items() if policy.on_error is not None}
+        failures = (EdgeStructure(name, handler, "on_error") for name, handler in handlers.items())
+        edges = *(edge.structure for edge in self._edges), *failures
         exits, outlines = tuple(name for name in nodes if name in self._exits), {}
-        if any(type(node) is not FunctionNode or self._policies[name].is_at_work for name, node in nodes.items()):
-            outlines = _outlines_of(nodes, self._policies, others)
+        if any(type(node) is not FunctionNode or policies[name].is_at_work for name, node in nodes.items()):
+            outlines = _outlines_of(nodes, policies, others)
         return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines)
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change when nodes or edges do; the same in every process."""
+        """32 hexadecimal digits that change when nodes or edges change; the same in every process."""
         return self.structure.fingerprint
 
     # ------------------------------------------------------------------ building
@@ -102,36 +103,36 @@ class GraphBuilder:
         cache: CachePolicy | None = None,
         on_error: str | None = None,
     ) -> None:
-        """Add a step.
+        """Add a node.
 
         Args:
-            name: Names it within the graph.
-            node: A sync or async function of a State (and, if it has a second parameter for it, of a NodeContext) that
-                returns a State made from the one it was given, or a mapping of updates to it; a generator function
-                that yields chunks, and last a State or its `Updates`; or one of the nodes that stategraph has.
-            retry: Try it again when it fails.
-            timeout: Seconds that one attempt may take. An async function is cancelled then; the thread of a sync one
-                cannot be stopped, so it goes on by itself, and what it returns is lost.
-            cache: Keep its results, and call it only for inputs that are new; see CachePolicy.
-            on_error: The node that the run goes to when this one has failed, with ``error`` in the State: a mapping of
-                type, message and node. The failed node counts as a step.
+            name: The name of the node in the graph.
+            node: A sync or async function of a State and, if it has a second parameter, of a NodeContext. It returns a
+                State derived from its input, or a mapping of updates. Or a generator function that yields chunks and
+                finally a State or `Updates`; or a node of stategraph, such as InterruptNode.
+            retry: When and how often the node is retried after a failure.
+            timeout: Seconds that one attempt may take. An async function is then cancelled. The thread of a sync
+                function cannot be stopped: it continues, and its result is ignored.
+            cache: How results are cached, so that the node runs only for new inputs; see CachePolicy.
+            on_error: The node that follows a failure of this node. The State then has ``error``, a mapping of type,
+                message and node. The failed node counts as a step.
 
         Raises:
-            GraphError: the name is taken or none, or the node cannot be called like that.
-            ConfigError: a policy is not what it should be.
+            GraphError: The name is taken or not valid, or the node cannot be called with a State.
+            ConfigError: A policy has a wrong type or value.
         """
         if not is_name(name):
             allowed = "the name comes first" if callable(name) else "a name has 1 to 200 printable characters"
             raise self._error(f"a node is named {shorten(name)}; {allowed}")
         try:
-            made = node if isinstance(node, Node) else FunctionNode.of(node)
+            new = node if isinstance(node, Node) else FunctionNode.of(node)
         except TypeError as error:
             raise self._error(f"node {name!r}: {error}") from None
         policies = NodePolicies(retry, timeout, cache, on_error)
         with self._changing():
             if name in self._nodes:
                 raise self._error(f"node {name!r} is already there; give this one another name")
-            self._nodes[name] = made
+            self._nodes[name] = new
             self._policies[name] = policies
 
     @overload
@@ -139,10 +140,10 @@ class GraphBuilder:
     @overload
     def node(self, name: str = ..., /, **policies: Unpack[Policies]) -> Callable[[_Function], _Function]: ...
     def node(self, function_or_name: Any = _ITS_OWN, /, **policies: Unpack[Policies]) -> Any:
-        """Add a function as a node, as a decorator.
+        """Add a function as a node; use it as a decorator.
 
-        ``@graph.node`` adds it under its own name, ``@graph.node("name")`` under another, and
-        ``@graph.node(retry=RetryPolicy())`` with policies, as `add_node` takes them.
+        ``@graph.node`` adds the function under its own name, ``@graph.node("name")`` under another name, and
+        ``@graph.node(retry=RetryPolicy())`` with the policies of `add_node`.
         """
         name = function_or_name if isinstance(function_or_name, str) else None
 
@@ -155,10 +156,10 @@ class GraphBuilder:
     def add_sequence(self, *nodes: GivenFunction | str) -> None:
         """Add functions as nodes under their own names, and an edge from each to the next.
 
-        The name of a node that is there stands for it: ``graph.add_sequence("review", publish, notify)``.
+        A str is the name of a node that was added before: ``graph.add_sequence("review", publish, notify)``.
 
         Raises:
-            GraphError, UnknownNodeError: as `add_node` and `add_edge`; nothing after the culprit has been added.
+            GraphError, UnknownNodeError: As for `add_node` and `add_edge`. Nothing after the culprit has been added.
         """
         names = [node if isinstance(node, str) else _own_name(node) for node in nodes]
         for name, node in zip(names, nodes, strict=True):
@@ -173,14 +174,14 @@ class GraphBuilder:
         """Add a possible transition. The edges out of a node are tried in the order in which they were added.
 
         Args:
-            from_node: The node it leaves.
-            to_node: The node it leads to.
-            predicate: Decides on the State after `from_node`; None always passes.
-            name: Names the edge in events, errors and the structure that is kept with a run.
+            from_node: The node that the edge leaves.
+            to_node: The node that it leads to.
+            predicate: Returns whether to take the edge, from the State after `from_node`. None always takes it.
+            name: The name of the edge in events, errors and the structure that is saved with a run.
 
         Raises:
-            UnknownNodeError: a node is not there.
-            GraphError: the predicate is not a sync function, or the same edge is there already.
+            UnknownNodeError: The graph has no such node.
+            GraphError: The predicate is not a sync function of a State, or the graph already has the same edge.
         """
         edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
         problem = "" if predicate is None else predicate_problem(predicate)
@@ -206,17 +207,19 @@ class GraphBuilder:
         *,
         name: str | None = None,
     ) -> None:
-        """Add edges out of a node, of which a function chooses one. It is called once, when their turn comes.
+        """Add edges out of a node, one of which a function chooses. It is called once, when these edges are tried.
 
         Args:
-            from_node: The node they leave.
-            function: Returns which way to go, of the State after `from_node`.
-            targets: The nodes that they lead to, by what the function returns; or only their names, if it returns them.
-            name: Names the edges as that of `add_edge` does, each with its answer: "verdict says 'good'".
+            from_node: The node that the edges leave.
+            function: Chooses an edge, from the State after `from_node`.
+            targets: The nodes that the edges lead to, by the results of the function; or the names of the nodes, if it
+                returns names.
+            name: The name of the edges, as for `add_edge`, to which the result is added: "verdict says 'good'".
 
         Raises:
-            UnknownNodeError: a node is not there.
-            GraphError: the function is not a sync function, there are no targets, or such an edge is there already.
+            UnknownNodeError: The graph has no such node.
+            GraphError: The function is not a sync function of a State, there are no targets, or the graph already has
+                such an edge.
         """
         source = self._known(from_node)
         try:
@@ -228,11 +231,11 @@ class GraphBuilder:
         self._add_edges(edges)
 
     def set_entry_point(self, node: str) -> None:
-        """Let runs start at a node.
+        """Set the node at which runs begin.
 
         Raises:
-            UnknownNodeError: it is not there.
-            GraphError: there is an entry point already.
+            UnknownNodeError: The graph has no such node.
+            GraphError: The graph already has an entry point.
         """
         self._known(node)
         with self._changing():
@@ -241,36 +244,39 @@ class GraphBuilder:
             self._entry = node
 
     def set_exit_point(self, node: str) -> None:
-        """Let runs complete at a node. A graph has one or more of these.
+        """Make a node an exit point, at which runs complete. A graph has one or more exit points.
 
         Raises:
-            UnknownNodeError: it is not there.
+            UnknownNodeError: The graph has no such node.
         """
         self._known(node)
         with self._changing():
             self._exits.add(node)
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Give keys values for runs that bring none when they begin, or are executed once more.
+        """Set values for keys that the input of a run lacks.
 
-        A run that is resumed goes on with what it had.
+        They apply to every call of `execute`, but not to a resume: it continues with the saved data.
 
         Raises:
-            TypeError: it is no mapping of str to values.
+            TypeError: The defaults are not a mapping of str to values.
         """
         check_mapping(defaults)
         with self._changing():
             self._defaults.update(freeze_items(dict(defaults)))
 
     def stands_at(self, removed: Mapping[str, str]) -> None:
-        """Name, for nodes that were removed, the nodes that runs which stand there go on from.
+        """Name the nodes at which runs continue that stand at a removed node.
 
-        A saved run that waits at such a node, or that has completed it last, runs the named node next, in every call
-        that goes on with it. If the run waits for an answer there, it needs none any more; one that is given is kept
-        in the data. See docs/graph-changes.md.
+        A saved run that waits at a removed node, or has completed it last, runs the named node next. If the run waits
+        for an answer there, it no longer requires one; a given answer becomes part of the data. See
+        docs/graph-changes.md.
+
+        Args:
+            removed: Names of nodes by the names of removed nodes. An unknown node is a GraphError when the graph runs.
 
         Raises:
-            TypeError: it is no mapping of str to str. A name that the graph does not have is a GraphError when it runs.
+            TypeError: It is not a mapping of str to str.
         """
         if not isinstance(removed, Mapping) or not all(
             isinstance(name, str) for pair in removed.items() for name in pair
@@ -282,15 +288,15 @@ class GraphBuilder:
     # ------------------------------------------------------------------ inside
 
     def _compiled(self, persist: AbstractSet[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
-        """Return the graph as it is now, compiled.
+        """Compile the graph.
 
         Args:
             persist: The only keys that are saved; None for all.
-            loads_parts: Whether parts are loaded, if there are any.
-            how: All else that is to be said of how it runs.
+            loads_parts: Whether finished parts are loaded from the store, if there are any.
+            how: The other fields of CompiledGraph.
 
         Raises:
-            GraphError: runs cannot work; it lists all problems.
+            GraphError: The graph is not valid; the error lists all problems.
         """
         structure = self.structure
         problems = problems_of(
@@ -304,7 +310,7 @@ class GraphBuilder:
         )
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
-        # A schema checks what nodes return; where only some keys are saved, what they read is noted.
+        # A schema validates the results of nodes; if only some keys are saved, the reads of nodes are recorded.
         is_watched = self._schema is not None or persist is not None
         stages = {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
         return CompiledGraph(
@@ -322,7 +328,7 @@ class GraphBuilder:
         )
 
     def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
-        """Return the compiled form of a node; one is not plain if what it reads or returns is watched."""
+        """Return the compiled form of a node. It is not plain if its reads or results are watched."""
         node, policies = self._nodes[name], self._policies[name]
         if self._schema is not None and self._schema.has_objects:
             node = node.typed(name, self._schema)
@@ -339,13 +345,13 @@ class GraphBuilder:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the graph. Runs that are under way keep what was compiled before."""
+        """Change the graph. Active runs keep the graph as it was compiled for them."""
         with self._lock:
             yield
             self._changed()
 
     def _changed(self) -> None:
-        """Forget what was compiled from the graph as it was."""
+        """Discard compiled graphs."""
 
     def _known(self, node: str) -> str:
         if not isinstance(node, str) or node not in self._nodes:
@@ -373,7 +379,7 @@ def _as_given(node: Node) -> NodeFunction | Node:
 def _outlines_of(
     nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], others: Structures
 ) -> dict[str, NodeOutline]:
-    """Return the outlines of the nodes that are more than a function that is called once."""
+    """Return the outlines of the nodes, except plain functions without policies."""
     from stategraph._values.progress import NodeOutline  # imported when used: most nodes are plain functions
 
     plain, outlines = NodeOutline(), {}
