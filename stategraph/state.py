@@ -497,9 +497,6 @@ def recorded(state: State, kind: Kind | None = None, by: str | None = None, **ch
     return evolve(state, **{"facts": facts, "_took_ns": None, "_time_ns": clock.now_ns(), **changes})
 
 
-told = recorded
-
-
 provenance_of: Callable[[State], Provenance] = attrgetter("_about")
 """Returns the record that a State shares with those that differ only in data and step."""
 

@@ -28,7 +28,7 @@ from stategraph.errors import (
     RunBusyError,
     RunCompleteError,
 )
-from stategraph.state import State, evolve, told, with_data
+from stategraph.state import State, evolve, recorded, with_data
 
 
 @attrs.frozen
@@ -214,13 +214,13 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from save(run, evolve(told(saved, by=run.by), status=RunStatus.CANCELLED))
+        yield from save(run, recorded(saved, by=run.by, status=RunStatus.CANCELLED))
 
 
 def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled because its last owner ended before it obeyed the request."""
     by = yield (Load, run.services.store._cancelled_by, saved.run_id)
-    return (yield from save(run, evolve(told(saved, by=by), status=RunStatus.CANCELLED)))
+    return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
 
 
 # --------------------------------------------------------------------------- recover
@@ -271,7 +271,7 @@ def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
 
 def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
     counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries))
-    return amend(run, told(counted, Kind.UPDATE))
+    return amend(run, recorded(counted, Kind.UPDATE))
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:

@@ -51,7 +51,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
-from stategraph.state import State, completed_by, data_of, evolve, time_ns_of, told, with_data
+from stategraph.state import State, completed_by, data_of, evolve, recorded, time_ns_of, with_data
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -174,7 +174,7 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
 
 def _complete(run: RunContext) -> Task[None]:
     """Complete the run: keep the final State or delete the run, as configured."""
-    step, run.state = run.state, evolve(told(run.state), status=RunStatus.COMPLETED)
+    step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:
         save_with_next(run, step)
@@ -248,8 +248,8 @@ def stamped(run: RunContext, state: State) -> State:
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
     progress = state.progress and state.progress.changed(partial=None, recoveries=0)
-    fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
-    return evolve(told(state, by=run.by), graph=plan.graph, structure=plan.structure, **fresh)
+    fresh: dict[str, Any] = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
+    return recorded(state, by=run.by, graph=plan.graph, structure=plan.structure, **fresh)
 
 
 def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), gone: _Keys = ()) -> State:

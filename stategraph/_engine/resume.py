@@ -33,7 +33,7 @@ from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import AnswerError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
-from stategraph.state import State, completed_by, data_of, evolve, told, with_data
+from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -170,7 +170,7 @@ def revive(
     amends = saved.step == step
     if amends:
         is_answer = asked is not None and (asked is pause or asked.response_param in updates)
-        run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+        run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
     if is_same and not updates:
         run.found = run.state
         if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:

@@ -54,7 +54,7 @@ from stategraph.errors import (
     RunCancelledError,
     StepConflictError,
 )
-from stategraph.state import State, data_of, evolve, time_ns_of, told
+from stategraph.state import State, data_of, evolve, recorded, time_ns_of
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -228,7 +228,7 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     except BaseException as second:  # the cancellation is saved without that error
         error.add_note(f"While it was asked who has cancelled the run: {describe_exception(second)}")
     save_with_next(run, run.state)
-    run.state = evolve(told(run.state, by=by), status=RunStatus.CANCELLED)
+    run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
     is_failure = isinstance(error, ExecutionError)
     stopped = RunCancelledError(run.state, "it was cancelled" if is_failure else str(error))
     stopped.__cause__ = error if is_failure else error.__cause__
@@ -262,7 +262,7 @@ def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if isinstance(error, NotSerializableError) and run.plan.saves:
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from _save_without_chunks(run, evolve(told(state), status=RunStatus.FAILED, error=info))
+        yield from _save_without_chunks(run, recorded(state, status=RunStatus.FAILED, error=info))
     elif run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
         try:
             if run.state is not state:
@@ -288,7 +288,7 @@ def _save_without_chunks(run: RunContext, last: State) -> Task[None]:
     """
     progress = last.progress and last.progress.changed(partial=None)
     try:
-        yield from save(run, evolve(told(last), pause=None, progress=progress))
+        yield from save(run, recorded(last, pause=None, progress=progress))
     except NotSerializableError:
         yield from _end_newest(run, last)
 
@@ -298,7 +298,7 @@ def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State |
     kept = yield from newest_of(run, last.run_id)
     if kept is None or not at_least <= kept.step <= last.step:
         return None
-    return (yield from save(run, evolve(told(kept), status=last.status, error=last.error)))
+    return (yield from save(run, recorded(kept, status=last.status, error=last.error)))
 
 
 # --------------------------------------------------------------------------- nodes that fail
@@ -353,7 +353,7 @@ def failure_at(
     """Return the error for a failed node, or for a node that the engine cannot pass, with the State to save."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
-    return kind(name, evolve(told(run.state), status=RunStatus.FAILED, error=info), path, reason)
+    return kind(name, recorded(run.state, status=RunStatus.FAILED, error=info), path, reason)
 
 
 def handled_data(run: RunContext, failure: ExecutionError, before: State, name: str) -> dict[str, Any]:
@@ -405,7 +405,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     save_with_next(run, run.state)
     pause = pause_of([_identified(run, attrs.evolve(one, node=stage.name)) for one in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
-    run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
+    run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
     if run.plan.write_behind or run.services.is_cancelled:

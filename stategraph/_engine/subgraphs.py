@@ -29,7 +29,7 @@ from stategraph.errors import (
     SchemaError,
 )
 from stategraph.nodes.base import Node
-from stategraph.state import State, evolve, told
+from stategraph.state import State, evolve, recorded
 
 _DIGITS = 12  # of a digest in an id: they distinguish successive items at one place of a list
 
@@ -206,7 +206,7 @@ class NestedRun:
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
             if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not repeat it
-                saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
+                saved = recorded(saved, Kind.UPDATE, structure=run.plan.structure)
                 yield from amend(run, saved)
             return saved
         is_same = saved is loaded and pause is None and not self.renames
@@ -225,7 +225,7 @@ class NestedRun:
         progress = run.state.progress
         if self.part or progress is None or not progress.replaced or not run.plan.loads_parts:
             return
-        run.state = told(evolve(run.state, progress=evolved(progress, replaced={})), Kind.UPDATE)
+        run.state = recorded(run.state, Kind.UPDATE, progress=evolved(progress, replaced={}))
         step.state = run.state
         yield from step.stored((Amend, run.services.amend, run.state))
         run.saved = run.state

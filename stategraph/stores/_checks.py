@@ -14,7 +14,7 @@ from stategraph._values import clock
 from stategraph._values.ids import check_given_id, generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
 from stategraph.errors import StepConflictError
-from stategraph.state import State, evolve, told
+from stategraph.state import State, evolve, recorded
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -220,7 +220,7 @@ def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) 
         raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_anew(back, back.pause)
-    return told(evolve(back, generation=state.generation + 1, parent=parent), Kind.ROLLBACK, by)
+    return recorded(back, Kind.ROLLBACK, by, generation=state.generation + 1, parent=parent)
 
 
 def is_in_story(nested_id: str, step: int, generation: int) -> bool:

@@ -399,14 +399,14 @@ class CheckpointStore(ABC):
         return None
 
     def _save_cancelled(self, run_id: str, by: str | None) -> None:
-        from stategraph.state import evolve, told
+        from stategraph.state import recorded
 
         with owned(self, check_given_id(run_id)):
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
                 raise RunCompleteError(run_id, state.checkpoint_node)
             if state.status is not RunStatus.CANCELLED:
-                self.save(evolve(told(state, by=by), status=RunStatus.CANCELLED))
+                self.save(recorded(state, by=by, status=RunStatus.CANCELLED))
 
     def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
         """Compare the data of step `a` of a run with those of step `b`, of the same run or of another.
