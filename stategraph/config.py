@@ -9,7 +9,15 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 import attrs
 
 from stategraph._text.shown import Hidden, may_be_secret, shorten
-from stategraph._util.validators import Allowed, check_fields, encodable, is_count, is_name, is_seconds
+from stategraph._util.validators import (
+    Allowed,
+    check_fields,
+    encodable,
+    is_count,
+    is_name,
+    is_seconds,
+    naming_arguments,
+)
 from stategraph.errors import ConfigError
 
 __all__ = ["CheckpointConfig", "Durability", "GraphConfig", "Retention"]
@@ -92,6 +100,7 @@ _LEASE = 30.0
 _ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # stores whose owners hold locks of the operating system, not leases
 
 
+@naming_arguments()
 @attrs.frozen
 class CheckpointConfig:
     """When and where the State of a run is saved.
@@ -184,6 +193,7 @@ _GRAPH: Allowed = {
 }
 
 
+@naming_arguments()
 @attrs.frozen
 class GraphConfig:
     """The configuration of a StateGraph.
