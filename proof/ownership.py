@@ -44,7 +44,7 @@ from tests.scenarios import RUN
 
 LEAST = {"memory": 30, "sqlite": 4}
 """Cases that are tried of each store with any share of them."""
-MOST = {"memory": (2000, 3000), "sqlite": (60, 100)}
+MOST = {"memory": (1200, 1800), "sqlite": (60, 100)}
 """Those that are tried at full length: without a fault, and with one."""
 MOST_SITUATIONS = 3_000
 """Of a case: items that are at work at the same time report in any order, and two such calls meet in any of them."""
@@ -53,7 +53,6 @@ _TOLD = (
     *(AnswerError, CheckpointNotFoundError, KeyboardInterrupt, RunBusyError, RunCompleteError, RunExistsError),
     *(RunCancelledError, RunLostError),
 )
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - nothing here is to outlive a power cut
 
 # --------------------------------------------------------------------------- orders
 
@@ -72,7 +71,7 @@ class World:
     def __init__(self, case: Case, order: tuple[int, ...]) -> None:
         self.case, self._stack, self.wrong = case, ExitStack(), list[str]()
         self.is_another = False
-        self._folder = "" if case.store == "memory" else self._stack.enter_context(_temporary_folder())
+        self._folder = "" if case.store == "memory" else self._stack.enter_context(tempfile.TemporaryDirectory())
         first = self._opened()
         if case.begun:
             _begin(case, first)
@@ -166,10 +165,6 @@ class World:
         made = {"nested": 4, "parallel": 2, "map": 2, "pause": 2, "answer": 2}.get(self.case.kind, 3)
         if saved is None or saved.status != "completed" or len(saved["by"]) != made:
             self.wrong.append(f"the run ends with {saved!r}: {dict(saved or {})}")
-
-
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
 
 
 def _begin(case: Case, store: Any) -> None:

@@ -35,7 +35,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests import postgres_server, redis_server
 from tests.scenarios import FourMethodStore, make_graph
 
-RACES = {"threads": 4000, "processes": 2000}  # at full length
+RACES = {"threads": 2500, "processes": 1200}  # at full length
 LEAST = 40  # of each, with any share of it
 _BATCH = 500
 _TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)

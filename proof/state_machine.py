@@ -37,8 +37,6 @@ from tests.redis_server import redis_at
 
 RULES = 10_000  # rules that are executed at full length, with each store
 STEPS = 40  # rules that one example executes at most
-_IN_MEMORY = "/dev/shm"  # noqa: S108 - what a sync does is for other proofs
-FOLDERS = _IN_MEMORY if Path(_IN_MEMORY).is_dir() else None
 """Where the folders of examples are made."""
 
 
@@ -53,7 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-", dir=FOLDERS))
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-"))
         self.files = self.folder / "0"
         self.model = Model(learns_at_once=self.is_in_memory)
         self.live: dict[str, State] = {}

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from proof.model import Story
 from proof.report import Report
-from proof.state_machine import FOLDERS, STEPS, prove_machine
+from proof.state_machine import STEPS, prove_machine
 from stategraph import InterruptNode, State, StateGraph
 from stategraph.errors import (
     AnswerError,
@@ -61,7 +61,7 @@ class StoryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-", dir=FOLDERS))
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-"))
         self.store = self.opened()
         self.graph = self.made()
         self.stories: dict[str, Story] = {}
