@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import shutil
@@ -296,39 +297,30 @@ class TestProcesses:
         yield make_graph(nodes, store=store, preserve=True, name="owned")
         store.close()
 
-    def test_a_run_that_another_process_is_at_work_on(self, graph: Any, start: Callable[..., Process]) -> None:
-        """Nothing is done, and it is told which."""
-        other = start()
-
-        with pytest.raises(RunBusyError) as busy:
-            graph.resume(RUN, allow_changed=True)
-        with pytest.raises(RunBusyError):
-            graph.store.delete(RUN)
-
-        assert busy.value.owner == graph.store.owner(RUN)
-        assert busy.value.owner.pid == other.process.pid
-        assert busy.value.owner.since is not None
-
-    def test_which_node_is_under_way_there(self, graph: Any, start: Callable[..., Process], kind: str) -> None:
-        """Stores that are files say so, and since when; a server is not asked for it at every step."""
-        start()
-        owner = graph.store.owner(RUN)
-
-        assert owner.node == ("b" if kind in FILES else None)
-        assert kind not in FILES or owner.since <= owner.node_since <= datetime.now(UTC)
-
-    def test_it_is_refused_at_once_however_often_it_is_asked_for(
-        self, graph: Any, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+    def test_a_run_that_another_process_is_at_work_on(
+        self, graph: Any, start: Callable[..., Process], kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nobody waits for it as for one who writes by hand."""
-        start()
-        slept: list[float] = []
+        """Nothing is done, at once and however often it is asked for, and it is told which.
+
+        Stores that are files also say which node is under way; a server is not asked for it at every step.
+        """
+        other, slept = start(), list[float]()
         monkeypatch.setattr(time, "sleep", slept.append)
 
         for _ in range(3):
-            with pytest.raises(RunBusyError):
+            with pytest.raises(RunBusyError) as busy:
                 graph.resume(RUN, allow_changed=True)
         assert not slept
+        monkeypatch.undo()
+        with pytest.raises(RunBusyError):
+            graph.store.delete(RUN)
+
+        owner = graph.store.owner(RUN)
+        assert busy.value.owner == owner
+        assert owner.pid == other.process.pid
+        assert owner.since is not None
+        assert owner.node == ("b" if kind in FILES else None)
+        assert kind not in FILES or owner.since <= owner.node_since <= datetime.now(UTC)
 
     def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
         """Its run is free at once."""
@@ -340,7 +332,10 @@ class TestProcesses:
         state = graph.resume(RUN, allow_changed=True)
         assert (state["by"], state.step) == ("the second", 3)
 
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    @pytest.mark.parametrize(
+        ("kind", "durability"),
+        [("sqlite", "sync"), ("sqlite", "async"), ("sqlite", "exit"), ("postgres", "sync"), ("redis", "exit")],
+    )
     def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
         """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
         other = start(durability)
@@ -539,6 +534,8 @@ class TestFilesOfLocks:
         """Is not used."""
         with open_store() as store:
             store.save(State(run_id="other", step=1))
+        del store
+        gc.collect()  # so that this process opens the file again
         (file,) = tmp_path.rglob("*owners")
         file.chmod(0o666)
 
