@@ -1,4 +1,4 @@
-"""A State of many keys, of which a step sets few: what is saved of it, and that nobody looks through all of them."""
+"""A State of many keys, of which a step sets few: what is saved of it."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,9 +7,7 @@ import attrs
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, register_type
-from stategraph.state import since_of
 from stategraph.stores import SqliteStore
-from stategraph.stores._codec.delta import keys_set_since
 
 MANY = {f"key-{number}": number for number in range(1000)}
 
@@ -128,25 +126,3 @@ def test_a_dict_that_the_node_goes_on_to_change(tmp_path):
 
     with store:
         assert [store.load("many", step) == after for step, after in enumerate(given[1:], 1)] == [True] * 5
-
-
-def test_the_keys_that_were_set_are_known(tmp_path):
-    """The State after a step knows which keys the step has set, and tells it of the State before alone."""
-    given, store = executed(tmp_path, add_some)
-    store.close()
-
-    assert keys_set_since(given[1], given[2]) == ("new-2-b", "key-7", "new-2-a")
-    assert keys_set_since(given[0], given[2]) is None
-    assert keys_set_since(given[2], given[1]) is None
-    assert keys_set_since(given[1], given[2].set("key-1", 0)) is None
-
-
-def test_no_data_of_the_state_before_are_kept(tmp_path):
-    """A State that knows what was set since another one does not keep the values of that one."""
-    given, store = executed(tmp_path, set_one)
-    store.close()
-
-    since = since_of(given[2])
-
-    assert since is not None
-    assert (type(since[0]), since[1], type(since[2])) == (object, ("key-500",), object)

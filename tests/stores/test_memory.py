@@ -9,7 +9,6 @@ import pytest
 from stategraph import CheckpointNotFoundError, RunExistsError, State, StepConflictError
 from stategraph.stores import Policy
 from stategraph.stores.memory import MemoryStore
-from stategraph.testing.corpus import Order
 
 
 @pytest.fixture
@@ -31,32 +30,6 @@ def test_a_state_is_kept_as_it_is(store: MemoryStore) -> None:
     assert store.load("a") is state
 
 
-def test_objects_are_kept_as_bytes(store: MemoryStore) -> None:
-    """Each load makes them anew, those of a fork and of a history too."""
-    store.retain("a", Policy("full"))
-    save(store, 1, 2, order=Order(1, ["tea"]))
-    store.fork("a", "b", 2)
-    store.load("a", 1)["order"].items.append("milk")
-
-    for run_id in "ab":
-        assert store.load(run_id, 1)["order"] == Order(1, ["tea"])
-    assert store.load("b").run_id == "b"
-
-
-@pytest.mark.parametrize(("policy", "left"), [(Policy(), [6]), (Policy("windowed", window=3), [4, 5, 6])])
-def test_a_policy_that_became_tighter_takes_effect_at_the_next_save(
-    store: MemoryStore, policy: Policy, left: list[int]
-) -> None:
-    """As in a durable store."""
-    store.retain("a", Policy("full"))
-    save(store, 1, 2, 3, 4, 5)
-    store.retain("a", policy)
-    save(store, 6)
-
-    assert [row.step for row in store.history("a")] == left
-    assert store.prune().checkpoints == 0
-
-
 def test_prune_counts_what_it_drops(store: MemoryStore) -> None:
     """Of runs that stay."""
     store.retain("a", Policy("full"))
@@ -65,45 +38,6 @@ def test_prune_counts_what_it_drops(store: MemoryStore) -> None:
 
     assert store.prune().checkpoints == 3
     assert [row.step for row in store.history("a")] == [4, 5]
-
-
-def test_readers_find_what_is_there_while_others_write(store: MemoryStore) -> None:
-    """A run is never gone for a moment, and no list changes under its reader."""
-    store.retain("a", Policy("windowed", window=5))
-    save(store, 1)
-    done = threading.Event()
-    errors: list[BaseException] = []
-
-    def read() -> None:
-        calls: list[Callable[[], object]] = [
-            lambda: store.load("a"),
-            lambda: store.history("a"),
-            store.list,
-            store.runs,
-            store.prune,
-        ]
-        while not done.is_set():
-            for call in calls:
-                try:
-                    call()
-                except BaseException as error:
-                    errors.append(error)
-                    return
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for step in range(2, 300):
-        save(store, step)
-        save(store, 1, run_id=f"run-{step}")
-        if step % 10 == 0:
-            store.rollback("a", step)
-    done.set()
-    for reader in readers:
-        reader.join()
-
-    assert errors == []
-    assert store.load("a").step == 299
 
 
 def test_changes_and_deletions_at_the_same_time(store: MemoryStore) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from stategraph import State
 from stategraph._owners.base import Ownership, on_behalf_of, own, owned, release
-from stategraph._values.provenance import ParentStep
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows import maintenance
 from stategraph.stores.base import RetentionPolicy
@@ -76,29 +75,3 @@ def before_the_removal(store, monkeypatch, do):
         return commit(writes)
 
     monkeypatch.setattr(store._log, "commit", after)
-
-
-def test_what_is_nested_goes_with_it(store):
-    """With its rows, and nothing of others."""
-    for name in ("run-03", "run-04", "kept"):
-        store.save(State({"n": 1}, run_id=name, step=2, status="completed" if name != "kept" else "active"))
-        store.save(State({"n": 1}, run_id=f"{name}/#3/child", parent=ParentStep(name, 2)))
-
-    assert sorted(store.prune().runs) == NAMES
-    assert store.list() == ["kept"]
-    assert store._log.table.nested_ids("run-03") == store._log.table.nested_ids("run-04") == []
-    assert store.load("kept/#3/child")["n"] == 1
-    assert _rows_left(store) == 2
-
-
-def _rows_left(store):
-    return store._log.table.connection.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
-
-
-def test_nobody_owns_what_was_pruned(store):
-    """A run may begin anew at once under the id of one that was removed."""
-    store.prune()
-
-    assert store.owner("run-07") is None
-    store.save(State({"n": 2}, run_id="run-07"))
-    assert store.load("run-07")["n"] == 2

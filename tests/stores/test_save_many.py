@@ -23,13 +23,6 @@ def states(*steps, **data):
     return [State({"n": step, **data}, run_id="a", step=step) for step in steps]
 
 
-def test_the_newest_of_them_is_loaded(sqlite):
-    """However many there were."""
-    sqlite.save_many(states(*range(1, 101)))
-
-    assert sqlite.load("a")["n"] == 100
-
-
 def test_a_run_that_keeps_the_newest_is_written_once(tmp_path):
     """Only the last of what has gathered, after the first State of the run."""
     with SqliteStore(tmp_path / "runs.db") as store:
