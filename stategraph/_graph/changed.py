@@ -1,4 +1,4 @@
-"""Saved States and graphs that have changed since: whether a run can go on, and under which names."""
+"""Resumes of runs whose graph has changed: whether a run can continue, and under which names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from stategraph.state import State, evolve
 
 
 def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, path: str = "") -> None:
-    """Raise unless the saved State can go on in this graph; `path` leads to the graph from the outermost one."""
+    """Raise an error unless the saved State can continue in this graph.
+
+    Args:
+        plan: The graph.
+        saved: The saved State.
+        allow_changed: Whether the nodes and edges of the graph may have changed.
+        path: The path from the outermost graph to this one: names of nodes, each followed by a slash.
+    """
     if saved.graph is not None and saved.graph != plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
@@ -46,16 +53,16 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
 
 
 def _nodes_of(saved: State) -> list[str]:
-    """Return the nodes that a State needs to go on."""
+    """Return the nodes that a State requires to continue."""
     pause, progress = saved.pause, saved.progress
     nodes = [saved.checkpoint_node, pause.node if pause else "", progress.next_node if progress else ""]
     return [node for node in nodes if node]
 
 
 def off_removed(plan: CompiledGraph, saved: State) -> State:
-    """Return a State that stands at a removed node as one that goes on at the node which the graph names for it.
+    """Move a State from a removed node to the node at which `GraphBuilder.stands_at` continues the run.
 
-    What it waits for there is over, for nothing in the graph needs the answer.
+    Its pause ends, because no node of the graph uses the answer.
     """
     if not plan.stands_at or saved.status is RunStatus.COMPLETED:
         return saved
@@ -71,7 +78,7 @@ def off_removed(plan: CompiledGraph, saved: State) -> State:
 
 
 def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
-    """Return what was added, removed and rewired, in words; empty if nothing was."""
+    """Return descriptions of all changes between two structures."""
     changes = [f"node {name!r} was added" for name in new.nodes if name not in old.nodes]
     changes += [f"node {name!r} was removed" for name in old.nodes if name not in new.nodes]
     here, there = Counter(new.edges), Counter(old.edges)
@@ -89,13 +96,13 @@ def _reordered(old: GraphStructure, new: GraphStructure) -> list[str]:
     return [name for name in new.nodes if out_of(new, name) != out_of(old, name)]
 
 
-# --------------------------------------------------------------------------- nodes that were renamed
+# --------------------------------------------------------------------------- renamed nodes
 
 
 def split_migration(
     migrate: Mapping[str, str], plan: CompiledGraph
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the new names of the graph's own nodes, and those of each nested graph, by the node that runs it."""
+    """Return the new names of the graph's own nodes, and of the nodes of each nested graph, by its node."""
     own: dict[str, str] = {}
     nested: dict[str, dict[str, str]] = {}
     for old, new in migrate.items():
@@ -113,11 +120,11 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
     """Return a saved State with its nodes renamed.
 
     Raises:
-        GraphMismatchError: the graph has no node of a new name, or had none of an old one.
+        GraphMismatchError: The graph has no node of a new name, or had no node of an old name.
     """
     if not migrate:
         return saved
-    is_done = saved.structure == plan.structure  # it was renamed before: resuming can be repeated as it was
+    is_done = saved.structure == plan.structure  # renamed by an earlier resume, which may be repeated
     had = tuple(migrate) if saved.structure is None else saved.structure.nodes
     problems = [
         f"migrate names node {new!r}, which the graph does not have"
@@ -146,7 +153,7 @@ def _renamed_pause(pause: Pause, names: Mapping[str, str]) -> Pause:
 
 
 def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:
-    """Return the progress with new names. Parts of the step that is being made are kept under the old ones."""
+    """Return the progress with new names. Parts of the current step stay saved under the old names."""
     return evolved(
         progress,
         next_node=migrate.get(progress.next_node, progress.next_node),
@@ -162,7 +169,7 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
 
 
 def _renamed(structure: GraphStructure, names: Mapping[str, str]) -> GraphStructure:
-    """Return a structure with other names for its nodes; without what is drawn, which the graph brings."""
+    """Return a structure with its nodes renamed, without the fields for pictures, which the graph provides."""
     edges = (
         EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
         for edge in structure.edges

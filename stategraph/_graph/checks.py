@@ -1,4 +1,4 @@
-"""What keeps the runs of a graph from starting, from reaching an exit point, or from working on the way."""
+"""Validation of a graph: all problems that keep its runs from working."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def problems_of(
     defaults: Mapping[str, Any],
     persist: AbstractSet[str],
 ) -> list[str]:
-    """Return everything that keeps runs of a graph from working; empty if nothing does.
+    """Return all problems of a graph; empty if it is valid.
 
     Args:
         structure: The structure of the graph.
-        nodes: The nodes by their names.
-        policies: What they do beyond being called.
-        stands_at: For nodes that were removed, the nodes that runs go on from.
+        nodes: The nodes by name.
+        policies: The policies of the nodes by name.
+        stands_at: The nodes at which runs continue, by the names of removed nodes.
         schema: The schema; None for any keys and values.
-        defaults: Values for keys that a run has no value for.
+        defaults: Values for keys that the input of a run lacks.
         persist: The only keys that are saved; empty for all.
     """
     handlers = {name: policy.on_error for name, policy in policies.items() if policy.on_error is not None}
@@ -58,17 +58,17 @@ def problems_of(
             problems += _cache_problems(name, nodes[name], policy.cache)
     if schema is None:
         problems += _untyped_problems(nodes)
-    elif not problems:  # or nested graphs could not say which keys they need
+    elif not problems:  # invalid nested graphs could not name the keys they need
         problems += _schema_problems(schema, nodes, policies, defaults, persist)
     return problems
 
 
 def _unsound(structure: GraphStructure, count: int) -> Iterator[str]:
-    """Yield what keeps runs from starting, or from reaching an exit point.
+    """Yield the problems that keep runs from starting or from reaching an exit point.
 
     Args:
         structure: The structure of the graph.
-        count: How many of its edges are taken by what their predicates say; the others lead to handlers of failures.
+        count: The number of its ordinary edges; the edges after them lead to handlers of failures.
     """
     nodes, entry, exits = structure.nodes, structure.entry, structure.exits
     ways = [(edge.source, edge.target) for edge in structure.edges]
@@ -93,7 +93,7 @@ def _unsound(structure: GraphStructure, count: int) -> Iterator[str]:
 
 
 def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
-    """Return the nodes that can be reached from those in `start`, which they include."""
+    """Return the nodes that can be reached from the nodes in `start`, including these."""
     following: dict[str, list[str]] = {}
     for source, target in edges:
         following.setdefault(source, []).append(target)
@@ -107,7 +107,7 @@ def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
-    """Yield what keeps the results of a node from being cached."""
+    """Yield why the results of a node cannot be cached."""
     from stategraph._util.callables import is_told
     from stategraph.nodes.interrupt import InterruptNode
 
@@ -140,7 +140,7 @@ def _schema_problems(
 
 
 def _untyped_problems(nodes: Mapping[str, Node]) -> Iterator[str]:
-    """Yield why nodes cannot work in a graph without a schema."""
+    """Yield the problems of nodes in a graph without a schema."""
     for name, node in nodes.items():
         if not isinstance(node, FunctionNode) or not getattr(node.given, "__annotations__", None):
             continue
@@ -155,7 +155,7 @@ def _untyped_problems(nodes: Mapping[str, Node]) -> Iterator[str]:
 def _keys_named(
     nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], persist: AbstractSet[str]
 ) -> dict[str, str]:
-    """Return the keys that are named anywhere, each with one place that names it."""
+    """Return the keys that the graph uses, each with a description of one place that uses it."""
     from stategraph._progress import AllBut  # imported when used
 
     named = persist.keys if isinstance(persist, AllBut) else persist

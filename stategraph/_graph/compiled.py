@@ -1,4 +1,4 @@
-"""CompiledGraph: a graph made ready to run, which never changes again."""
+"""CompiledGraph: an immutable graph that is ready to run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Policies(TypedDict, total=False):
-    """What may be said of a node that is added, as of NodePolicies."""
+    """The policies that `add_node` accepts; see NodePolicies."""
 
     retry: RetryPolicy | None
     timeout: float | None
@@ -34,13 +34,13 @@ class Policies(TypedDict, total=False):
 
 @attrs.frozen
 class NodePolicies:
-    """What a node does beyond being called.
+    """The policies of a node.
 
     Attributes:
-        retry: Try it again when it fails.
+        retry: When and how often it is retried after a failure.
         timeout: Seconds that one attempt may take.
-        cache: Keep its results.
-        on_error: The node that a run goes to when it has failed.
+        cache: How its results are cached.
+        on_error: The node that follows a failure.
     """
 
     retry: RetryPolicy | None = None
@@ -50,7 +50,7 @@ class NodePolicies:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a call takes more than calling the node. A handler of failures does not make it so."""
+        """Whether a step is more than one call of the node. A handler of failures alone does not count."""
         return self.retry is not None or self.timeout is not None or self.cache is not None
 
     def __attrs_post_init__(self) -> None:
@@ -71,16 +71,16 @@ class CompiledNode:
     Attributes:
         name: Its name.
         node: The node.
-        policies: What it does beyond being called.
+        policies: Its policies.
         edges: The edges out of it, in the order in which they are tried.
         is_exit: Whether a run completes here.
-        is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
-        execution: The class whose objects make a step of it, where it is not plain: they are called with the run, this
-            and the State, and have ``result()``, ``attempt`` and ``completed(state, is_failed=...)``.
-        kind: The kind of the command that calls a plain one.
-        function: What is called, where it is plain; None if it takes a NodeContext as well.
-        sure_edge: The first edge, if it is always taken; None if edges have to be tried.
-        cache: What looks after its results: ``execute(step, attempts)`` is a part of the run.
+        is_plain: Whether a step is one call of a function, as for most nodes. The engine calls plain nodes directly.
+        kind: The command that calls a plain node.
+        function: The function of a plain node; None if it takes a NodeContext as well.
+        sure_edge: The first edge, if it is always taken; None if edges must be tried.
+        execution: The class that executes a step of a node that is not plain:
+            `stategraph._engine.step.StepExecution`.
+        cache: The result cache: ``execute(step, attempts)`` is a part of the run.
     """
 
     name: str
@@ -98,34 +98,34 @@ class CompiledNode:
 
 @attrs.frozen
 class CompiledGraph:
-    """All that the engine knows of a graph. Many runs share one.
+    """A graph as the engine sees it. Many runs share one.
 
     Attributes:
-        graph: The graph's name.
-        structure: What is saved of it with its runs.
-        entry: The name of the node where a run starts.
+        graph: The name of the graph.
+        structure: Its structure, which is saved with its runs.
+        entry: The name of the node where a run begins.
         stages: Its nodes by their names.
-        interval: Every how many steps a State is saved; 0 for only at the end of a call.
-        saves: Whether anything is saved at all.
-        write_behind: Whether a Save may be done later, and is waited for at the end.
-        loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
-        keeps_parts: Whether they are saved as they finish.
+        interval: The number of steps between two saves; 0 saves only at the end of a call.
+        saves: Whether anything is saved.
+        write_behind: Whether saves are queued, and awaited at the end.
+        loads_parts: Whether finished parts of an incomplete step are loaded from the store.
+        keeps_parts: Whether parts are saved as they finish.
         preserve: Whether a run is saved when it completes.
-        forgets: Whether it is deleted then, if it is not preserved.
-        max_iterations: How many nodes one call may enter.
-        store: The store in words, for errors.
-        digest: Returns a text that is equal for mappings that a store keeps as the same, and for no others; empty if no
-            store can keep them.
-        copier: Returns a function that makes copies of the values of a mapping, as a store would load them. It leaves
-            out those that no store can keep.
-        defaults: Values for keys that a run has no value for.
-        schema: What keys there may be, and what their values are; None for any.
+        forgets: Whether a completed run that is not preserved is deleted.
+        max_iterations: The most nodes that a call may enter.
+        store: A description of the store, for errors.
+        digest: Returns a text that is equal for mappings that a store saves as equal, and different for others; empty
+            if they cannot be saved.
+        copier: Returns a function that copies the values of a mapping as a store would load them, without values that
+            cannot be saved.
+        defaults: Values for keys that the input of a run lacks.
+        schema: The schema of the States; None for any keys and values.
         persist: The only keys that are saved; None for all.
-        async_node: The name of a node that is async, if there is one.
-        nested_run: Makes the run of a graph that is a step of this one, or a part of one: the class
-            `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
-        stands_at: For nodes that were removed, the nodes that runs which stand there go on from.
-        lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
+        async_node: The name of an async node, if there is one.
+        nested_run: The class of nested runs, `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
+        stands_at: The nodes at which runs continue, by the names of removed nodes.
+        lacks: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the checkpoints
+            of the outer graph.
     """
 
     graph: str
@@ -153,16 +153,16 @@ class CompiledGraph:
 
 
 def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
-    """Return the graph as it runs as a step of another, which decides when something is saved."""
+    """Return the graph for a nested run. The outer graph determines when it is saved."""
     return attrs.evolve(
         graph,
         interval=outer.interval if outer.loads_parts else 0,
         saves=outer.loads_parts,
         store=outer.store,
-        write_behind=False,  # what its saves wait in is waited for by the outer run
+        write_behind=False,  # the outer run waits for the queue
         loads_parts=outer.loads_parts,
         keeps_parts=outer.keeps_parts,
         preserve=outer.keeps_parts,
-        forgets=False,  # until the step that it is part of is saved, it may have to go on once more
+        forgets=False,  # it may have to continue until its outer step is saved
         persist=graph.persist if outer.loads_parts else None,
     )
