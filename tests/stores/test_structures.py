@@ -22,7 +22,7 @@ from stategraph import (
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores import get_checkpoint_store
-from stategraph.stores._codec.structures import drawing_parts, structure_of
+from stategraph.stores._codec.provenance import drawing_parts, structure_of
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.sqlite import SqliteStore
 

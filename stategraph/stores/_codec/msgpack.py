@@ -18,9 +18,8 @@ import ormsgpack
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec
-from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
+from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder, is_writable
 
 _OPTIONS = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT

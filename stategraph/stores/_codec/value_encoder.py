@@ -1,4 +1,4 @@
-"""The way through a value before it is saved: each part is prepared for a format, and an error has the path to it."""
+"""ValueEncoder: prepare values for a format. An error has the path to the value that cannot be saved."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.limits import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores._codec.type_codecs import (
     CODEC_OF,
@@ -29,23 +29,42 @@ from stategraph.stores._codec.type_codecs import (
     find_codec,
 )
 
+_MOST_REPEATED = 10_000_000
+"""The most values that may be written for repeated references.
+
+Memory holds a shared container once; bytes have no references, and repeat it. A few dozen lists that each hold the next
+one twice would not fit into memory when written. So values are counted before they are written. They take 10 MB or more
+as bytes, and some 100 MB when they are loaded. Values that are not repeated may be of any size.
+"""
+
+_CONTAINER = 10
+"""The number of values that a container itself counts as: it takes at least as much memory."""
+
+_TOO_OFTEN = (
+    f"it refers to the same containers so often that it would be written out as more than {_MOST_REPEATED:,} values; "
+    "keep each of them once, and refer to it by a name or a number"
+)
+
+_MANY = 300_000  # containers of a level: counting shared ones is not slower than visiting more than these
+_SOME = 16  # items: a test for atoms is not faster for fewer
+
 
 @attrs.frozen
 class EncodedValue:
-    """A value that was encoded before, as its bytes (see `stategraph.stores._codec.msgpack.encode_value`)."""
+    """The bytes of a value (see `stategraph.stores._codec.msgpack.encode_value`)."""
 
     data: bytes
 
 
 @attrs.frozen(eq=False)
 class _PreparedContainer:
-    """A container that was prepared.
+    """A prepared container.
 
     Attributes:
-        value: The container.
+        value: The container. It is held so that no other object gets its id.
         prepared: Its prepared form.
-        size: How many values it is written as.
-        levels: How many levels of containers are in it.
+        size: The number of values that are written for it.
+        levels: The number of levels of containers in it.
     """
 
     value: Any
@@ -55,21 +74,20 @@ class _PreparedContainer:
 
 
 class ValueEncoder(ABC):
-    """Prepares values for a format: turns them into types that it has. Each format says how it tags the others.
+    """Convert values to types that a format supports. Subclasses define how a format tags other types.
 
-    One encoder is for values that are written together. A shared container is prepared once, whatever its depths; how
-    often it is written is counted.
+    Use one encoder for values that are written together: a shared container is prepared once, and its repetitions are
+    counted.
     """
 
     def __init__(self) -> None:
-        # With the containers themselves: if one were released, another could get its id.
         self._known: dict[int, _PreparedContainer] = {}
         self._written = self._repeated = 0
-        self._deepest = 0  # depth of the deepest container in the one that is being prepared
+        self._deepest = 0  # depth of the deepest container in the current one
 
     @abstractmethod
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
-        """Return the form of a value that the format does not have, from its prepared parts."""
+        """Return the form of a value whose type the format lacks, from its prepared parts."""
 
     @abstractmethod
     def in_order(self, items: list[Any]) -> list[Any]:
@@ -77,14 +95,14 @@ class ValueEncoder(ABC):
 
     @abstractmethod
     def mapping(self, items: dict[str, Any]) -> Any:
-        """Return the form of a dict with str as keys and prepared values."""
+        """Return the form of a dict with str keys and prepared values."""
 
     @abstractmethod
     def encoded(self, value: EncodedValue) -> Any:
-        """Return the form of a value that was encoded before."""
+        """Return the form of an encoded value."""
 
     def is_native(self, codec: TypeCodec, value: Any) -> bool:
-        """Return whether the format has the value without a tag."""
+        """Return whether the format supports the value without a tag."""
         return codec.is_plain(value)
 
     def prepare(self, value: Any, path: str, depth: int) -> Any:
@@ -92,11 +110,11 @@ class ValueEncoder(ABC):
 
         Args:
             value: The value.
-            path: Where it stands in the State, for the error.
-            depth: In how many containers it stands there; -1 for the State itself.
+            path: Its path in the State, for errors.
+            depth: The number of containers around it in the State; -1 for the State itself.
 
         Raises:
-            NotSerializableError: A part cannot be kept exactly; the error has the path to it.
+            NotSerializableError: A part cannot be saved exactly; the error has the path to it.
         """
         try:
             return self.prepared(value, depth)
@@ -122,12 +140,12 @@ class ValueEncoder(ABC):
         return prepared
 
     def _again(self, known: _PreparedContainer, depth: int) -> Any:
-        """Return the form of a shared container, and count that it is written again."""
+        """Return the form of a shared container, and count the repetition."""
         self._deepest = max(self._deepest, depth + known.levels)
         self._written += known.size
         self._repeated += known.size
-        if self._repeated > MOST_REPEATED:
-            raise NotSerializableError("", TOO_OFTEN)
+        if self._repeated > _MOST_REPEATED:
+            raise NotSerializableError("", _TOO_OFTEN)
         return known.prepared
 
     def _container(self, value: Any, depth: int) -> Any:
@@ -156,7 +174,7 @@ class ValueEncoder(ABC):
         return self.tagged(codec, self.prepared(parts, 0) if codec.is_deep else parts)
 
     def _items(self, values: Iterable[Any], depth: int, place_of: Callable[[int], str]) -> list[Any]:
-        """Return the prepared items of a container; `place_of` gives the path from it to the item with a number."""
+        """Return the prepared items of a container; `place_of` returns the path from it to an item, from its number."""
         items: list[Any] = []
         try:
             for value in values:
@@ -164,7 +182,7 @@ class ValueEncoder(ABC):
         except NotSerializableError as error:
             error.path = place_of(len(items)) + error.path
             raise
-        self._written += len(items) + CONTAINER
+        self._written += len(items) + _CONTAINER
         return items
 
     def _list(self, value: Any, depth: int) -> list[Any]:
@@ -235,7 +253,7 @@ def _why_not(value: Any) -> str:
     for base in (dict, list, tuple, set, frozenset, str, bytes, bool, int, float):
         if isinstance(value, base):
             return f"{name} is a kind of {base.__name__} that is not kept exactly; make it a {base.__name__}"
-    if hasattr(cls, "tolist"):  # as arrays have it, and their items
+    if hasattr(cls, "tolist"):  # arrays and their items
         plain = "a plain value: value.item()" if getattr(value, "ndim", 1) == 0 else "plain values: value.tolist()"
         return f"{name} is not kept exactly; make it {plain}"
     if hasattr(cls, "__index__"):
@@ -244,3 +262,33 @@ def _why_not(value: Any) -> str:
         f"values of type {name} are not kept, and this is {shorten(value)}; keep what is needed to make it again, such "
         "as str(value) where that tells all of it, or a class of yours with fields (stategraph.register_type)"
     )
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def is_writable(containers: list[Any]) -> bool:
+    """Return whether settled containers are within the limits of depth and repetition, if that is quick to see.
+
+    Otherwise the encoder checks the limits.
+    """
+    level, items = containers, 0
+    for _ in range(MAX_DEPTH):
+        items += sum(map(len, level))
+        if items > _MOST_REPEATED or len(level) > _MANY:
+            return False
+        level = _next_level(level)
+        if not level:
+            return True
+    return False
+
+
+def _next_level(level: list[Any]) -> list[Any]:
+    """Return the containers among the items of containers."""
+    nested = []
+    for container in level:
+        items = container.values() if isinstance(container, dict) else container
+        if len(items) > _SOME and ATOMS.issuperset(map(type, items)):
+            continue
+        nested += [item for item in items if type(item) not in ATOMS]
+    return nested

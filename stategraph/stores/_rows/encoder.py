@@ -24,7 +24,7 @@ from stategraph.errors import (
 from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._codec.compression import ZSTD, compressed, decompress, zstandard_package
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
-from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
+from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, RunRecord
 from stategraph.stores._rows.seals import Sealer

@@ -16,7 +16,7 @@ from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._codec.pauses import pause_from_json
+from stategraph.stores._codec.provenance import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.summaries import Summary
@@ -52,7 +52,7 @@ class CheckpointRecord(NamedTuple):
         encoding: The encoding of the payload, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, otherwise the changes since the row before.
         seal: A checksum or a signature of all this (see `stategraph.stores._rows.seals.Sealer`).
-        pause: The pause of the run, if any, as a str (see `stategraph.stores._codec.pauses`).
+        pause: The pause of the run, if any, as a str (see `stategraph.stores._codec.provenance`).
     """
 
     sequence: int
