@@ -1,4 +1,4 @@
-"""What few runs have: what a run waits for, what else it needs to go on, cached results, outlines of nodes."""
+"""Pauses, progress, cached results and outlines of nodes: what few runs have, imported when it is used."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def _pauses(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
 
 @attrs.frozen
 class Pause:
-    """What a paused run waits for.
+    """A pause of a run, which waits for an answer or a resume.
 
     Attributes:
-        reason: Why it waits, for people.
-        node: The node at which it goes on.
-        value: What to show to the person who answers.
-        response_param: The key under which the answer is expected; None if resuming is answer enough.
-        at: When it paused; aware, in UTC.
-        deadline: Until when it can be answered; None for ever.
-        id: Stands for this pause and no other: for what is shown at this step of this run, and when. The run gives it;
+        reason: Why the run waits, for people.
+        node: The node at which the run continues.
+        value: A value to show to the person who answers.
+        response_param: The key of the answer; None if a resume is enough.
+        at: The time of the pause, aware, in UTC.
+        deadline: The time until which an answer is accepted, aware, in UTC; None for no limit.
+        id: Identifies this pause by its run, step, value and time. The run sets it.
             ``resume(run_id, updates, pause=id)`` answers no other pause.
-        part: The item or branch that asks, if it is the graph of one; of a part of a part, "outer/nested".
-        others: What else the run waits for at the same time: other parts of the same step.
+        part: The item or branch whose graph asks; for a nested part, "outer/nested".
+        others: Pauses of other parts of the same step.
     """
 
     reason: str = attrs.field(validator=_is_str)
@@ -63,27 +63,27 @@ class Pause:
 
     @property
     def each(self) -> tuple[Pause, ...]:
-        """All that the run waits for, one by one."""
+        """All pauses of the run, this one first."""
         return attrs.evolve(self, others=()) if self.others else self, *self.others
 
 
 def pause_of(pauses: Sequence[Pause]) -> Pause:
-    """Return the pause of a run that waits for all of these."""
+    """Combine the pauses of a run into one."""
     return attrs.evolve(pauses[0], others=tuple(pauses[1:]))
 
 
 @attrs.frozen
 class _Emitted:
-    """The first `count` chunks of a list that only grows.
+    """The first `count` chunks of a growing list.
 
-    Values with one chunk more share the list: to copy it for each chunk would cost the square of their number.
+    Longer values share the list: a copy for each chunk would take quadratic time.
     """
 
     chunks: list[Any]
     count: int
 
     def and_chunk(self, chunk: Any) -> _Emitted:
-        """Return these and one chunk more."""
+        """Return these chunks and one more."""
         chunks = self.chunks if 0 < self.count == len(self.chunks) else self.chunks[: self.count]
         chunks.append(freeze(chunk))
         return _Emitted(chunks, len(chunks))
@@ -105,14 +105,14 @@ def _emitted(chunks: Iterable[Any] | _Emitted) -> _Emitted:
 
 @attrs.frozen(repr=False)
 class Partial:
-    """What a node that did not finish has emitted so far."""
+    """The chunks that an unfinished node has emitted so far."""
 
     node: str = attrs.field(validator=_is_str)
     _emitted: _Emitted = attrs.field(default=_NO_CHUNKS, converter=_emitted, alias="chunks", eq=_Emitted.as_tuple)
 
     @property
     def chunks(self) -> tuple[Any, ...]:
-        """All chunks so far; each look makes a tuple of them."""
+        """All chunks so far, as a new tuple for each access."""
         return self._emitted.as_tuple()
 
     @property
@@ -121,7 +121,7 @@ class Partial:
         return self._emitted.chunks[self._emitted.count - 1]
 
     def and_chunk(self, chunk: Any) -> Partial:
-        """Return this with one chunk more. The chunks before it are neither copied nor looked at again."""
+        """Return this with one more chunk. The earlier chunks are shared, not copied."""
         return Partial(self.node, self._emitted.and_chunk(chunk))
 
     def __repr__(self) -> str:
@@ -130,14 +130,14 @@ class Partial:
 
 @attrs.frozen
 class Part:
-    """A finished part of a step: a branch, or an item.
+    """A finished part of a step: a branch or an item.
 
     Attributes:
         step: The number that the step will have.
-        node: Its node.
+        node: The node of the step.
         label: The name of the branch, or the number of the item.
-        value: What came of it.
-        made_of: The digest of what it was made of; empty if that is not known.
+        value: The result of the part.
+        made_of: The digest of its inputs; empty if unknown.
     """
 
     step: int
@@ -148,13 +148,13 @@ class Part:
 
 
 class KeptParts(dict[str, Any]):
-    """The values of the parts that are kept of a step, by their labels.
+    """The values of the saved parts of a step, by label.
 
     Attributes:
-        made_of: By the same labels, the digests of what they were made of.
+        made_of: The digests of their inputs, by label.
 
     Args:
-        parts: By label, the digest and the value.
+        parts: The digest and the value of each part, by label.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
@@ -168,13 +168,13 @@ def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
 
 @attrs.frozen
 class Origin:
-    """Where the value of a key that is not saved comes from.
+    """The origin of the value of an unsaved key.
 
     Attributes:
-        node: The node that wrote it; empty if it came with the input of the run, or an update.
+        node: The node that wrote the key; empty if the input or an update did.
         step: The step in which it was written.
-        read: The keys that the node had read by then; None for all.
-        overwritten: One of these that was overwritten since: the node would not write the same again.
+        read: The keys that the node had read before; None for all keys.
+        overwritten: A key in `read` that has been overwritten, so that the node would not write the same value again.
     """
 
     node: str
@@ -183,7 +183,7 @@ class Origin:
     overwritten: str | None = None
 
     def without(self, touched: AbstractSet[str]) -> Origin:
-        """Return this after these keys have been overwritten."""
+        """Return this origin after keys were overwritten."""
         if self.overwritten is not None:
             return self
         lost = touched if self.read is None else touched & self.read
@@ -195,22 +195,22 @@ _NONE: frozenset[str] = frozenset()
 
 @attrs.frozen
 class Progress:
-    """What a run needs to go on besides its data, if it is more than the node that was completed last.
+    """What a resume requires besides the data and the last completed node.
 
     Attributes:
-        next_node: The node that comes next, if that is decided already: after a pause, and after a failure that goes to
-            a handler. No edge is tried then.
-        woken: The pause that was answered last, without what it has shown, if that is what the run goes on from.
-        answered: Keys whose values have served as answers, and answer no further pause.
-        partial: What the node that is running has emitted so far.
-        origins: For keys that are not saved, where their values come from.
-        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty if
-            they had none. Nested runs that were begun with these are still to be given the new ones.
-        kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
-        answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
-            last one is that of the pause `woken`.
-        recoveries: How often the run was gone on with after its owner was lost, since the last step.
-        turn: The number of the turn that was taken up last, where turns are counted; see `stategraph.turns`.
+        next_node: The next node, if it is decided: after a pause, and after a failure that a handler handles. No edge
+            is tried then.
+        woken: The last answered pause, without its value, if the run continues from it.
+        answered: Keys whose values were used as answers. They answer no other pause.
+        partial: The chunks of the current node.
+        origins: The origins of unsaved keys.
+        replaced: The old values of keys that a resume has set since the last step, as tuples; an empty tuple if the key
+            was missing. Nested runs that began with old values have yet to receive the new ones.
+        kept_names: The names under which parts are saved, by the new names of nodes renamed since the last step.
+        answer: The keys of answers given since the last step, with old values as in `replaced`. The last one answers
+            the pause `woken`.
+        recoveries: The number of recoveries of the run since the last step.
+        turn: The number of the current turn, if turns are counted; see `stategraph.turns`.
     """
 
     next_node: str = ""
@@ -225,27 +225,27 @@ class Progress:
     turn: int = attrs.field(default=0, converter=check_step)
 
     def after_step(self) -> Progress | None:
-        """Return what is left of it once a node has completed."""
+        """Return the progress after a node has completed."""
         if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries):
             return self
         return self.changed(**_OF_ONE_STEP, answered=self.answered.union(self.answer))
 
     def kept_name(self, node: str) -> str:
-        """Return the name under which the step of a node is kept: the one that the node had when the step began."""
+        """Return the name under which the step of a node is saved: the name of the node when the step began."""
         return self.kept_names.get(node, node)
 
     def without_step(self) -> Progress:
-        """Return it without what is about the step that is being made."""
+        """Return the progress without the fields about the current step."""
         return attrs.evolve(self, **_OF_ONE_STEP)
 
     def changed(self, **changes: Any) -> Progress | None:
-        """Return it with changes, or None if nothing is left in it."""
-        made = attrs.evolve(self, **changes)
-        return None if made == _EMPTY else made
+        """Return the progress with changes; None if it is empty."""
+        changed = attrs.evolve(self, **changes)
+        return None if changed == _EMPTY else changed
 
 
 def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
-    """Return the progress with changes; None stands for an empty one."""
+    """Return the progress with changes. None stands for an empty progress."""
     return (progress or _EMPTY).changed(**changes)
 
 
@@ -258,13 +258,13 @@ _OF_ONE_STEP: dict[str, Any] = {
     "kept_names": {},
     "recoveries": 0,
 }
-"""The fields that are about the step that is being made, as they are once it is made."""
+"""The fields about the current step, with their values after the step."""
 
 _EMPTY = Progress()
 
 
 def deadline_of(now: datetime, given: datetime | float | None) -> datetime | None:
-    """Return a deadline that may be given in seconds from now. Raises ValueError if it is no number of these."""
+    """Return a deadline, which may be given as seconds from now. Raises ValueError if the number is not valid."""
     if given is None or isinstance(given, datetime):
         return given
     if type(given) not in (int, float) or not abs(given) <= LONGEST_WAIT:
@@ -281,13 +281,13 @@ Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
 
 @attrs.frozen
 class CachedResult:
-    """What was found in a cache.
+    """The outcome of a lookup in a result cache.
 
     Attributes:
-        key: The key of the result in the cache; None if the inputs have none.
-        changes: The result; None if there is none that can be used.
-        reason: Why there is none.
-        is_broken: Whether the cache needs attention: it fails, or has other signatures.
+        key: The key of the result; None if the inputs have no key.
+        changes: The result; None if there is no usable result.
+        reason: Why there is no usable result.
+        is_broken: Whether the cache requires attention: it failed, or its signatures differ.
     """
 
     key: str | None
@@ -299,7 +299,7 @@ class CachedResult:
 # --------------------------------------------------------------------------- outlines
 
 Structures: TypeAlias = dict[int, GraphStructure | None]
-"""The structures of graphs by their ids, so that each is made once; None for those that are being made."""
+"""The structures of graphs by the ids of the graphs, so that each is made once; None while it is being made."""
 
 
 def _notes(notes: Iterable[str]) -> tuple[str, ...]:
@@ -308,12 +308,12 @@ def _notes(notes: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class NodeOutline:
-    """What a node is.
+    """The outline of a node, for pictures.
 
     Attributes:
         kind: "function", "pause", "map", "parallel" or "graph".
-        notes: What is to be known of it, in few words each.
-        nested: What is inside of it: the structure of its graph or, without edges, its branches.
+        notes: Short notes, such as "cached".
+        nested: The structure of its graph; or its branches, as a structure without edges.
     """
 
     kind: str = attrs.field(default="function", validator=_is_str)

@@ -1,4 +1,4 @@
-"""What a State knows of its run besides its data: how it stands, why it failed, what ran it, where it comes from.
+"""What a State knows besides its data: status, kind, error, parent, owner and structure of the graph.
 
 What few runs have, such as a pause, is in `stategraph._values.progress`.
 """
@@ -22,22 +22,22 @@ from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
 
-_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept, and of its traceback
-_CALLS = 10  # of its traceback
+_MESSAGE_LENGTH = 2000  # saved characters of the text of an exception, and of its traceback
+_CALLS = 10  # saved calls of its traceback
 
 
 _is_str = attrs.validators.instance_of(str)
 
 
 def check_step(value: int) -> int:
-    """Return the number of a step. Raises ValueError if it is none."""
+    """Return the number of a step. Raises ValueError unless it is a non-negative integer."""
     if type(value) is not int or value < 0:
         raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
     return value
 
 
 NO_LABELS: Mapping[str, str] = freeze({})
-"""Those of most runs."""
+"""The labels of most runs."""
 
 
 def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
@@ -60,11 +60,11 @@ class RunStatus(StrEnum):
 
 
 StatusName: TypeAlias = RunStatus | Literal["active", "paused", "completed", "failed", "cancelled"]
-"""The status of a run, as users write it."""
+"""A status as users may write it."""
 
 
 class Kind(StrEnum):
-    """What a checkpoint records about its run."""
+    """The kind of record that a checkpoint is."""
 
     INPUT = "input"
     STEP = "step"
@@ -92,12 +92,12 @@ def kind_of(status: str, node: str) -> Kind:
 
 @attrs.frozen
 class Facts:
-    """How a State came to be, where its other fields do not show it.
+    """The origin of a State, if its other fields do not show it.
 
     Attributes:
-        kind: What it records about its run.
-        by: The person or program that caused it, if the caller named one.
-        attempts: In how many attempts its step was completed.
+        kind: The kind of record.
+        by: The author, if the caller named one.
+        attempts: The number of attempts of its step.
     """
 
     kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
@@ -107,11 +107,14 @@ class Facts:
 
 @attrs.frozen
 class ErrorInfo:
-    """Why something failed: the type and the text of the exception, and the node it came from.
+    """A failure: the type and the text of the exception, and the node that raised it.
 
     Attributes:
-        traceback: The calls that led to the exception, from the node's function on, shortened; empty where there were
-            none. It is neither compared nor in the repr.
+        type: The name of the type of the exception.
+        message: The text of the exception, at most 2,000 characters.
+        node: The name of the node.
+        traceback: The last calls that led to the exception, from the function of the node on; empty if there are none.
+            It is neither compared nor in the repr.
     """
 
     type: str = attrs.field(validator=_is_str)
@@ -121,27 +124,27 @@ class ErrorInfo:
 
     @property
     def parts(self) -> list[str]:
-        """What it consists of, for stores."""
+        """The fields as a list, for stores."""
         return [self.type, self.message, self.node, self.traceback]
 
     @classmethod
     def of(cls, error: Exception, node: str) -> ErrorInfo:
-        """Return what is kept of an exception that came from a node."""
+        """Return the ErrorInfo of an exception that a node raised."""
         name = type(error).__name__
         info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
         return attrs.evolve(info, traceback=shortened_traceback(error))
 
     @classmethod
     def said(cls, type: str, message: str, node: str) -> ErrorInfo:
-        """Return the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
+        """Return an ErrorInfo with a text, which is cut and made valid UTF-8."""
         return cls(type, _storable(message[:_MESSAGE_LENGTH]), node)
 
 
 def shortened_traceback(error: BaseException) -> str:
-    """Return the last calls that led to an exception: file, line and function of each, and no lines of code.
+    """Return the last calls that led to an exception: the file, line and function of each call, without code.
 
-    They begin with the users' first one. Calls of stategraph are left out, unless there are no others. Of a group that
-    is the first one in it, and of the failure of a nested run its cause: what is around it is ours.
+    The first call is in the user's code. Calls in stategraph are omitted unless there are no others. For a group, it is
+    the traceback of its first exception; for the failure of a nested run, that of the cause.
     """
     while isinstance(error, BaseExceptionGroup | ExecutionError):
         cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
@@ -161,7 +164,7 @@ def shortened_traceback(error: BaseException) -> str:
 
 
 def _file_of(frame: FrameType) -> str:
-    """Return the file of a call, from where it is imported: with no folder of this machine."""
+    """Return the file of a call relative to its import root, without folders of this machine."""
     parts = frame.f_code.co_filename.replace("\\", "/").split("/")
     depth = str(frame.f_globals.get("__name__", "")).count(".") + 1 + (parts[-1] == "__init__.py")
     return "/".join(parts[-depth:])
@@ -173,7 +176,7 @@ def _storable(text: str) -> str:
 
 @attrs.frozen
 class ParentStep:
-    """The step of another run that a run was forked from or, if it is nested, belongs to."""
+    """The step of another run from which a run was forked, or in which it is nested."""
 
     run_id: str = attrs.field(converter=check_run_id)
     step: int = attrs.field(converter=check_step)
@@ -181,15 +184,15 @@ class ParentStep:
 
 @attrs.frozen
 class Owner:
-    """The process that works on a run.
+    """The process that owns a run.
 
     Attributes:
         host: The name of the machine.
         pid: The process id; None if unknown.
-        since: When it began, aware, in UTC; None if unknown.
-        until: When its claim runs out, if it does not renew it; None if it does not run out.
-        node: The node that is running; None if unknown. Neither this nor the next field is compared.
-        node_since: When the run came to that node, aware, in UTC.
+        since: The time at which the ownership began, aware, in UTC; None if unknown.
+        until: The time at which its lease expires unless it is renewed; None without a lease.
+        node: The current node; None if unknown. Not compared.
+        node_since: The time at which the run entered that node, aware, in UTC. Not compared.
     """
 
     host: str
@@ -210,11 +213,14 @@ class Owner:
 
 @attrs.frozen(order=True)
 class EdgeStructure:
-    """An edge, as far as it can be compared across processes: `label` is its name, or what its predicate is made of.
+    """An edge in a form that can be compared across processes.
 
     Attributes:
-        shown: What a picture shows in place of the label, such as the names of own functions; empty for the label
-            itself. It is not compared.
+        source: The node that it leaves.
+        target: The node that it leads to.
+        label: Its name, or a description of its predicate.
+        shown: The text that pictures show instead of the label, such as the name of a function; empty for the label.
+            Not compared.
     """
 
     source: str = attrs.field(validator=_is_str)
@@ -232,17 +238,16 @@ def _all_are(cls: type) -> Any:
 
 @attrs.frozen(slots=False)
 class GraphStructure:
-    """What is saved of a graph with its runs, to check whether a saved State still fits it.
+    """The structure of a graph, which is saved with its runs to detect changes.
 
-    Node names, and edges in the order in which they are tried. The code of nodes and predicates is not part of it: a
-    run must survive the fix of the bug that stopped it.
+    The code of nodes and predicates is not part of it: a run must survive the fix of the bug that stopped it.
 
     Attributes:
         nodes: The names of the nodes.
-        edges: The edges; ways of failure stand last, labelled "on_error".
-        entry: Where runs start, for pictures, as all that follows; it is not compared. None if that is not known.
-        exits: Where they complete.
-        outlines: Of nodes that are more than a function that is called once, what they are: a NodeOutline of each.
+        edges: The edges in the order in which they are tried; edges to handlers of failures, labelled "on_error", last.
+        entry: The entry point; None if unknown. This field and the following ones are for pictures, and not compared.
+        exits: The exit points.
+        outlines: A NodeOutline of each node that is not a plain function.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
@@ -253,12 +258,12 @@ class GraphStructure:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits, the same for the same structure in every process."""
+        """32 hexadecimal digits, the same for equal structures in every process."""
         import hashlib  # imported when used: OpenSSL takes 4 ms
 
         parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge)[:3])]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
 
     def _by_source(self) -> list[EdgeStructure]:
-        """Return the edges grouped by their source; only within a group does the order matter."""
+        """Return the edges grouped by source: the order matters only within a group."""
         return sorted(self.edges, key=lambda edge: edge.source)
