@@ -49,7 +49,7 @@ def awake(paused: State, pause: Pause) -> State:
     return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)
 
 
-def waiting_anew(paused: State, pause: Pause) -> State:
+def waiting_again(paused: State, pause: Pause) -> State:
     """Return a paused State that waits again, without an answer yet.
 
     If it waits at several pauses, an answer applies to none of them: it asks them all first.

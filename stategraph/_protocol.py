@@ -147,7 +147,7 @@ class Stopped(BaseException):
     """Thrown into the engine: the run should stop.
 
     The cancel event was set, the time is up (then ``__cause__`` is a TimeoutError), another caller cancelled the run,
-    or nobody iterates over its stream any more.
+    or its caller requests no more States.
     """
 
 

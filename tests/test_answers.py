@@ -253,7 +253,7 @@ class TestOver:
             play.resume(graph, {"ok": "no"})
         play.store.rollback(RUN, step)
 
-        refuses(play, graph, {"ok": "yes"}, "begins anew, and asks its own question: resume without an answer")
+        refuses(play, graph, {"ok": "yes"}, "begins again and asks its own question: resume without an answer")
         again = play.resume(graph)
 
         assert play.resume(graph, {"ok": "yes"}, pause=again.pause).status is RunStatus.PAUSED

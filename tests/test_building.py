@@ -563,7 +563,7 @@ class TestIntervals:
         graph.add_node("say", lambda state: {})
         graph.set_entry_point("say")
         graph.set_exit_point("say")
-        with pytest.raises(ConfigError, match="each turn would begin anew"):
+        with pytest.raises(ConfigError, match="each turn would begin again"):
             graph.turn("chat", {"text": "a"})
 
 

@@ -136,7 +136,7 @@ class TestItems:
         paused = start(play, desk.orders())
         assert paused.pause is not None
         play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
-        with pytest.raises(AnswerError, match="the pause that is to be answered is over"):
+        with pytest.raises(AnswerError, match="the pause to answer is over"):
             play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
         assert desk.paid == [(1, True)]
 

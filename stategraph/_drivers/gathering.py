@@ -105,7 +105,7 @@ class InThreads(_Gathering):
         self._room = 0
 
     def _begin_thread(self) -> None:
-        """Begin one more thread: a daemon, as the process may end while nobody waits for its parts."""
+        """Begin one more thread: a daemon, as the process may end before its parts do."""
         new_driver = partial(self._new_driver, self._signal, self._limits, self._reports.put)
         about = weakref.ref(self), self._begun, self._reports, new_driver, contextvars.copy_context()
         thread = threading.Thread(target=_work, args=about, name="stategraph part", daemon=True)

@@ -196,7 +196,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
 
 def _left() -> Stopped:
     """Return the exception to throw into a task whose caller requests no more States."""
-    return Stopped("nobody iterates over it any more")
+    return Stopped("its caller requests no more States")
 
 
 def _thrown(typ: Any, val: object) -> BaseException:

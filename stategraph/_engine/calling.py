@@ -137,7 +137,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in:
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
     check_saves(run.plan)
     if not run.plan.preserve:
-        allowed = "true keeps a conversation for its next turn: with false, each turn would begin anew"
+        allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
         raise ConfigError("checkpoint.preserve", False, allowed)
     return owning(run, Ownership(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
 

@@ -110,11 +110,11 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
 def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
-    asks = StopQuestion(run.services, run.signal)
+    asks = StopCheck(run.services, run.signal)
     return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=asks)
 
 
-class StopQuestion:
+class StopCheck:
     """Answer a node that checks whether its run should stop.
 
     A node may check often, so the store is queried for requests of other processes only once in a while. A process that
@@ -148,7 +148,7 @@ def kept_name(name: str, state: State) -> str:
 # --------------------------------------------------------------------------- events, and States that are shown
 
 
-def tell(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
+def emit_at(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
     """Report an event at a step."""
     if type in run.wanted:
         yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, **about}))
@@ -160,7 +160,7 @@ def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = 
         about: dict[str, Any] = {"node": state.checkpoint_node, "status": state.status.value}
         if began_ns is not None:
             about["took"] = seconds_since(began_ns)
-        yield from tell(run, type, state.run_id, state.step, **{**about, **more})
+        yield from emit_at(run, type, state.run_id, state.step, **{**about, **more})
 
 
 def seconds_since(began_ns: int) -> float:
@@ -193,17 +193,17 @@ def announce_entry(
         edges = stage.edges[: way.tried if isinstance(way, NoWay) else place_of(way, stage.edges) + 1]
     elif stage.policies.on_error == name and not (state.progress and state.progress.woken):
         handled = {"source": stage.name, "target": name, "edge": "on_error", "predicate": "on_error"}
-        yield from tell(run, EventType.EDGE_TRANSITION, *at, **handled)
+        yield from emit_at(run, EventType.EDGE_TRANSITION, *at, **handled)
     for edge in edges:
         about = {"source": edge.source, "target": edge.target, "edge": edge.name}
         about["predicate"] = describe_predicate(edge.predicate)
-        yield from tell(run, EventType.EDGE_EVALUATE, *at, **about, result=edge is way)
+        yield from emit_at(run, EventType.EDGE_EVALUATE, *at, **about, result=edge is way)
         if edge is way:
-            yield from tell(run, EventType.EDGE_TRANSITION, *at, **about)
+            yield from emit_at(run, EventType.EDGE_TRANSITION, *at, **about)
     if begins:
         if name in run.completed:
-            yield from tell(run, EventType.CYCLE_DETECTED, state.run_id, state.step + 1, node=name)
-        yield from tell(run, EventType.NODE_START, state.run_id, state.step + 1, node=name)
+            yield from emit_at(run, EventType.CYCLE_DETECTED, state.run_id, state.step + 1, node=name)
+        yield from emit_at(run, EventType.NODE_START, state.run_id, state.step + 1, node=name)
 
 
 def announce_completion(run: RunContext, handler: str) -> Task[None]:
@@ -219,7 +219,7 @@ def announce_failure(run: RunContext, name: str, error: BaseException, attempt: 
     """Report that an attempt of a node failed."""
     if EventType.NODE_ERROR in run.wanted:
         about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
-        yield from tell(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
+        yield from emit_at(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
 
 
 def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:

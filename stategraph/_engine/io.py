@@ -83,7 +83,7 @@ class RunIO:
     def own(self, about: tuple[Ownership, bool]) -> None:
         """Become the owner of a run; if the second item is true, take it from its owner."""
         ownership, take_over = about
-        self._asked(ownership.run_id, "be asked who owns it", lambda: own(self.store, ownership, take_over=take_over))
+        self._query(ownership.run_id, "look up its owner", lambda: own(self.store, ownership, take_over=take_over))
         self.ownership = ownership
 
     def hears_of_cancel(self, _: object = None) -> bool:
@@ -139,7 +139,7 @@ class RunIO:
         self._set_policy(state.run_id)
         self._before.pop(id(state), None)
         states, self._before = [*self._before.values(), state], {}
-        return [self._persisted(one) for one in states]
+        return [self._persisted(each) for each in states]
 
     def _set_policy(self, run_id: str) -> None:
         if not self._knows_policy:
@@ -212,7 +212,7 @@ class RunIO:
         """Delete the run of a completed State; raise a CheckpointError if the deletion or an earlier save fails."""
         self.flush(state)  # otherwise a failed save would look like a failed deletion
         try:
-            self._asked(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))
+            self._query(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))
         except CheckpointError as error:
             error.state = state
             raise
@@ -221,14 +221,14 @@ class RunIO:
 
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
-        state: object = self._asked(run_id, "load it", lambda: self.store.load(run_id))
+        state: object = self._query(run_id, "load it", lambda: self.store.load(run_id))
         if type(state) is not State or state.run_id != run_id:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
         return state
 
     def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
         """Return the saved parts of a step of a run."""
-        kept: KeptParts = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        kept: KeptParts = self._query(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return kept
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
@@ -238,9 +238,9 @@ class RunIO:
             with on_behalf_of(self.ownership):
                 self.queue.drop_parts(run_id, step, newer_too=newer_too)
         else:
-            self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+            self._query(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
-    def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
+    def _query(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
         """Query the store; raise a CheckpointError if it fails."""
         before, current.ownership = current.ownership, self.ownership
         try:

@@ -91,13 +91,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
     enter, keep, ownership = run.path.append, run.services.save, run.services.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
-    tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
+    emits_saves = EventType.CHECKPOINT_SAVE in run.wanted
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = plan.saves and (interval != 1 or plan.write_behind), monotonic() + LOOK_AGAIN
     data = data_of(state)
-    jots = run.outer_step is None and interval == 1 and not plan.write_behind
-    owners = ownership.owners if jots and ownership is not None else None
-    jot = None if owners is None or ownership is None else owners.node_recorder(ownership)
+    records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
+    owners = ownership.owners if records_nodes and ownership is not None else None
+    record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -108,8 +108,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 raise (yield from no_way_on(run, stage, edge))
             name = edge.target
         enter(name)
-        if jot is not None:
-            jot(now_ns(), name.encode("utf-8", "replace"))
+        if record_node is not None:
+            record_node(now_ns(), name.encode("utf-8", "replace"))
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
@@ -149,10 +149,10 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
-            began = monotonic_ns() if tells_saves else 0
+            began = monotonic_ns() if emits_saves else 0
             yield (Save, keep, state)
             run.saved = state
-            if tells_saves:
+            if emits_saves:
                 yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)

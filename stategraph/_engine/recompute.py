@@ -122,7 +122,7 @@ def _again(run: RunContext, state: State, node: str, step: int, keys: list[str])
     again.shows, again.wanted, again.unsaved_parts = False, run.wanted - _NOT_TOLD, []
     again.state = evolve(state, step=step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
     execution = StepExecution(again, run.plan.stages[node], again.state)
-    yield from execution.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    yield from execution.emit(EventType.NODE_RECOMPUTE, keys=tuple(keys))
     try:
         return _taken((yield from execution.result()), execution.state, keys)
     except Exception as error:

@@ -44,13 +44,13 @@ class NodeCache:
         if step.state.keys().isdisjoint(self.policy.inputs):  # for example because their names are misspelled
             reason = f"none of its inputs is in the State: {', '.join(self.policy.inputs)}"
             self._warn(reason)
-            yield from step.tell(EventType.CACHE_MISS, key=None, reason=reason)
+            yield from step.emit(EventType.CACHE_MISS, key=None, reason=reason)
             return (yield from attempts())
         found: CachedResult = yield (Cache, self._find, step.tracked_state)
         if found.changes is not None:
-            yield from step.tell(EventType.CACHE_HIT, key=found.key)
+            yield from step.emit(EventType.CACHE_HIT, key=found.key)
             return with_changes(step.state, *found.changes)
-        yield from step.tell(EventType.CACHE_MISS, key=found.key, reason=found.reason)
+        yield from step.emit(EventType.CACHE_MISS, key=found.key, reason=found.reason)
         result = yield from attempts()
         if found.key is not None and not step.is_answered and not _pauses(result):
             yield (Cache, self._keep, (found.key, changes_from(result, step.state)))

@@ -149,7 +149,7 @@ def revive(
         is_same: Whether the State is unchanged since it was saved.
     """
     saved = fitting_saved(run, saved, updates)
-    step, pause, asked = saved.step, saved.pause, awaited(saved)
+    step, pause, question = saved.step, saved.pause, awaited(saved)
     if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and pause is not None):
         saved, updates = yield from take_answer(run, saved, updates)
         is_same = False
@@ -169,7 +169,7 @@ def revive(
     run.has_joined_parts = run.plan.loads_parts  # possibly: an earlier call may have crashed before
     amends = saved.step == step
     if amends:
-        is_answer = asked is not None and (asked is pause or asked.response_param in updates)
+        is_answer = question is not None and (question is pause or question.response_param in updates)
         run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
     if is_same and not updates:
         run.found = run.state
@@ -236,7 +236,7 @@ def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any
 def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
     stage = run.plan.stages[pause.node]
     try:
-        return (yield from stage.node.asked(StepExecution(run, stage, saved)))
+        return (yield from stage.node.question(StepExecution(run, stage, saved)))
     except StoreFailed as failed:
         raise cast(BaseException, failed.__cause__) from None
 
@@ -247,7 +247,7 @@ def _with_checked_answer(
     """Return the updates with the validated answer. Raises AnswerError if the answer is invalid."""
     key = cast(str, pause.response_param)
     try:
-        # Without a schema the answer is kept as given: the node that asked converts it.
+        # Without a schema the answer is kept as given: the node that asks converts it.
         checked = fitting(run, {key: question.accepted(updates[key])}, saved)
     except ValueError as error:
         raise AnswerError(saved.run_id, pause, str(error)) from error
@@ -260,7 +260,7 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
     If no node handles them, save the run as failed and raise the error.
     """
     run.state = run.saved = saved
-    name, cause = pause.node, TimeoutError(f"nobody answered until {pause.deadline}")
+    name, cause = pause.node, TimeoutError(f"no answer came until {pause.deadline}")
     run.path.append(name)
     failure = failure_at(run, name, f"failed: {describe_exception(cause)}", cause)
     failure.state = evolve(failure.state, pause=None)
@@ -292,14 +292,14 @@ def check_answers(
     """
     pause = saved.pause if saved.status is RunStatus.PAUSED else None
     pauses = () if pause is None else pause.each
-    asked = [one for one in pauses if one.response_param in updates]
+    answered = [other for other in pauses if other.response_param in updates]
     problem = ""
-    if pause_id is not None and pause_id not in [one.id for one in pauses]:
-        problem = f"the pause that is to be answered is over: {_what_came_of_it(saved)}"
-    elif closed := sorted(_answered(saved) & updates.keys() - {one.response_param for one in pauses}):
+    if pause_id is not None and pause_id not in [other.id for other in pauses]:
+        problem = f"the pause to answer is over: {_outcome_of(saved)}"
+    elif closed := sorted(_answered(saved) & updates.keys() - {other.response_param for other in pauses}):
         problem = f"{shorten(closed[0])} has been answered before, and an answer counts once. {_WAY_OUT}"
-    elif pause_id is None and waits_since is not None and any(one.at > waits_since for one in asked):
-        problem = "it has asked this only while resume waited for the run: look at it, then answer with pause=..."
+    elif pause_id is None and waits_since is not None and any(other.at > waits_since for other in answered):
+        problem = "the run asked this only while resume waited for it: read the question, then answer with pause=..."
     if problem:
         raise AnswerError(saved.run_id, pause, problem)
 
@@ -313,15 +313,17 @@ def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | Non
         AnswerError: several pauses wait, and the caller does not name one.
     """
     pauses = cast(Pause, saved.pause).each
-    asked = [pause for pause in pauses if pause.response_param in updates]
+    answered = [pause for pause in pauses if pause.response_param in updates]
     if pause_id is not None:
         found = [pause for pause in pauses if pause.id == pause_id]
-    elif len(asked) > 1:
-        parts = ", ".join([shorten(pause.part) for pause in asked[:5]] + ["..."] * (len(asked) > 5))
-        problem = f"parts {parts} ask for {asked[0].response_param!r}: say which of {len(asked)} is answered, by pause="
+    elif len(answered) > 1:
+        parts = ", ".join([shorten(pause.part) for pause in answered[:5]] + ["..."] * (len(answered) > 5))
+        problem = (
+            f"parts {parts} ask for {answered[0].response_param!r}: say which of {len(answered)} is answered, by pause="
+        )
         raise AnswerError(saved.run_id, saved.pause, problem)
     else:
-        found = asked or [pause for pause in pauses if is_overdue(pause)] or [*pauses]
+        found = answered or [pause for pause in pauses if is_overdue(pause)] or [*pauses]
     return evolve(saved, pause=found[0])
 
 
@@ -342,7 +344,7 @@ def _answered(saved: State) -> AbstractSet[str]:
     return ((progress.answer.keys() - progress.answered) | earlier) - (progress.origins.keys() - saved.keys())
 
 
-def _what_came_of_it(saved: State) -> str:
+def _outcome_of(saved: State) -> str:
     if saved.status is RunStatus.COMPLETED:
         return f"the run is complete, after step {saved.step}"
     if saved.status is RunStatus.PAUSED:

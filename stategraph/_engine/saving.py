@@ -213,7 +213,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         move_notes(error, public)
     yield from rescue(run, public)
     if run.state.status is RunStatus.CANCELLED and run.saved is run.state:  # the next call does not have to be notified
-        yield from _noting(public, "While its cancellation was being forgotten", take_up(run))
+        yield from _noting(public, "While its cancellation was being cleared", take_up(run))
     if public is not error:
         raise public from public.__cause__
 
@@ -226,7 +226,7 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     except GeneratorExit:
         raise
     except BaseException as second:  # the cancellation is saved without that error
-        error.add_note(f"While it was asked who has cancelled the run: {describe_exception(second)}")
+        error.add_note(f"While the caller that cancelled the run was looked up: {describe_exception(second)}")
     save_with_next(run, run.state)
     run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
     is_failure = isinstance(error, ExecutionError)
@@ -245,7 +245,7 @@ def rescue(run: RunContext, error: BaseException) -> Task[None]:
     """Save pending States before an error is raised; a second failure becomes a note on the first."""
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from _noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
-    yield from _noting(error, "While its last saves were waited for", flush(run, state))
+    yield from _noting(error, "While the run waited for its last saves", flush(run, state))
     yield from announce_error(run, state, error)
 
 
@@ -395,7 +395,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if not run.plan.saves:
         why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
-    schema, keys = run.plan.schema, [one.response_param for one in pause.each]
+    schema, keys = run.plan.schema, [each.response_param for each in pause.each]
     lost = [key for key in keys if schema is not None and key is not None and key not in schema.fields]
     if schema is not None and lost:
         why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"
@@ -403,7 +403,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     from stategraph._values.progress import pause_of  # imported when used
 
     save_with_next(run, run.state)
-    pause = pause_of([_identified(run, attrs.evolve(one, node=stage.name)) for one in pause.each])
+    pause = pause_of([_identified(run, attrs.evolve(each, node=stage.name)) for each in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
     run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
@@ -422,5 +422,5 @@ def _identified(run: RunContext, pause: Pause) -> Pause:
         return pause
     state = run.state
     shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
-    asked = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
-    return attrs.evolve(pause, id=run.plan.digest({**asked, "value": pause.value}) or run.plan.digest(asked))
+    question = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
+    return attrs.evolve(pause, id=run.plan.digest({**question, "value": pause.value}) or run.plan.digest(question))

@@ -16,9 +16,9 @@ from stategraph._engine.context import (
     about_error,
     announce_failure,
     context_of,
+    emit_at,
     kept_name,
     show,
-    tell,
 )
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress import GIVEN, ReadSet, Written, origins_after, unwatched, watched, without_answers
@@ -93,7 +93,7 @@ class StepExecution:
         except Exception as error:
             if not self.is_done_before:
                 raise
-            yield from self._tell_failure(error)
+            yield from self._emit_failure(error)
         yield from self.forget_parts()
         self._start_over()
         return self.checked(unwatched((yield from self._attempts())))
@@ -126,9 +126,9 @@ class StepExecution:
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
                     raise
-                yield from self._tell_failure(error)
+                yield from self._emit_failure(error)
                 about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
-                yield from self.tell(EventType.NODE_RETRY, **about)
+                yield from self.emit(EventType.NODE_RETRY, **about)
             yield (Sleep, None, delay)
             self.attempt += 1
             self._start_over()
@@ -139,7 +139,7 @@ class StepExecution:
         if self.run.state.partial is not None:
             self._show_partial(None)
 
-    def _tell_failure(self, error: Exception) -> Task[None]:
+    def _emit_failure(self, error: Exception) -> Task[None]:
         return announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
 
     def completed(self, after: State, *, is_failed: bool) -> State:
@@ -226,9 +226,9 @@ class StepExecution:
             result = yield (Await, result, self.stage.name)
         return result
 
-    def tell(self, type: EventType, **about: Any) -> Task[None]:
+    def emit(self, type: EventType, **about: Any) -> Task[None]:
         """Report an event of this step."""
-        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
+        yield from emit_at(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Emit a chunk: show it at once, and keep it with the run until the node has finished.
@@ -238,7 +238,7 @@ class StepExecution:
         chunk = unwatched(chunk)
         before = self.run.state.partial or Partial(self.stage.name)
         self._show_partial(before.and_chunk(chunk))
-        yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
+        yield from self.emit(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
         services = self.run.services
         if services.ownership is not None and (services.is_cancelled or monotonic() >= self._look_at):
@@ -337,7 +337,7 @@ class StepExecution:
         if self.run.services.is_cancelled:
             raise Stopped("it was cancelled")
 
-    def tell_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
+    def emit_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
         """Report the outcomes of parts of this step; `total` counts all of its parts."""
         for part in () if self.run.wanted.isdisjoint(_OF_PARTS) else parts:
             about = {"part": part.label, "total": total, "outcome": part.name, "took": part.took}
@@ -347,7 +347,7 @@ class StepExecution:
             if part.delay is not None:
                 about["delay"] = part.delay
             kind = _KINDS_OF_PARTS.get(part.name, EventType.PART_COMPLETE)
-            yield from self.tell(kind, attempt=part.attempt or self.attempt, **about)
+            yield from self.emit(kind, attempt=part.attempt or self.attempt, **about)
 
     def _digest_of(self, made_of: Any) -> str:
         """Return the digest of a part's input and of the generation; empty if there is none or none is needed."""

@@ -95,9 +95,9 @@ class NestedRun:
         """
         own, further = split_migration(self.renames, graph)
         state = off_removed(graph, migrate_state(state, own, graph))
-        asked, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
+        question, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
         # If it has several pauses, choose the one that the outer run exposes.
-        state = next((evolve(state, pause=pause) for pause in pauses if asked and pause.id == asked.id), state)
+        state = next((evolve(state, pause=pause) for pause in pauses if question and pause.id == question.id), state)
         pause = awaited(state)
         if pause is None:
             return None

@@ -137,7 +137,7 @@ class ThreadFeed:
         self._home = threading.get_ident()
         self._context: contextvars.Context | None = None
         self._thread: threading.Thread | None = None
-        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._requests: SimpleQueue[bool] = SimpleQueue()
         self._answers: _Answers = SimpleQueue()
         self._is_busy = self._is_closed = False
 
@@ -150,7 +150,7 @@ class ThreadFeed:
             advance = context.run(_advance, self._generator)
         else:
             self._is_busy = True
-            self._asked.put(True)
+            self._requests.put(True)
             try:
                 advance = self._answer()
             finally:
@@ -171,18 +171,18 @@ class ThreadFeed:
             context = contextvars.copy_context() if self._context is None else self._context
             context.run(self._generator.close)
             return
-        self._asked.put(False)
+        self._requests.put(False)
         if not self._is_busy:
             self._thread.join()
             self._answer()
 
     def __del__(self) -> None:
-        self._asked.put(False)  # of an abandoned run
+        self._requests.put(False)  # of an abandoned run
 
     def _begin(self) -> contextvars.Context:
         context = self._context = contextvars.copy_context()  # with the observer's context around the node
         if threading.get_ident() != self._home:
-            drive = partial(context.run, _drive, self._generator, self._asked, self._answers)
+            drive = partial(context.run, _drive, self._generator, self._requests, self._answers)
             # A daemon: the process does not wait for it at its end.
             self._thread = threading.Thread(target=drive, name="stategraph generator", daemon=True)
             self._thread.start()
@@ -202,9 +202,9 @@ def _advance(generator: Generator[Any, None, Any]) -> Advance:
         return True, end.value
 
 
-def _drive(generator: Generator[Any, None, Any], asked: SimpleQueue[bool], answers: _Answers) -> None:
+def _drive(generator: Generator[Any, None, Any], requests: SimpleQueue[bool], answers: _Answers) -> None:
     """Drive a generator in a thread until it is closed."""
-    while asked.get():
+    while requests.get():
         _put_outcome(answers, _advance, generator)
     _put_outcome(answers, lambda generator: generator.close(), generator)
 

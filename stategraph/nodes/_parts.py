@@ -153,11 +153,13 @@ class PartsNode(Node):
     def problems(self, name: str) -> Iterator[str]:
         return chain.from_iterable(node.problems(name) for node in self.part_nodes)
 
-    def asked(self, step: StepContext) -> Task[Question]:
+    def question(self, step: StepContext) -> Task[Question]:
         """Return the question of a part's graph."""
         pause = awaited(step.state)
-        found = None if pause is None or not self.graphs else (yield from _asked_by_part(step, self.jobs(step), pause))
-        return found or (yield from super().asked(step))
+        found = (
+            None if pause is None or not self.graphs else (yield from _question_of_part(step, self.jobs(step), pause))
+        )
+        return found or (yield from super().question(step))
 
 
 def do_parts(
@@ -183,14 +185,14 @@ def do_parts(
     return pause_of(pauses) if pauses else work.results
 
 
-def _asked_by_part(step: StepContext, jobs: Sequence[Job], pause: Pause) -> Task[Question | None]:
+def _question_of_part(step: StepContext, jobs: Sequence[Job], pause: Pause) -> Task[Question | None]:
     """Return the question of the part to which the pause belongs; None if the part no longer exists."""
     label, _, _ = pause.part.partition("/")
     job = next((job for job in jobs if job.label == label), None)
     if job is None or isinstance(job.node, FunctionNode):
         return None
     nested = step.nested(label, dict(job.given(job.argument)), is_branch=job.is_branch)
-    return (yield from job.node.asked_in(nested))
+    return (yield from job.node.question_in(nested))
 
 
 @attrs.define(eq=False)
@@ -218,7 +220,7 @@ class _Work:
         self._made_of = {label: job.argument for label, job in self.jobs.items() if job.is_kept}
         if self._made_of:
             self.results = yield from self.step.finished_parts(self._made_of)
-        yield from self._tell(PartOutcome(label, is_found=True) for label in self.jobs if label in self.results)
+        yield from self._emit(PartOutcome(label, is_found=True) for label in self.jobs if label in self.results)
         if self.workers.retry is not None and len(self.results) < len(self.jobs):
             self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
 
@@ -285,7 +287,7 @@ class _Work:
         if kept:
             yield from self.step.keep_parts({label: values[label] for label in values if label in kept}, self._made_of)
         self.results |= values
-        yield from self._tell(ended)
+        yield from self._emit(ended)
         for outcome in ended:
             if outcome.label in values and not outcome.is_done_before:
                 yield from self.step.show_part(*self.chunk(outcome.label, values[outcome.label]))
@@ -297,10 +299,10 @@ class _Work:
         counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
         if counts:
             yield from self.step.keep_parts(counts, self._made_of, ATTEMPTS)
-        yield from self._tell(retried)
+        yield from self._emit(retried)
 
-    def _tell(self, outcomes: Iterable[PartOutcome]) -> Task[None]:
-        return self.step.tell_parts(outcomes, len(self.jobs))
+    def _emit(self, outcomes: Iterable[PartOutcome]) -> Task[None]:
+        return self.step.emit_parts(outcomes, len(self.jobs))
 
     # ------------------------------------------------------------------ in the driver of a part
 

@@ -74,7 +74,7 @@ class Node:
         """Execute one step; return a State derived from the State of the step, or a mapping of updates to it."""
         raise NotImplementedError
 
-    def asked(self, step: StepContext) -> Task[Question]:
+    def question(self, step: StepContext) -> Task[Question]:
         """Return the question at which a run paused here, asked by this node or by a node of its graph."""
         yield from ()
         return Question(self)
@@ -235,7 +235,7 @@ class StepContext(Protocol):
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part to the caller that iterates over the run."""
 
-    def tell_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
+    def emit_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
         """Report the outcomes of parts of this step; `total` counts all of its parts."""
 
     # ------------------------------------------------------------------ nested graphs

@@ -130,17 +130,17 @@ class GraphNode(Node):
         """The keys of its nodes."""
         return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
-    def asked(self, step: StepContext) -> Task[Question]:
-        return self.asked_in(step.nested())
+    def question(self, step: StepContext) -> Task[Question]:
+        return self.question_in(step.nested())
 
-    def asked_in(self, run: NestedStep) -> Task[Question]:
+    def question_in(self, run: NestedStep) -> Task[Question]:
         """Return the question of a node of the graph; an answer must also fit the schema of the graph."""
         saved, plan = (yield from run.load()), self._plan()
         waiting = None if saved is None else run.waiting_step(saved, plan)
         if waiting is None:
             return Question(self, () if saved is not None else (_not_asked,))
         node, nested = waiting
-        question = yield from node.asked(nested)
+        question = yield from node.question(nested)
         schema, pause = plan.schema, awaited(nested.state)
         if schema is None or pause is None or pause.response_param is None:
             return question
@@ -176,7 +176,9 @@ def _graphs_of(node: Any) -> Iterable[Any]:
 
 
 def _not_asked(answer: Any) -> Any:
-    raise ValueError("its graph begins anew, and asks its own question: resume without an answer, then look at it")
+    raise ValueError(
+        "its graph begins again and asks its own question: resume without an answer, then read the question"
+    )
 
 
 def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:

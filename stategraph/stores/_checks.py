@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import attrs
 
-from stategraph._progress import asking_again, gives_back, waiting_anew
+from stategraph._progress import asking_again, gives_back, waiting_again
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.ids import check_given_id, generation_of, given_id, is_nested_id, is_parts_id, step_of
@@ -195,7 +195,7 @@ def forked_from(source: State, new_run_id: str) -> State:
     """Return the newest State of a run that is forked from `source`."""
     is_over = source.status is RunStatus.COMPLETED
     # The copy of a paused run pauses at the same place, or continues from there.
-    copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
+    copy = asking_again(source) if source.pause is None else waiting_again(source, source.pause)
     return evolve(
         copy,
         facts=None,
@@ -219,7 +219,7 @@ def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) 
     if by is not None and not isinstance(by, str):
         raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
-    back = back if back.pause is None else waiting_anew(back, back.pause)
+    back = back if back.pause is None else waiting_again(back, back.pause)
     return recorded(back, Kind.ROLLBACK, by, generation=state.generation + 1, parent=parent)
 
 
