@@ -152,17 +152,19 @@ class TestCancelEvent:
     @pytest.mark.parametrize("is_within", [False, True])
     def test_a_part_that_cannot_be_saved_any_more(self, memory_play: Scene, is_within: bool) -> None:
         """The run is stopped all the same; that a part is lost that was still being done is a note."""
-        cancel, gate = threading.Event(), Gate()
+        cancel, gate, is_slow_begun = threading.Event(), Gate(), threading.Event()
 
         class Full(MemoryStore):
             def save_parts(self, run_id: str, parts: Any) -> None:
                 if cancel.is_set():
                     raise OSError("the disk is full")
                 super().save_parts(run_id, parts)
+                assert is_slow_begun.wait(20)
                 cancel.set()
                 threading.Timer(0.1, gate.opened.set).start()
 
         def slow(state: State) -> dict[str, Any]:
+            is_slow_begun.set()
             gate.wait()
             return {}
 

@@ -54,20 +54,17 @@ class Threads:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
         self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
+        self._idle: list[None] = []  # an item for each thread that waits; a Semaphore would take far longer
         self._calls: SimpleQueue[Any] = SimpleQueue()
 
     def call(self, function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
         """Call a function in a thread, once one is free. The thread passes the outcome to `done`."""
         self._calls.put((contextvars.copy_context().run, function, argument, done))
-        if self._idle.acquire(blocking=False) or len(self._threads) == self._most:
-            return
         try:
-            self._begin_thread()
-        except RuntimeError:  # the system has no more threads: this one makes the call, unless another one has it
-            with suppress(Empty):
-                run, function, argument, done = self._calls.get_nowait()
-                done(run(outcome_of, function, argument))
+            self._idle.pop()
+        except IndexError:
+            if len(self._threads) < self._most:
+                self._begin_thread()
 
     def _begin_thread(self) -> None:
         name = f"{self._name}_{len(self._threads)}"
@@ -75,9 +72,11 @@ class Threads:
         self._threads.append(thread)  # before it starts: it is joined even if an interrupt comes here
         try:
             thread.start()
-        except RuntimeError:
+        except RuntimeError:  # the system has no more threads: this one makes the call, unless another one has it
             self._threads.remove(thread)
-            raise
+            with suppress(Empty):
+                run, function, argument, done = self._calls.get_nowait()
+                done(run(outcome_of, function, argument))
 
     def end(self) -> None:
         """Begin no more calls, and have each thread end after the one that it makes."""
@@ -96,13 +95,13 @@ class Threads:
                 thread.join()
 
 
-def _make_calls(calls: SimpleQueue[Any], idle: threading.Semaphore) -> None:
+def _make_calls(calls: SimpleQueue[Any], idle: list[None]) -> None:
     """Make one call after the other. An idle thread keeps nothing of a call alive."""
     while True:
         try:
             call = calls.get_nowait()
         except Empty:
-            idle.release()
+            idle.append(None)
             call = calls.get()
         if call is None:
             return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import EitherEvent, Limits
 from stategraph._protocol import Task, escaped
 from stategraph._util.cancellation import outlast
@@ -62,15 +61,18 @@ class InThreads(_Gathering):
 
     def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
         super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()))
-        self._new_driver = new_driver
-        self._threads: list[threading.Thread] = []
-        self._begun: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._threads = Threads(most, "stategraph part")
         self._reports: SimpleQueue[Any] = SimpleQueue()
+        self._new_driver = partial(new_driver, self._signal, self._limits, self._reports.put)
+        self._of_thread = threading.local()  # its driver: to make one takes longer than many a task
         self._at_work, self._room = 0, 2 * most
 
     def reports(self, _: object = None) -> list[Any]:
         """Wait for reports and return them."""
-        self._begin()
+        for task in islice(self._tasks, self._room):
+            self._at_work += 1
+            self._threads.call(self._drive, task, self._over)
+        self._room = 0
         found: list[Any] = []
         while self._at_work and not found:
             found = self._taken(self._reports.get())
@@ -82,40 +84,22 @@ class InThreads(_Gathering):
 
     def stop(self, _: object = None) -> list[Any]:
         """Stop all tasks and wait for their end; return their reports."""
-        self._end()
-        for thread in self._threads:
-            if thread.ident is not None:  # an interrupt may have kept it from starting
-                thread.join()
+        self.halt()
+        self._threads.end()
+        self._threads.join()
         return self._taken()
 
-    def _end(self) -> None:
-        self.halt()
-        for _ in self._threads:
-            self._begun.put(None)
+    def _drive(self, task: Task[Any]) -> None:
+        if self._is_halted:
+            return
+        if not hasattr(self._of_thread, "driver"):
+            self._of_thread.driver = self._new_driver()
+        self._of_thread.driver.drive(task)
 
-    __del__ = _end  # of an abandoned run: its threads would wait for ever
-
-    def _begin(self) -> None:
-        """Hand tasks to the threads, up to the maximum."""
-        for task in islice(self._tasks, self._room):
-            self._begun.put(task)
-            self._at_work += 1
-            if len(self._threads) < self._most:
-                self._begin_thread()
-        self._room = 0
-
-    def _begin_thread(self) -> None:
-        """Begin one more thread: a daemon, as the process may end before its parts do."""
-        new_driver = partial(self._new_driver, self._signal, self._limits, self._reports.put)
-        about = weakref.ref(self), self._begun, self._reports, new_driver, contextvars.copy_context()
-        thread = threading.Thread(target=_work, args=about, name="stategraph part", daemon=True)
-        self._threads.append(thread)
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads: those that there are do all tasks
-            self._threads.pop()
-            if not self._threads:
-                raise
+    def _over(self, outcome: Outcome) -> None:
+        if outcome[1] is not None:
+            self._fail(outcome[1])
+        self._reports.put(_OVER)
 
     def _taken(self, *first: Any) -> list[Any]:
         """Return the available reports; each finished task makes room for another one."""
@@ -128,33 +112,6 @@ class InThreads(_Gathering):
             self._at_work -= ended
             self._room += ended
         return [report for report in found if report is not _OVER]
-
-
-def _work(
-    whole: weakref.ref[InThreads],
-    begun: SimpleQueue[Task[Any] | None],
-    reports: SimpleQueue[Any],
-    new_driver: Callable[[], Any],
-    context: contextvars.Context,
-) -> None:
-    """Run one task after the other in a thread, while the gathering exists."""
-    driver = new_driver()
-    while (task := begun.get()) is not None:
-        try:
-            if not _is_halted(whole()):
-                context.copy().run(driver.drive, task)
-        except BaseException as error:
-            gathering = whole()
-            if gathering is not None:
-                gathering._fail(error)
-            del gathering
-        del task
-        reports.put(_OVER)
-    driver.close()
-
-
-def _is_halted(gathering: _Gathering | None) -> bool:
-    return gathering is None or gathering._is_halted
 
 
 class OnLoop(_Gathering):
