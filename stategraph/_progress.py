@@ -371,11 +371,11 @@ for _change in (State.set, State.update, State.merge, State.clone, State.set_che
 
 def watched(state: State, reads: ReadSet) -> State:
     """Return the State as one that records its reads."""
-    made: State = object.__new__(TrackedState)
+    tracked: State = object.__new__(TrackedState)
     for name in _FIELDS:
-        object.__setattr__(made, name, getattr(state, name))
-    object.__setattr__(made, "_reads", reads)
-    return made
+        object.__setattr__(tracked, name, getattr(state, name))
+    object.__setattr__(tracked, "_reads", reads)
+    return tracked
 
 
 def unwatched(value: Any) -> Any:

@@ -59,8 +59,13 @@ if TYPE_CHECKING:
 _MANY_KEYS = 500  # of a State: with fewer, comparing all keys is faster than tracking the changed ones
 
 
-def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
-    """Run from the node after a completed one (None: from the start), and handle whatever ends the run early."""
+def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] | None = None) -> Task[State]:
+    """Run from the node after a completed one (None: from the start), and handle whatever ends the run early.
+
+    The run begins with the answer of `entering`, if given.
+    """
+    if entering is not None:
+        run.state = yield from entering
     try:
         steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
         if run.wanted:
@@ -208,8 +213,7 @@ def id_of(state: object) -> str:
 
 def begin(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Do what `execute` does, as the owner of the run."""
-    run.state = yield from admit(run, state, restart=restart)
-    return (yield from run_from(run, None))
+    return run_from(run, None, admit(run, state, restart=restart))
 
 
 def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
@@ -322,8 +326,8 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     is_newest = newest is not None and newest.step == state.step
     saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
     all_keys, changes = yield from with_all_keys(run, saved, differing_items(saved, state))
-    made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
-    state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
+    recomputed = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
+    state = evolve(with_data(state, {**data_of(state), **recomputed}), progress=all_keys.progress)
     return all_keys, state, changes.keys(), saved.keys() - state.keys()
 
 
@@ -359,6 +363,6 @@ def with_all_keys(
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates
-    from stategraph._engine.recompute import whole
+    from stategraph._engine.recompute import with_unsaved_keys
 
-    return (yield from whole(run, saved, updates, inputs))
+    return (yield from with_unsaved_keys(run, saved, updates, inputs))

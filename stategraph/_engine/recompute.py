@@ -23,11 +23,13 @@ from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
-_Whole = tuple[State, Mapping[str, Any]]
+_Restored = tuple[State, Mapping[str, Any]]
 _NOT_TOLD = PART_EVENTS | {EventType.PART_RETRY, EventType.NODE_CHUNK}
 
 
-def whole(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Whole]:
+def with_unsaved_keys(
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> Task[_Restored]:
     """Return a saved State with its unsaved keys, and the updates that still apply.
 
     During the computation the saved run does not change, so it can be resumed in the same way again. An update replaces
@@ -45,17 +47,17 @@ def whole(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Map
     """
     run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
     try:
-        made = yield from _restored(run, run.state, updates, inputs)
+        restored = yield from _restored(run, run.state, updates, inputs)
     except GeneratorExit:
         raise
     except BaseException as error:
         yield from end_early(run, error)
         raise
     run.saved = None
-    return made
+    return restored
 
 
-def _restored(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Whole]:
+def _restored(run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> Task[_Restored]:
     plan, origins = run.plan, saved.progress.origins if saved.progress else {}
     missing = {key: origin for key, origin in origins.items() if key not in saved}
     obstacles = {key: reason for key, origin in missing.items() if (reason := _obstacle(plan, origin))}
@@ -79,11 +81,11 @@ def _restored(run: RunContext, saved: State, updates: Mapping[str, Any], inputs:
         if is_supplied:
             data = lay_over(data, {key: supplied[key] for key in keys})
         else:
-            data = {**data, **(yield from _again(run, with_data(saved, data), node, step, keys))}
+            data = {**data, **(yield from _recomputed(run, with_data(saved, data), node, step, keys))}
     after = {key: origin for key, origin in origins.items() if key not in missing or key in needed}
     after |= {key: Origin(GIVEN, missing[key].step, ()) for key in supplied}
-    made = with_data(saved, {key: value for key, value in data.items() if key not in defaults})
-    state = evolve(made, progress=evolved(saved.progress, origins=after))
+    restored = with_data(saved, {key: value for key, value in data.items() if key not in defaults})
+    state = evolve(restored, progress=evolved(saved.progress, origins=after))
     return state, {key: value for key, value in updates.items() if key not in supplied}
 
 
@@ -115,7 +117,7 @@ def _obstacle(plan: CompiledGraph, origin: Origin) -> str:
     return ""
 
 
-def _again(run: RunContext, state: State, node: str, step: int, keys: list[str]) -> Task[dict[str, Any]]:
+def _recomputed(run: RunContext, state: State, node: str, step: int, keys: list[str]) -> Task[dict[str, Any]]:
     """Execute a step of a node again and return its values for some keys. Nothing is shown or saved."""
     again = copy(run)
     again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
@@ -124,13 +126,13 @@ def _again(run: RunContext, state: State, node: str, step: int, keys: list[str])
     execution = StepExecution(again, run.plan.stages[node], again.state)
     yield from execution.emit(EventType.NODE_RECOMPUTE, keys=tuple(keys))
     try:
-        return _taken((yield from execution.result()), execution.state, keys)
+        return _values_of((yield from execution.result()), execution.state, keys)
     except Exception as error:
         reason = f"node {shorten(node)} fails when it runs again: {describe_exception(error)}"
         raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
 
 
-def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
+def _values_of(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
     """Return the values of keys from the result of a node. Raises ValueError if the node did not write them again."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError(f"it pauses the run ({result.pause.reason})")

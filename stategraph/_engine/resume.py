@@ -123,11 +123,11 @@ def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> 
         return saved
     kept = {key: value for key, value in data_of(saved).items() if key not in updates}
     try:
-        made = fitting(run, kept, {})
+        checked = fitting(run, kept, {})
     except SchemaError as error:
         error.run_id, error.step = saved.run_id, saved.step
         raise
-    changed = changed_items(kept, made)
+    changed = changed_items(kept, checked)
     return with_data(saved, lay_over(data_of(saved), changed)) if changed else saved
 
 

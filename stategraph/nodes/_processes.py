@@ -86,8 +86,8 @@ class Processes:
         try:
             packed = _pickled((function, argument))
         except Exception as error:
-            what = f"its argument, {shorten(argument)}, cannot be sent to a process: {describe_exception(error)}"
-            raise TypeError(what) from error
+            problem = f"its argument, {shorten(argument)}, cannot be sent to a process: {describe_exception(error)}"
+            raise TypeError(problem) from error
         try:
             process = self._idle.pop()
         except IndexError:
@@ -189,8 +189,8 @@ def _answer(reply: _Reply) -> Any:
     try:
         return pickle.loads(reply.packed)  # noqa: S301 - as above
     except (Exception, SystemExit) as error:
-        what = f"its result cannot be made again of what its process sent: {describe_exception(error)}"
-        raise TypeError(what) from error
+        problem = f"its result cannot be unpickled: {describe_exception(error)}"
+        raise TypeError(problem) from error
 
 
 def _exception(reply: _Reply) -> BaseException:
@@ -243,8 +243,8 @@ def _reply_to(packed: bytes) -> _Reply:
     try:
         return _Reply(_pickled(result))
     except Exception as error:  # noqa: BLE001 - as above
-        what = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
-        return _raised(_caused(TypeError(what), error))
+        problem = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
+        return _raised(_caused(TypeError(problem), error))
 
 
 def _raised(error: BaseException) -> _Reply:

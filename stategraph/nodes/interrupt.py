@@ -18,8 +18,8 @@ from stategraph.nodes.base import NOTHING, Node, StepContext
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
     problem = "" if value is None else problem_of(value, 1)
     if problem:
-        what = f"{attribute.name}: {shorten(value)} is not allowed"
-        raise TypeError(f"{what}; a sync function of the answer is: {problem}")
+        refusal = f"{attribute.name}: {shorten(value)} is not allowed"
+        raise TypeError(f"{refusal}; a sync function of the answer is: {problem}")
 
 
 def _is_key(node: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -79,12 +79,12 @@ class ParallelNode(PartsNode):
         return self._branches.values()
 
     def typed(self, name: str, schema: Schema) -> ParallelNode:
-        made = copy.copy(self)
-        made._branches = {
+        typed = copy.copy(self)
+        typed._branches = {
             branch: node.typed(name, schema) if isinstance(node, FunctionNode) else node
             for branch, node in self._branches.items()
         }
-        return made
+        return typed
 
     def made_of(self) -> tuple[Any, ...] | None:
         return None if self.graphs else (*self.branches.items(), *self._reducers.items())
@@ -144,10 +144,10 @@ class ParallelNode(PartsNode):
             state = state.remove(key)
         return state.update(data)
 
-    def _reduced(self, key: str, one: Any, other: Any, branch: str) -> Any:
+    def _reduced(self, key: str, first: Any, second: Any, branch: str) -> Any:
         """Combine the value of a key with the value of one more branch by its reducer."""
         try:
-            reduced = self._reducers[key](one, other)
+            reduced = self._reducers[key](first, second)
         except Exception as error:
             error.add_note(f"in reducers[{key!r}], with the value of branch {branch!r} as the second")
             raise

@@ -47,8 +47,8 @@ class Typed:
         """Return the argument, and the values with which to compare the result."""
         if not self.takes_object:
             return data, data
-        made = self.schema.made_of(self.node, data)
-        return made, self.schema.snapshot(made)
+        instance = self.schema.made_of(self.node, data)
+        return instance, self.schema.snapshot(instance)
 
     def _plain(self, result: Any, before: Mapping[str, Any]) -> Any:
         return self.schema.changes(result, before) if isinstance(result, self.schema.cls) else result

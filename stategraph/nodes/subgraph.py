@@ -208,33 +208,33 @@ def _fits_ids(name: str) -> bool:
     return True
 
 
-def _checked(what: str, keys: Keys) -> Any:
+def _checked(option: str, keys: Keys) -> Any:
     """Return the keys as a mapping from the name on this side to the name on the other, or as a function."""
     if keys is None:
         return None
     if callable(keys):
         problem = problem_of(keys, 1)
         if problem:
-            raise TypeError(f"{what}: {shorten(keys)} is not allowed; a sync function of a State is: {problem}")
+            raise TypeError(f"{option}: {shorten(keys)} is not allowed; a sync function of a State is: {problem}")
         return keys
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(
-            f"{what}: {shorten(keys)} is not allowed; keys, a mapping of keys, or a function of a State are"
+            f"{option}: {shorten(keys)} is not allowed; keys, a mapping of keys, or a function of a State are"
         )
     mapping = dict(keys) if isinstance(keys, Mapping) else {key: key for key in keys}
     if not all(isinstance(name, str) for pair in mapping.items() for name in pair):
-        raise TypeError(f"{what}: keys are str")
+        raise TypeError(f"{option}: keys are str")
     return mapping
 
 
-def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
+def _selected(option: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
-        made = answered(keys(state), f"its {what}")
-        if not isinstance(made, Mapping):
-            found = f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})"
+        selected = answered(keys(state), f"its {option}")
+        if not isinstance(selected, Mapping):
+            found = f"its {option} are to be a mapping, not {shorten(selected)} ({type(selected).__name__})"
             raise TypeError(f"{found}: return one from the function, {{}} if nothing goes there")
-        return dict(made)
+        return dict(selected)
     missing = [source for source in keys.values() if source not in state]
     if missing:
-        raise KeyError(f"{missing[0]!r}, named in its {what}, is not in the State of run {state.run_id!r}")
+        raise KeyError(f"{missing[0]!r}, named in its {option}, is not in the State of run {state.run_id!r}")
     return {target: state[source] for target, source in keys.items()}
