@@ -149,7 +149,7 @@ TROUBLES = {
     "holds a lock": ("HoldsALockError", "locked"),
     "code": ("MadeOfACodeError", "code 5"),
     "lock": ("TypeError", "its result, [<unlocked _thread.lock"),
-    "not made again": ("TypeError", "its result cannot be made again"),
+    "not made again": ("TypeError", "its result cannot be unpickled"),
 }
 """The type and the beginning of the text of an error, by what goes wrong."""
 
@@ -266,7 +266,7 @@ class TestDeath:
 def test_a_result_that_ends_whoever_receives_it(call: Any) -> None:
     """It is an error of its part; an interrupt comes out, and no process is left behind."""
     store = MemoryStore()
-    with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be made again.*SystemExit"):
+    with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be unpickled.*SystemExit"):
         call(
             make_graph({"w": MapNode(exiting, "l", "out", 2, processes=True)}, store=store),
             "execute",
