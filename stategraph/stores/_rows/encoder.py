@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from stategraph._owners.base import current, process_name
+from stategraph._values.ids import is_parts_id
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -174,6 +175,10 @@ class CheckpointEncoder:
         self.check(run_id, rows, incarnation)
         with _restored(run_id, rows[-1]):
             return combine(self._decoded(run_id, rows))[0]
+
+    def check_content(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> None:
+        """Check that the State or the parts in these rows can be restored; raise as `state`."""
+        (self.data if is_parts_id(run_id) else self.state)(run_id, rows, incarnation)
 
     def state(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> State:
         """Return the State of a snapshot and of the rows that build on it.

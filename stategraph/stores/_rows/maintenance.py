@@ -76,10 +76,7 @@ def _checked(log: RunLog, run: RunRecord) -> int:
             pass
         rows = log.table.index(run.run_id)
         for chain in chains(log, run, rows):
-            if is_parts_id(run.run_id):
-                log.encoder.data(run.run_id, chain, run.incarnation)
-            else:
-                log.encoder.state(run.run_id, chain, run.incarnation)
+            log.encoder.check_content(run.run_id, chain, run.incarnation)
     return len(rows)
 
 

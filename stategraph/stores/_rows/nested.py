@@ -1,4 +1,4 @@
-"""The finished parts of a step.
+"""Nested runs: the finished parts of a step; and forks and rollbacks, which copy or remove nested runs.
 
 Parts are kept in a run that no list shows: its id names the outer run and the step (see `stategraph._values.ids`). Each
 of its checkpoints has the parts that were saved together.
@@ -6,21 +6,30 @@ of its checkpoints has the parts that were saved together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain as chained
 from itertools import groupby
 from typing import Any
 
-from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
+from stategraph._values.ids import directly_nested, given_id, is_nested_id, is_parts_id, outer_id, parts_id, step_of
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
+from stategraph.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    NotSerializableError,
+    RunExistsError,
+    StepConflictError,
+)
 from stategraph.state import State, evolve
-from stategraph.stores._checks import is_in_story
+from stategraph.stores._checks import forked_from, is_in_story, keeps_nested, rolled_back
 from stategraph.stores._codec.msgpack import encode_value
-from stategraph.stores._rows.loading import load, read, visible
-from stategraph.stores._rows.records import RunRecord, WriteBatch
+from stategraph.stores._rows.loading import chains, load, loaded, read, visible
+from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.saving import next_place
 from stategraph.stores.base import RetentionPolicy
 
 _KEEP_ALL = RetentionPolicy("full")
@@ -48,7 +57,7 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         log.check_known(kept_at, incarnation)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
         row, base = log.encoder.snapshot(added, incarnation, run and (run.sequence + 1, 0))
-        new = log.sealer.sealed_run(log.next_run(run, row, base)._replace(policy=_KEEP_ALL))
+        new = log.next_run(run, row, base, policy=_KEEP_ALL)
         if log.write(WriteBatch(new, run, (row,), outer=log.outer_of(new))):
             return
         log.remove_left_over(kept_at)
@@ -106,3 +115,140 @@ def _of_outer_run(error: CheckpointError, run_id: str) -> CheckpointError:
     if error.run_id:
         error.run_id = run_id
     return error
+
+
+# --------------------------------------------------------------------------- rollbacks
+
+
+def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str | None) -> State:
+    """Roll a run back to a step, as `CheckpointStore.rollback`."""
+    return read(log, run_id, lambda run: _rolled_back(log, run, step, revision, by), step)
+
+
+def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
+    """Roll a run back; return its State, or None if others write to the run at the same time."""
+    found = loaded(log, run, step, revision)
+    if found is None:
+        return None
+    to, state = found[0], rolled_back(found[1], run.parent, by)
+    keeps_all = log.policy_of(run.run_id, run).keeps_all
+    place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
+    row, base = log.encoder.snapshot(state, run.incarnation, place)
+    back = log.next_run(run, row, base)
+    # In one batch: parts of later steps are neither left for a repeated step, nor lost if others have written.
+    batch = WriteBatch(
+        back,
+        run,
+        (row,),
+        cut_above=None if keeps_all else to.sequence,
+        cut_nested=not keeps_all,
+        cut_parts=keeps_all,
+        outer=log.outer_of(back),
+    )
+    if not log.write(batch):
+        return None
+    log.remember(back, base)
+    return state
+
+
+# --------------------------------------------------------------------------- forks
+
+
+def fork(log: RunLog, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
+    """Copy a run to another id, as `CheckpointStore.fork`."""
+    return read(log, run_id, lambda run: _forked(log, run, new_run_id, step, revision), step)
+
+
+def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revision: int | None) -> State | None:
+    """Copy a run; return the State of the copy, or None if others write to the run at the same time."""
+    found = loaded(log, run, step, revision)
+    if found is None:
+        return None
+    row, source = found
+    forked = forked_from(source, new_run_id)
+    incarnation = log.incarnation_for(new_run_id)
+    batches = [_copied_run(log, run, forked, row, incarnation)]
+    # The nested runs of a completed step belong to this run; the copy repeats that step.
+    if keeps_nested(source) and source.step == run.step:
+        batches += _nested(log, run.run_id, forked, incarnation)
+    if len(batches) > 1 and log.is_stale(run):
+        return None
+    if len(batches[0].put) > 1 and not _has_only_grown(log, run):
+        return None
+    begin_runs(log, batches)
+    return forked
+
+
+def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
+    """Return whether all checkpoints of a run are still there since its record was read."""
+    now = log.table.run(run.run_id)
+    if now is None or now.incarnation != run.incarnation:
+        return False
+    return now.version == run.version or all(log.policy_of(run.run_id, record).keeps_all for record in (run, now))
+
+
+def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
+    """Begin runs in one transaction. If another process begins one of them at the same time, remove the others.
+
+    Raises:
+        RunExistsError: a run with one of the ids exists.
+    """
+    for batch in batches:
+        log.remove_left_over(batch.run.run_id)
+        if log.table.run(batch.run.run_id) is not None:
+            raise RunExistsError(batch.run.run_id, str(log.table))
+    written = log.table.apply(batches)
+    if all(written):
+        return
+    begun = [batch for batch, is_written in zip(batches, written, strict=True) if is_written]
+    if begun:
+        log.table.apply([Removal(batch.run_id, batch.run.version) for batch in begun])
+    raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
+
+
+def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
+    """Return the batch that begins a run with this State, and with the history of the source before a row."""
+    earlier = [row for row in visible(log, source) if row.sequence < at.sequence]
+    row, base = log.encoder.snapshot(copy, incarnation, (at.sequence, at.revision))
+    run = log.next_run(None, row, base, policy=source.policy)
+    copies = _copied_rows(log, source, copy.run_id, incarnation, earlier)
+    outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
+    return WriteBatch(run, None, (*copies, row), outer=outer)
+
+
+def _copied_rows(
+    log: RunLog, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
+) -> list[CheckpointRecord]:
+    """Return copies of rows, and of the rows that they build on, for another run."""
+    copied = (log.encoder.copied(source, run_id, incarnation, chain) for chain in chains(log, source, rows))
+    return [*chained.from_iterable(copied)]
+
+
+def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterator[WriteBatch]:
+    """Yield the batches that copy the nested runs and the parts of the next step of a run."""
+    for nested_id in log.table.nested_ids(run_id):
+        if outer_id(nested_id) == run_id and step_of(nested_id) == copy.step + 1:
+            copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
+            new_id = copy.run_id + nested_id.removeprefix(run_id)
+            with suppress(CheckpointNotFoundError):  # it was removed at the same time
+                yield from read(log, nested_id, lambda run: copied(log, run, new_id, copy, incarnation))  # noqa: B023
+
+
+def _copied_parts(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:
+    copies = _copied_rows(log, run, new_id, incarnation, visible(log, run))
+    if not copies:  # they were removed at the same time
+        return []
+    parent, tip = ParentStep(outer.run_id, outer.step), copies[-1].seal
+    copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
+    return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
+
+
+def _copied_nested_run(
+    log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes
+) -> list[WriteBatch] | None:
+    found = loaded(log, run)
+    if found is None:
+        return None
+    row, state = found
+    copy = evolve(state, run_id=new_id, parent=ParentStep(outer.run_id, outer.step))
+    return [_copied_run(log, run, copy, row, incarnation), *_nested(log, run.run_id, copy, incarnation)]

@@ -220,7 +220,13 @@ class RunLog:
     # ------------------------------------------------------------------ writing
 
     def next_run(
-        self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase, first: CheckpointRecord | None = None
+        self,
+        old: RunRecord | None,
+        row: CheckpointRecord,
+        base: DeltaBase,
+        *,
+        first: CheckpointRecord | None = None,
+        policy: RetentionPolicy | None = None,
     ) -> RunRecord:
         """Return the record of a run with a new newest checkpoint.
 
@@ -228,16 +234,17 @@ class RunLog:
             old: The current record; None if the run begins.
             row: The row of the checkpoint.
             base: The base of the next row, with the State.
-            first: The first checkpoint of a run that begins, if it is another one.
+            first: The first checkpoint of a run that begins with several.
+            policy: The retention policy, if it is known.
         """
         state = base.state
         version = old.version + 1 if old else int.from_bytes(os.urandom(6))
         created_ns = old.created_ns if old else (first or row).time_ns
         labels = tuple(sorted(state.labels.items())) if state.labels else ()
-        incarnation = old.incarnation if old else base.incarnation
         fields = (
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
-            *(self.policy_of(state.run_id, old), created_ns, labels, row.pause, incarnation, row.seal, b""),
+            *(policy or self.policy_of(state.run_id, old), created_ns, labels, row.pause),
+            *(base.incarnation, row.seal, b""),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 

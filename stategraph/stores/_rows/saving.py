@@ -38,7 +38,6 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
     """
     run_id = state.run_id
     for _ in range(_TRIES):
-        known = log.remembered(run_id)
         try:
             prepared = _prepared(log, [state], may_change_data)
         except NotSerializableError as error:
@@ -46,6 +45,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             raise
         except StepConflictError:
             log.is_settled(current.ownership)  # if another call owns the run, that error explains more
+            known = log.remembered(run_id)
             if known is None or not log.is_stale(known[0]):
                 raise
             log.forget(run_id)
@@ -121,6 +121,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
             known = _loaded(log, old)
             if known is None:
                 return None
+            policy = log.policy_of(run_id, known[0])
     rows: list[CheckpointRecord] = []
     newest: RunRecord | CheckpointRecord
     if known is not None:
@@ -139,7 +140,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
             newest, base = log.encoder.following(base, state, next_place(log, newest, state))
         before = None if newest.is_snapshot else before
         rows.append(newest)
-    run = log.next_run(old, rows[-1], base, rows[0])
+    run = log.next_run(old, rows[-1], base, first=rows[0], policy=policy)
     snapshots = () if policy.keeps_all else [row for row in rows if row.is_snapshot]
     cut = max((_cut_below(log, run, row) for row in snapshots), default=0)
     return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), base, before

@@ -112,7 +112,8 @@ class SqlTable(Table):
         return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
-        words, this = self._words, (batch.run_id, batch.run.seal)
+        words, run_id = self._words, batch.run_id
+        this = run_id, batch.run.seal
         statements = [self._put_run(batch)]
         # First: SQLite puts rows into the pages that these leave, which it would write once more to erase them.
         if batch.cut_below:
@@ -121,7 +122,7 @@ class SqlTable(Table):
             statements.append((_cut_rows(words), (batch.cut_above + 1, MAX_STEP, *this)))
         if batch.cut_nested or batch.cut_parts:
             cut = _cut_nested(words, only_parts=not batch.cut_nested)
-            statements += ((statement, (*nested_range(batch.run_id), *this)) for statement in cut)
+            statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
         put = [row for row in batch.put if row.sequence >= batch.cut_below]
         rows = [(*row_values(row, json_as_text=words.json_as_text), *this) for row in put]
         for many in words.together:

@@ -20,7 +20,6 @@ from stategraph.state import State
 from stategraph.stores._checks import RunFilter, Which, check_numbers, check_state, filtered
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
-from stategraph.stores._rows.copies import fork, rollback
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, verify
@@ -249,12 +248,12 @@ class RowStore(CheckpointStore):
     # ------------------------------------------------------------------ time travel and deletion
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        state = rollback(self._log, run_id, step, revision, by)
+        state = nested.rollback(self._log, run_id, step, revision, by)
         self._log.table.erase()
         return state
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        return fork(self._log, run_id, new_run_id, step, revision)
+        return nested.fork(self._log, run_id, new_run_id, step, revision)
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
         try:

@@ -14,13 +14,13 @@ from typing import Any
 
 from stategraph._owners.base import OwnableStore, owned
 from stategraph._text.shown import shorten
-from stategraph._values.ids import check_stored_id, given_id, is_parts_id
+from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._rows.columns import PLAIN, plain_row
-from stategraph.stores._rows.copies import begin_runs
 from stategraph.stores._rows.loading import chains, read, visible
+from stategraph.stores._rows.nested import begin_runs
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, of_newest
 from stategraph.stores._rows.run_log import RunLog, new_incarnation
 from stategraph.stores.base import RetentionPolicy
@@ -174,10 +174,7 @@ def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation
         row = log.sealer.seal(run_id, row, before, incarnation)
         rows.append(row)
         before = row.seal
-    if is_parts_id(run_id):
-        log.encoder.data(run_id, rows, incarnation)
-    else:
-        log.encoder.state(run_id, rows, incarnation)
+    log.encoder.check_content(run_id, rows, incarnation)
     return rows
 
 
