@@ -362,7 +362,7 @@ class LeaseOwners(Owners):
             self._free_all()
         except CheckpointError as error:
             if self._worker is not None:  # the store is still open
-                self._tell(error)
+                self._report_late(error)
             return part * _AGAIN
         with self._renewing:  # after this the next owner of a run starts another thread
             if self._by_run or self._renewed > time.monotonic() - self._seconds:
@@ -370,7 +370,7 @@ class LeaseOwners(Owners):
             self._thread = None
             return 0.0
 
-    def _tell(self, error: CheckpointError) -> None:
+    def _report_late(self, error: CheckpointError) -> None:
         """Report to the log and to observers that the lease could not be renewed."""
         leased = self._leased()
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
