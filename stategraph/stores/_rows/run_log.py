@@ -256,7 +256,7 @@ class RunLog:
             StepConflictError: the store has lost saved checkpoints of the run.
         """
         (outcome,) = self.commit([write])
-        if outcome is False and self.is_settled(write.ownership):
+        if outcome is False and self.settle(write.ownership):
             (outcome,) = self.commit([write])
         if isinstance(outcome, Exception):
             if isinstance(outcome, CheckpointError):
@@ -285,7 +285,7 @@ class RunLog:
             )
             raise StepConflictError(run.run_id, reason)
 
-    def is_settled(self, ownership: Ownership | None) -> bool:
+    def settle(self, ownership: Ownership | None) -> bool:
         """Acquire the lease that a direct write had skipped; return whether it was missing.
 
         Raises:
