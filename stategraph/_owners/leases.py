@@ -321,7 +321,7 @@ class LeaseOwners(Owners):
         """Return the error for a run that another process may have taken while the server did not answer."""
         reason = (
             f"{error.reason}; this process could not renew its lease of {self._seconds:g} s, so others may have taken "
-            "the run, and this call stops: once the server answers, resume continues the run unless others have"
+            "the run, and this call stops: once the server answers, resume goes on unless others have"
         )
         return type(error)(error.run_id, reason)
 
