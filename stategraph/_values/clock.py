@@ -1,7 +1,6 @@
-"""Where time and new ids come from: one place, so that both can be replaced.
+"""The sources of time and of new run ids, in one place, so that `stategraph.testing.fixed` can replace them.
 
-`stategraph.testing.fixed` replaces them; nothing else should. They are called as ``clock.now_ns()``, never imported by
-name, so that a replacement is seen.
+Call them as ``clock.now_ns()``: a name imported from here would not be replaced.
 """
 
 import time
@@ -10,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_AS_FLOAT = 2**32 * 1_000_000  # microseconds, until 2106: until then, floats of seconds are exact
+_AS_FLOAT = 2**32 * 1_000_000  # microseconds until 2106: up to then, floats of seconds are exact
 
 
 def _random_run_id() -> str:
@@ -18,23 +17,23 @@ def _random_run_id() -> str:
 
 
 now_ns: Callable[[], int] = time.time_ns
-"""The time in nanoseconds since 1970, UTC: an int, because every step takes it and few programs read it."""
+"""Returns the time in nanoseconds since 1970, UTC."""
 
 monotonic_ns: Callable[[], int] = time.monotonic_ns
-"""A clock that never goes back, in nanoseconds, for how long something takes."""
+"""Returns the time of a monotonic clock in nanoseconds, for durations."""
 
 new_run_id: Callable[[], str] = _random_run_id
-"""A new run id."""
+"""Returns a new run id."""
 
 
 def to_datetime(ns: int) -> datetime:
-    """Return a time from `now_ns` as an aware datetime in UTC, down to the microsecond."""
+    """Return a time from `now_ns` as an aware datetime in UTC, with microseconds."""
     microseconds = ns // 1000
-    if 0 <= microseconds < _AS_FLOAT:  # in a third of the time
+    if 0 <= microseconds < _AS_FLOAT:  # three times as fast
         return datetime.fromtimestamp(microseconds / 1e6, UTC)
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def to_ns(time: datetime) -> int:
-    """Return an aware datetime as nanoseconds since 1970; `to_datetime` gives the same time back."""
+    """Return an aware datetime as nanoseconds since 1970; `to_datetime` returns the same time."""
     return (time - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -1,6 +1,6 @@
 """Events of runs and States, and how observers receive them.
 
-An event that no observer wants is never built: code checks `wanted_events` first.
+An event that no observer wants is never made: callers check `wanted_events` first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stategraph._values import clock
 
 
 class EventType(StrEnum):
-    """The kinds of events; every one carries at least ``run_id`` in its data."""
+    """The types of events. The data of every event include ``run_id``."""
 
     STATE_CREATE = "state.create"
     STATE_CLONE = "state.clone"
@@ -56,17 +56,17 @@ STEP_EVENTS = frozenset(
     {EventType.NODE_START, EventType.NODE_COMPLETE, EventType.CYCLE_DETECTED}
     | {EventType.EDGE_EVALUATE, EventType.EDGE_TRANSITION}
 )
-"""What happens at every step of a run."""
+"""Events of every step of a run."""
 
 PART_EVENTS = frozenset({EventType.PART_COMPLETE, EventType.PART_ERROR})
 """Events of branches and items."""
 
-_ALL = tuple(EventType)  # every run asks for each of them
+_ALL = tuple(EventType)
 
 
 @attrs.frozen
 class Event:
-    """Something that happened: when, in which graph (or "state" where no graph was at work), and what belongs to it."""
+    """An event. Its source is the name of the graph, or "state" if no graph was running."""
 
     type: EventType
     timestamp: datetime
@@ -78,11 +78,11 @@ class Listener(Protocol):
     """An observer: anything with ``on_event``. Its ``wants(event_type) -> bool``, if any, chooses the events."""
 
     def on_event(self, event: Event) -> None:
-        """Hear of an event. What is raised here is reported once and breaks nothing."""
+        """Receive an event. The first exception of an observer is logged; none affects the run."""
 
 
 def listener_problem(listener: object) -> str:
-    """Return what keeps an object from being an observer; empty if nothing does."""
+    """Return why an object is no observer; empty if it is one."""
     if isinstance(listener, type):
         return f"an object that hears of events is: {listener.__name__}() makes one"
     for name in ("on_event", "wants"):
@@ -93,7 +93,7 @@ def listener_problem(listener: object) -> str:
 
 
 def wants(listener: Listener, type: EventType) -> bool:
-    """Return whether the listener wants to hear of events of this type: yes, unless its ``wants`` says no."""
+    """Return whether the listener wants events of this type. It does unless its ``wants`` returns a false value."""
     ask = getattr(listener, "wants", None)
     if ask is None:
         return True
@@ -106,12 +106,12 @@ def wants(listener: Listener, type: EventType) -> bool:
 
 
 def wanted_events(listener: Listener | None) -> frozenset[EventType]:
-    """Return the types of events that the listener wants to hear of."""
+    """Return the types of events that the listener wants."""
     return frozenset(() if listener is None else filter(partial(wants, listener), _ALL))
 
 
 def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:
-    """Tell the listener of something that happens now. What says how long it `took` says when it `began` as well."""
+    """Send the listener an event that happens now. Data with the duration `took` also receive the time `began`."""
     now_ns, took = clock.now_ns(), data.get("took")
     if took is not None:
         data = {**data, "began": clock.to_datetime(now_ns - round(took * 1e9))}
@@ -119,7 +119,7 @@ def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, 
 
 
 def notify_of(listener: Listener, event: Event) -> None:
-    """Tell the listener of an event. What it raises is logged, once for each listener, and goes no further."""
+    """Send the listener an event. Its first exception is logged; none is propagated."""
     try:
         answer: object = listener.on_event(event)  # type: ignore[func-returns-value]
         if answer is not None:
@@ -130,11 +130,11 @@ def notify_of(listener: Listener, event: Event) -> None:
 
 _MOST_REPORTED = 100
 _reported: dict[int, object] = {}
-"""The observers that have raised last, by their ids: they need not be hashable, and no other object gets their ids."""
+"""The last observers that raised, by id: they may not be hashable. Holding them keeps their ids unique."""
 
 
 def report(listener: object, error: BaseException) -> None:
-    """Log what an observer has raised, unless something of it was logged before."""
+    """Log an exception of an observer, unless an earlier exception of it was logged."""
     if id(listener) in _reported:
         return
     _reported[id(listener)] = listener

@@ -1,14 +1,14 @@
-"""The grammar of run ids: what may name a run can never be a path out of a folder, nor part of a query.
+"""The grammar of run ids. No run id can be a path out of a folder, or a part of a query.
 
-Most ids are given by users. What belongs to a run has an id that no user can give, because there is a ``#`` in it: it
-is made of the id of the outer run, the step, and the node::
+Users choose the ids of runs. Nested runs and parts have ids with a ``#``, which users cannot choose: they consist of
+the id of the outer run, the step, and the node::
 
     order-1                 a run
-    order-1/#3/pay          the run of the graph that node "pay" runs in step 3 of it
-    order-1/#3~1/pay        the same, after the run was rolled back once: its steps are others than before
-    order-1/#3/pay/#2#send  the finished parts of node "send" in step 2 of that
+    order-1/#3/pay          the nested run of node "pay" in its step 3
+    order-1/#3~1/pay        the same after one rollback of the run, which begins other steps
+    order-1/#3/pay/#2#send  the finished parts of node "send" in step 2 of that nested run
 
-So an id shows the whole way to what it names, and two different ways never give the same id.
+An id contains the path to a run, so different paths have different ids.
 """
 
 import re
@@ -17,10 +17,10 @@ from functools import cache
 from stategraph.errors import InvalidRunIdError
 
 MAX_LENGTH = 200
-"""Characters of an id that a user gives."""
+"""The most characters of an id that a user chooses."""
 
 NESTED = "/#"
-"""Is in the ids of nested runs and of parts, and in no others: where a call takes too long, it is looked for there."""
+"""The mark of the ids of nested runs and parts. Hot paths look for it directly."""
 
 _PART = r"[A-Za-z0-9_:@+=-][A-Za-z0-9._:@+=-]*"
 _NUMBER = r"[1-9][0-9]{0,17}"
@@ -31,21 +31,22 @@ _RUN_ID = re.compile(_OF_RUN)
 
 
 def check_run_id(run_id: str) -> str:
-    """Return a checked run id, given by a user or of a nested run.
+    """Return the id of a run or a nested run, checked.
 
-    A user's id is 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``, with no part that is empty or begins with a dot.
+    The id of a run is 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``. No part between slashes is empty or begins with a
+    dot.
 
     Raises:
-        InvalidRunIdError: it is no such id.
+        InvalidRunIdError: The id is not valid.
     """
     return _checked(run_id, _RUN_ID)
 
 
 def check_given_id(run_id: str) -> str:
-    """Return a checked run id that a user gives.
+    """Return a run id chosen by a user, checked.
 
     Raises:
-        InvalidRunIdError: it is none, or that of a nested run, which goes on with the run around it.
+        InvalidRunIdError: The id is not valid, or is that of a nested run.
     """
     if NESTED in check_run_id(run_id):
         raise InvalidRunIdError(run_id, f"it names a nested run, which goes on with run {given_id(run_id)!r}")
@@ -53,10 +54,10 @@ def check_given_id(run_id: str) -> str:
 
 
 def check_stored_id(run_id: str) -> str:
-    """Return the id of anything that a store keeps: of a run, or of the finished parts of a step.
+    """Return the id of a run, a nested run or the parts of a step, checked.
 
     Raises:
-        InvalidRunIdError: it is neither.
+        InvalidRunIdError: The id is not valid.
     """
     return _checked(run_id, _stored_id())
 
@@ -72,32 +73,29 @@ def _checked(run_id: str, grammar: re.Pattern[str]) -> str:
     raise InvalidRunIdError(run_id)
 
 
-# --------------------------------------------------------------------------- what is nested in a run
+# --------------------------------------------------------------------------- nested runs and parts
 
 
 def nested_id(run_id: str, step: int, node: str, generation: int = 0) -> str:
-    """Return the id of the run of a graph that a node runs in a step of a run.
+    """Return the id of the nested run of a node.
 
     Args:
-        run_id: The run around it.
-        step: The number that the step will have.
-        node: The name under which the step is kept.
-        generation: How often the run around it was rolled back.
+        run_id: The outer run.
+        step: The number that the step of the outer run will have.
+        node: The name under which the step is saved.
+        generation: The generation of the outer run.
     """
     again = f"~{generation}" if generation else ""
     return f"{run_id}{NESTED}{step}{again}/{escaped(node)}"
 
 
 def parts_id(run_id: str, step: int, node: str) -> str:
-    """Return the id under which the finished parts of a step of a run are kept."""
+    """Return the id under which the finished parts of a step are saved."""
     return f"{run_id}{NESTED}{step}#{escaped(node)}"
 
 
 def escaped(name: str) -> str:
-    """Return a name as a part of an id: with none of the characters that separate the parts, and all of it ASCII.
-
-    Two different names are never escaped to the same text.
-    """
+    """Return a name in ASCII, without the characters that separate parts of an id. Different names stay different."""
     from urllib.parse import quote  # imported when used: 2 ms
 
     text = quote(name, safe="")
@@ -105,47 +103,47 @@ def escaped(name: str) -> str:
 
 
 def is_nested_id(run_id: str) -> bool:
-    """Return whether an id is that of a nested run, or of the finished parts of a step."""
+    """Return whether an id is that of a nested run or of parts."""
     return NESTED in run_id
 
 
 def is_parts_id(run_id: str) -> bool:
-    """Return whether an id is that of the finished parts of a step."""
+    """Return whether an id is that of parts."""
     return "#" in run_id.rpartition(NESTED)[2]
 
 
 PARTS = "*[^/]#*"
-"""Matches the ids of finished parts, and no others, as GLOB does in SQL: in no other does # follow anything but /."""
+"""A GLOB pattern for SQL that matches the ids of parts only: in all other ids, # follows /."""
 
 
 def outer_id(run_id: str) -> str:
-    """Return the id of the run around a nested run or the finished parts of a step; an id that was given, as it is."""
+    """Return the id of the run around a nested run or parts; return the id of a run that is not nested unchanged."""
     return run_id.rpartition(NESTED)[0] or run_id
 
 
 def given_id(run_id: str) -> str:
-    """Return the id of the outermost run, which a user gave."""
+    """Return the id of the outermost run, which a user chose."""
     return run_id.partition(NESTED)[0]
 
 
 def step_of(run_id: str) -> int:
-    """Return the step of the run around it that an id is about; 0, a step long past, where the id was damaged."""
+    """Return the step of the outer run that an id names; 0 if the id is damaged."""
     found = re.match(_NUMBER, run_id.rpartition(NESTED)[2])
     return int(found[0]) if found else 0
 
 
 def generation_of(nested_id_: str) -> int:
-    """Return the generation of the run around a nested run in which that was begun."""
+    """Return the generation of the outer run in which a nested run began."""
     found = re.match(rf"{_NUMBER}~({_NUMBER})", nested_id_.rpartition(NESTED)[2])
     return int(found[1]) if found else 0
 
 
 def directly_nested(run_id: str, nested_id_: str) -> str:
-    """Return the id of the run nested directly in a run that has this id, or contains the run that has it."""
+    """Return the id of the run directly nested in `run_id` that has the id `nested_id_`, or contains that run."""
     end = nested_id_.find(NESTED, len(run_id) + len(NESTED))
     return nested_id_ if end < 0 else nested_id_[:end]
 
 
 def nested_range(run_id: str) -> tuple[str, str]:
-    """Return the bounds between which are the ids of all that is nested in a run, at any depth, and no others."""
-    return f"{run_id}{NESTED}", f"{run_id}/$"  # in the order of texts, $ comes next after #
+    """Return the bounds of the ids of all nested runs and parts of a run, at any depth."""
+    return f"{run_id}{NESTED}", f"{run_id}/$"  # $ is the character after #
