@@ -1,15 +1,15 @@
-"""Read-only lists, dicts and sets: what a State makes of the ones that are put into it.
+"""Read-only lists, dicts and sets, to which a State converts the containers in its values.
 
-They are still instances of ``list``, ``dict`` and ``set`` and equal to what they were made from. ``copy.copy`` and
-``copy.deepcopy`` give ordinary, changeable ones back, which is the way to edit a nested value::
+They are instances of ``list``, ``dict`` and ``set`` and equal to the originals. ``copy.copy`` and ``copy.deepcopy``
+return ordinary containers, which is the way to edit a nested value::
 
     orders = copy.deepcopy(state["orders"])
     orders[3]["total"] = 12
     state = state.set("orders", orders)
 
-A frozen container whose every part is immutable is *settled*: the same object then always holds the same value, so that
-two States may share it and a store need not look into it twice. Whether it is settled shows in its type, because types
-can be looked up for a whole list at once (``SETTLED.issuperset(map(type, items))`` takes 20 ns an item).
+A frozen container is *settled* if all its parts are immutable. The same settled object always has the same value, so
+States may share it and a store need not read it twice. The type of a container shows whether it is settled, because
+types can be checked for a whole list at once (``SETTLED.issuperset(map(type, items))`` takes 20 ns per item).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stategraph._text.shown import shorten
 from stategraph.errors import NotSerializableError
 
 MAX_DEPTH = 100
-"""Levels of containers in one value. Deeper ones would fail elsewhere, later and less clearly: Python recurses."""
+"""The most levels of containers in a value. Deeper values would exceed the recursion limit of Python elsewhere."""
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -41,7 +41,7 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 def _blocked(names: str) -> Callable[[_Class], _Class]:
-    """Class decorator: the methods named raise instead of changing the object."""
+    """Decorate a class: the named methods raise TypeError."""
 
     def block(cls: _Class) -> _Class:
         for name in names.split():
@@ -55,7 +55,7 @@ def _blocked(names: str) -> Callable[[_Class], _Class]:
     "__init__ __setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort",
 )
 class FrozenList(list[Any]):
-    """A read-only list; slices, ``+`` and ``copy()`` give ordinary ones."""
+    """A read-only list. Slices, ``+`` and ``copy()`` return ordinary lists."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class FrozenList(list[Any]):
 
 @_blocked("__init__ __setitem__ __delitem__ __ior__ clear pop popitem setdefault update")
 class FrozenDict(dict[Any, Any]):
-    """A read-only dict; ``|`` and ``copy()`` give ordinary ones."""
+    """A read-only dict. ``|`` and ``copy()`` return ordinary dicts."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class FrozenDict(dict[Any, Any]):
 
 
 def _on_a_copy(name: str) -> Callable[..., set[Any]]:
-    """Return a method of set that works on an ordinary copy, as a FrozenSet cannot be made by it."""
+    """Return a method of set that works on an ordinary copy: set would build a FrozenSet by changing it."""
     method = getattr(set, name)
 
     def operate(self: set[Any], *others: Any) -> Any:
@@ -101,7 +101,7 @@ def _on_a_copy(name: str) -> Callable[..., set[Any]]:
     "symmetric_difference_update update"
 )
 class FrozenSet(set[Any]):
-    """A read-only set; ``|``, ``&``, ``-``, ``^`` and ``copy()`` give ordinary ones."""
+    """A read-only set. ``|``, ``&``, ``-``, ``^`` and ``copy()`` return ordinary sets."""
 
     __slots__ = ()
 
@@ -121,19 +121,19 @@ FrozenSet.__copy__ = FrozenSet.copy  # type: ignore[attr-defined]
 
 
 class UnsettledList(FrozenList):
-    """A read-only list with something inside that could not be frozen."""
+    """A read-only list with a part that is not settled."""
 
     __slots__ = ()
 
 
 class UnsettledDict(FrozenDict):
-    """A read-only dict with something inside that could not be frozen."""
+    """A read-only dict with a part that is not settled."""
 
     __slots__ = ()
 
 
 class UnsettledSet(FrozenSet):
-    """A read-only set with something inside that could not be frozen."""
+    """A read-only set with an item that is not settled."""
 
     __slots__ = ()
 
@@ -144,14 +144,14 @@ SETTLED: set[type] = {
     *(type(None), bool, int, float, complex, str, bytes, range, date, timedelta),
     *(FrozenList, FrozenDict, FrozenSet),
 }
-"""Types whose instances are settled. Times are not among them: they may have a time zone of the user's own.
+"""Types whose instances are settled. Times are not among them: their time zone may be an object of the user.
 
-Those of `ATOMS` whose modules take long to import are added when `is_settled` meets one.
+`is_settled` adds types of `ATOMS` whose modules take long to import when it meets an instance.
 """
 
 
 def is_settled(value: object) -> bool:
-    """Return whether the value is immutable to its last part."""
+    """Return whether the value and all its parts are immutable."""
     kind = type(value)
     if kind is datetime or kind is time:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
@@ -167,7 +167,7 @@ def is_settled(value: object) -> bool:
 
 
 def _are_parts_settled(nest: Iterable[object]) -> bool:
-    """Look into tuples and frozensets level by level, into each one once: they may be shared, and deep."""
+    """Visit nested tuples and frozensets level by level, each one once: they may be shared, and deeply nested."""
     seen: set[int] = set()
     level = [nest]
     while level:
@@ -185,33 +185,35 @@ def _are_parts_settled(nest: Iterable[object]) -> bool:
 
 
 def _is_settled_zone(zone: tzinfo | None) -> bool:
-    zoneinfo = sys.modules.get("zoneinfo")  # where it was never imported, there is none of its zones
+    zoneinfo = sys.modules.get("zoneinfo")  # if it was never imported, the zone is no ZoneInfo
     return zone is None or type(zone) is timezone or (zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo)
 
 
 def are_settled(values: Collection[object]) -> bool:
-    """Return whether all of the values are immutable to their last parts."""
+    """Return whether all values are settled."""
     return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
 
 
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
-"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, for
-references to it may double at every level. Only those with several parts to be frozen are here, or with many of any
-kind: what is left out is small, and doubles nothing. The containers are kept, lest others get their ids."""
+"""Containers frozen in the same call, with their frozen forms, by id.
+
+Each is frozen once, because the number of references may double at every level. Small containers with at most one
+container in them are omitted: they double nothing. The containers are held so that no other objects get their ids.
+"""
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
-    """Return the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
+    """Return the value with read-only lists, dicts and sets. Frozen parts are shared, not copied.
 
-    Other objects, subclasses of the containers among them, are taken as they are.
+    Other objects, including instances of subclasses of these containers, are returned unchanged.
 
     Args:
         value: Any value.
-        depth: How many containers it is in.
-        known: What was frozen already of the value that it is a part of.
+        depth: The number of containers around it.
+        known: The parts frozen before in the same call.
 
     Raises:
-        NotSerializableError: containers nested deeper than `MAX_DEPTH`, or containing themselves.
+        NotSerializableError: Containers are nested deeper than `MAX_DEPTH`, or contain themselves.
     """
     freezer = _FREEZERS.get(type(value))
     if freezer is None:
@@ -233,7 +235,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
         if len(frozen) > _MANY:
             known[id(value)] = value, frozen
         return frozen
-    first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
+    first = len(frozen) - length_hint(items) - 1  # items before it are settled: in a growing list, all but the last
     rest = _freeze_all(frozen[first:], depth, known)
     list.__setitem__(frozen, slice(first, None), rest)
     if not are_settled(rest):
@@ -244,7 +246,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
 
 
 def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
-    """Return the values frozen. Many dicts of atoms, as records are, are frozen all at once, in half the time."""
+    """Return frozen values. Many dicts of atoms, such as records, are frozen all at once, in half the time."""
     if len(values) > _SOME and depth < MAX_DEPTH and _are_flat_dicts(values):
         frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
         deque(map(dict.update, frozen, values), maxlen=0)
@@ -252,8 +254,8 @@ def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
     return [value if type(value) in SETTLED else freeze(value, depth, known) for value in values]
 
 
-_SOME = 8  # values: for fewer it does not pay to freeze them together
-_MANY = 100  # items of a container: to copy as many takes longer than to remember the copy
+_SOME = 8  # values: for fewer, freezing them together is not faster
+_MANY = 100  # items of a container: copying more takes longer than remembering the copy
 
 
 def _are_flat_dicts(values: list[Any]) -> bool:
@@ -273,9 +275,9 @@ def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict
         for key, item in frozen.items():
             if type(item) not in SETTLED:
                 unsettled += 1
-                made = freeze(item, depth, known)
-                dict.__setitem__(frozen, key, made)
-                settled = settled and (type(made) in SETTLED or is_settled(made))
+                new = freeze(item, depth, known)
+                dict.__setitem__(frozen, key, new)
+                settled = settled and (type(new) in SETTLED or is_settled(new))
     if not settled:
         frozen.__class__ = UnsettledDict
     if unsettled > 1 or len(frozen) > _MANY:
@@ -311,40 +313,37 @@ _FREEZERS: dict[type, Callable[[Any, int, _Known], Any]] = {
 
 
 def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an ordinary dict with every value frozen, for a State to keep.
+    """Return an ordinary dict with frozen values, as the data of a State.
 
     Raises:
-        TypeError: it is no mapping, or a key is not a str.
-        NotSerializableError: as `freeze`; it names the key.
+        TypeError: The items are not a mapping, or a key is not a str.
+        NotSerializableError: As for `freeze`; the error names the key.
     """
     check_mapping(items)
     return lay_over({}, items)
 
 
 def check_mapping(items: object) -> None:
-    """Raise TypeError unless these can be the data of a State."""
+    """Raise TypeError unless the items are a mapping."""
     if not isinstance(items, Mapping):
         raise TypeError(f"the data of a State are a mapping of keys to values, not {type(items).__name__}")
 
 
 def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new dict: frozen data with updates, which are frozen here. Raises as `freeze_items` does."""
+    """Return a new dict: frozen data with updates, which are frozen here. Raises the errors of `freeze_items`."""
     for key, value in updates.items():
         if type(value) not in SETTLED or type(key) is not str:
             return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
-    return {**data, **updates}  # most updates are numbers and texts, which are taken as they are
+    return {**data, **updates}  # most updates are numbers and texts
 
 
 def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is in `after` under new keys, or as other objects than in `before`.
-
-    Frozen values that did not change are the same objects.
-    """
+    """Return the items of `after` whose keys or objects are not in `before`. Unchanged frozen values are identical."""
     return {key: value for key, value in after.items() if key not in before or before[key] is not value}
 
 
 def freeze_at(key: str, value: Any) -> Any:
-    """Return the value frozen; an error names the key that it was meant for."""
+    """Return a frozen value. An error names the key of the value."""
     if type(value) in SETTLED:
         return value
     try:
@@ -355,7 +354,7 @@ def freeze_at(key: str, value: Any) -> Any:
 
 
 def plain_key(key: object) -> str:
-    """Return the key; the plain str of one whose class derives from str, such as a StrEnum."""
+    """Return the key as a plain str, also if its class derives from str, such as a StrEnum."""
     if type(key) is str:
         return key
     if isinstance(key, str):

@@ -1,8 +1,7 @@
-"""Sameness: two values are the same if a store would keep them as the same, which is stricter than equality.
+"""Sameness: two values are the same if a store would save them as the same, which is stricter than equality.
 
-1, 1.0 and True are equal, and so are 0.0 and -0.0, the same moment in two time zones, and two Decimals with
-different numbers of zeros at their ends. Code that takes them for the same loses the update that turned one into the
-other.
+These are equal, but not the same: 1, 1.0 and True; 0.0 and -0.0; one moment in two time zones; Decimals with different
+numbers of trailing zeros. If they counted as the same, an update from one to the other would be lost.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from stategraph._values.frozen import FrozenDict, FrozenList, FrozenSet, Unsettl
 from stategraph._values.registered_types import find_by_class
 
 _Known: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
-"""Pairs that were compared before, by their ids. The values are kept so that no others get these ids."""
+"""Compared pairs, by their ids. The values are held so that no other objects get these ids."""
 
 _EXACT: frozenset[type] = frozenset({type(None), bool, int, str, bytes, date, timedelta, UUID})
 """Types whose equal instances are the same."""
 
 _EXACT_IN_SETS = _EXACT - {bool}
-"""Types that no two equal and different items of sets can have."""
+"""Types for which equal items of two sets are the same."""
 
 _ORDINARY: dict[type, type] = {
     **dict.fromkeys((FrozenList, UnsettledList), list),
@@ -35,16 +34,16 @@ _ORDINARY: dict[type, type] = {
 
 
 def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
-    """Return whether two values are the same in type and value, all the way down, and in the order of their keys.
+    """Return whether two values are the same in type, value and order of keys, at all levels.
 
-    That a container is read-only makes no difference, and a nan is the same as another. Instances of registered classes
-    are the same if their fields are. Other objects are the same if they are equal and so is all that a copy would be
-    made of.
+    A read-only container may be the same as an ordinary one, and nans are the same. Instances of registered classes are
+    the same if their fields are. Other objects are the same if they are equal and the parts of their copies are the
+    same.
 
     Args:
         one: Any value.
         other: Any value.
-        known: Pairs that were compared before: they need not be compared again, as one difference decides it all.
+        known: Pairs that were compared before. They need no second comparison, as one difference decides.
     """
     if one is other:
         return True
@@ -62,12 +61,12 @@ def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
     known[id(one), id(other)] = one, other
     try:
         return _COMPARING.get(kind, _are_same_objects)(one, other, known)
-    except Exception:  # of a method of the values
+    except Exception:  # raised by a method of the values
         return False
 
 
 def differing_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is in `after` under new keys, or not the same as in `before`."""
+    """Return the items of `after` whose keys are not in `before`, or whose values are not the same."""
     return {key: value for key, value in after.items() if key not in before or not is_same(before[key], value)}
 
 
@@ -83,7 +82,7 @@ def _clock_form(value: datetime | time) -> tuple[Any, ...]:
 def _zone_form(zone: tzinfo | None) -> tuple[Any, ...]:
     if isinstance(zone, timezone):
         return timezone, zone.__reduce__()
-    key = getattr(zone, "key", None)  # of a ZoneInfo, which equals no other object of its key
+    key = getattr(zone, "key", None)  # a ZoneInfo does not equal another object with its key
     return type(zone), zone if key is None else key
 
 
@@ -93,11 +92,11 @@ _EXACT_FORMS: dict[type, Callable[[Any], Any]] = {
     datetime: _clock_form,
     time: _clock_form,
 }
-"""Forms that are equal for the same values only. Equal instances of these types may differ; a nan equals nothing."""
+"""Forms that are equal only for the same values, for types whose equal instances may differ."""
 
 
 def _are_same_items(ones: Collection[Any], others: Collection[Any], known: _Known) -> bool:
-    """Compare values with others in their order: those of exact types all at once."""
+    """Compare two collections item by item; items of exact types all at once."""
     if len(ones) != len(others):
         return False
     if _EXACT.issuperset(map(type, ones)):
@@ -116,12 +115,12 @@ def _are_same_sets(one: Collection[Any], other: Collection[Any], known: _Known) 
 
 
 def _has_each(ones: Collection[Any], others: Collection[Any], known: _Known) -> bool:
-    """Return whether each of the items is the same as an item of the other set: the equal one, if there is one."""
+    """Return whether each item is the same as an item of the other set: as the equal one, if there is one."""
     equal = {item: item for item in others}
     return all(
         is_same(item, equal[item], known)
         if item in equal
-        # Of several candidates, one that differs decides nothing: each is compared with a memory of its own.
+        # A candidate that differs decides nothing, so each comparison has its own memory.
         else any(is_same(item, found, {**known}) for found in others)
         for item in ones
     )
@@ -131,13 +130,13 @@ def _are_same_objects(one: Any, other: Any, known: _Known) -> bool:
     registered = find_by_class(type(one))
     if registered is not None and not registered.is_enum:
         return is_same(registered.values_of(one), registered.values_of(other), known)
-    is_equal = isinstance(one, tzinfo) or one == other  # a ZoneInfo equals no other object of its key
+    is_equal = isinstance(one, tzinfo) or one == other  # a ZoneInfo does not equal another object with its key
     return bool(is_equal) and is_same(_parts_of(one), _parts_of(other), known)
 
 
 def _parts_of(value: Any) -> list[Any]:
-    """Return what a copy of an object is made of, as `copy` and `pickle` ask for it."""
-    if isinstance(value, Enum | type):  # what there is once
+    """Return the parts of a copy of an object, as `copy` and `pickle` obtain them."""
+    if isinstance(value, Enum | type):  # singletons
         return []
     parts = value.__reduce_ex__(4)
     return [list(part) if isinstance(part, Iterator) else part for part in parts]
