@@ -21,8 +21,8 @@ from stategraph._values.registered_types import (
     find_by_class,
     is_model,
     is_record,
-    made_again,
     register_type,
+    restored_model,
 )
 from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, SchemaError
@@ -292,7 +292,7 @@ def _field_check(cls: Any, name: str) -> Hook:
     alone = TypeAdapter(field.rebuild_annotation())
 
     def check(value: Any, _: Any) -> Any:
-        instance = made_again(open_cls, {})
+        instance = restored_model(open_cls, {})
         try:
             open_cls.__pydantic_validator__.validate_assignment(instance, name, value)  # type: ignore[attr-defined]
         except ValidationError as error:

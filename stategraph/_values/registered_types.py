@@ -1,4 +1,4 @@
-"""Classes that a State may hold because their author registered them."""
+"""register_type: classes that a State may hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stategraph._values.provenance import ErrorInfo
 _Class = TypeVar("_Class", bound=type)
 
 Upgrade: TypeAlias = Callable[[dict[str, Any], int], Mapping[str, Any]]
-"""Is called with saved fields and the version they had; returns the fields of the current version."""
+"""Returns the fields of the current version, from saved fields and their version."""
 
 
 @attrs.frozen
@@ -29,9 +29,9 @@ class RegisteredType:
     Attributes:
         cls: The class.
         name: Its name in stored bytes.
-        fields: The names of its fields; none if it is an enum.
+        fields: The names of its fields; empty for an enum.
         version: The version of its fields, saved with every value.
-        upgrade: Makes them from those of an older version.
+        upgrade: Converts fields of an older version.
     """
 
     cls: type
@@ -48,7 +48,7 @@ class RegisteredType:
         """Return the values of the fields of an instance.
 
         Raises:
-            ValueError: The instance has attributes that are not fields; they would be lost.
+            ValueError: The instance has attributes that are not fields and would be lost.
         """
         in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name) and not name.startswith(_PYDANTIC)]
         names = [*getattr(instance, "__dict__", ()), *in_slots]
@@ -58,14 +58,14 @@ class RegisteredType:
         return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
 
     def restore(self, values: dict[str, Any], version: int) -> object:
-        """Return an instance with these fields, made without calling anything of the class but `upgrade`.
+        """Return an instance with these fields. Of the class, only `upgrade` is called.
 
         Args:
-            values: The fields that were saved.
-            version: The version of the class that they were saved with.
+            values: The saved fields.
+            version: Their version.
 
         Raises:
-            ValueError: The version is newer than the registered one, or the fields, upgraded or not, are not those of
+            ValueError: The version is newer than the registered one, or the fields, after an upgrade, are not those of
                 the class.
         """
         if version > self.version:
@@ -78,7 +78,7 @@ class RegisteredType:
         if set(values) != set(self.fields):
             raise ValueError(self._mismatch(values, version))
         if is_model(self.cls):
-            return made_again(self.cls, values)
+            return restored_model(self.cls, values)
         instance: object = object.__new__(self.cls)
         if isinstance(getattr(self.cls, _CACHED_HASH, None), MemberDescriptorType):
             object.__setattr__(instance, _CACHED_HASH, None)
@@ -89,14 +89,14 @@ class RegisteredType:
     def _upgraded(self, upgrade: Upgrade, values: dict[str, Any], version: int) -> dict[str, Any]:
         try:
             return dict(answered(upgrade(values, version)))
-        except Exception as error:  # it is the user's
+        except Exception as error:  # functions of the user may raise anything
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
 
     def _mismatch(self, values: dict[str, Any], version: int) -> str:
         if version < self.version and self.upgrade is not None:
-            made = f"made {sorted(values)} of it, not {sorted(self.fields)}"
-            return f"the upgrade of {self.name} from version {version} {made}"
+            returned = f"returned {sorted(values)}, not {sorted(self.fields)}"
+            return f"the upgrade of {self.name} from version {version} {returned}"
         return (
             f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}: use "
             f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
@@ -107,13 +107,13 @@ class RegisteredType:
         return isinstance(getattr(self.cls, name, None), functools.cached_property)
 
 
-_PYDANTIC = "__pydantic_"  # begins the names of what every model has
-_CACHED_HASH = "_attrs_cached_hash"  # where attrs keeps the hash of an instance, with cache_hash=True and slots
+_PYDANTIC = "__pydantic_"  # prefix of attributes of every model
+_CACHED_HASH = "_attrs_cached_hash"  # the slot of attrs for the hash of an instance, with cache_hash=True
 
 
 @functools.cache
 def _slots_of(cls: type) -> tuple[str, ...]:
-    """Return the names in ``__slots__`` of classes that attrs has not made: of its own, all are fields or caches."""
+    """Return the slots of classes that attrs did not make: slots of attrs classes are fields or caches."""
     plain = [base for base in cls.__mro__ if "__attrs_attrs__" not in vars(base)]
     return tuple(name for base in plain for name, kind in vars(base).items() if isinstance(kind, MemberDescriptorType))
 
@@ -131,23 +131,23 @@ def register_type(
     *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
 ) -> Callable[[_Class], _Class]: ...
 def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
-    """Let States hold instances of an attrs class, a dataclass, a Pydantic model or an enum; a class decorator, too.
+    """Let States hold instances of an attrs class, a dataclass, a Pydantic model or an enum. Also a class decorator.
 
-    An instance is saved by its fields and restored without calling ``__init__``: what is loaded is what was saved. When
-    the fields of the class change, raise the version and say how the values that were saved before become new ones::
+    An instance is saved by its fields and restored without calling ``__init__``, with exactly the saved fields. When
+    the fields of the class change, increase the version and convert older fields with `upgrade`::
 
         @register_type(name="shop.Order", version=2, upgrade=lambda values, version: {**values, "currency": "EUR"})
 
     Args:
         cls: The class.
-        name: Its name in stored bytes; module and qualified name if not given. Keep it when the class moves.
-        version: The version of its fields, a positive int; saved with every value.
-        upgrade: Is called with the fields and the version of an older value, and returns the fields of this version.
-            Without it, older values are loaded if they have the same fields.
+        name: Its name in stored bytes; by default its module and qualified name. Keep it when the class moves.
+        version: The version of its fields, a positive integer, saved with every value.
+        upgrade: Returns the fields of this version, from the fields and the version of an older value. Without it,
+            older values are loaded if they have the same fields.
 
     Raises:
-        TypeError: It is none of these; or an enum with a version: it has no fields.
-        ValueError: Another class has this name, or the version is not a positive int.
+        TypeError: The class is of another kind; or it is an enum, and a version or an upgrade is given.
+        ValueError: Another class has this name, or the version is not a positive integer.
     """
     if cls is None:
         return functools.partial(register_type, name=name, version=version, upgrade=upgrade)
@@ -163,11 +163,11 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
 
 def _check_version(cls: type, version: object, upgrade: object) -> None:
     if type(version) is not int or version < 1:
-        raise ValueError(f"version: {version!r} is not allowed; a whole number from 1 on")
+        raise ValueError(f"version: {version!r} is not allowed; a positive integer is")
     problem = "" if upgrade is None else problem_of(upgrade, 2)
     if problem:
         raise TypeError(
-            f"upgrade: {upgrade!r} is not allowed; a sync function of the fields and their version: {problem}"
+            f"upgrade: {upgrade!r} is not allowed; a sync function of the fields and their version is: {problem}"
         )
     if issubclass(cls, Enum) and (version != 1 or upgrade is not None):
         raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
@@ -184,7 +184,7 @@ def find_by_name(name: str) -> RegisteredType | None:
 
 
 def can_be_registered(cls: type) -> bool:
-    """Return whether `register_type` takes the class."""
+    """Return whether `register_type` accepts the class."""
     return issubclass(cls, Enum) or is_record(cls)
 
 
@@ -193,8 +193,7 @@ _IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 def _fields_of(cls: object) -> tuple[str, ...]:
     if not isinstance(cls, type) or not can_be_registered(cls):
-        what = "attrs classes, dataclasses, Pydantic models and enums"
-        raise TypeError(f"{cls!r} cannot be registered: only {what} can")
+        raise TypeError(f"{cls!r} cannot be registered: only attrs classes, dataclasses, Pydantic models and enums can")
     if issubclass(cls, Enum):
         return ()
     for base in cls.__mro__[:-1]:
@@ -207,26 +206,26 @@ def _fields_of(cls: object) -> tuple[str, ...]:
     return *field_names(cls), FIELDS_SET
 
 
-# --------------------------------------------------------------------------- records
+# --------------------------------------------------------------------------- records: attrs, dataclasses, Pydantic
 
 FIELDS_SET = "model_fields_set"
-"""What a Pydantic model knows besides its fields: which of them were given, and are no defaults."""
+"""The attribute of a Pydantic model that names the fields that were given."""
 
 
 def is_record(cls: object) -> bool:
-    """Return whether it is a class of records."""
+    """Return whether an object is an attrs class, a dataclass or a Pydantic model."""
     return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls) or is_model(cls))
 
 
 def is_model(cls: object) -> bool:
-    """Return whether it is a Pydantic model. Pydantic is not imported to find out."""
+    """Return whether an object is a Pydantic model, without importing Pydantic."""
     return isinstance(cls, type) and any(
         (base.__module__, base.__name__) == ("pydantic.main", "BaseModel") for base in cls.__mro__[:-1]
     )
 
 
 def field_names(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a class of records."""
+    """Return the names of the fields of a record class."""
     if attrs.has(cls):
         return tuple(field.name for field in attrs.fields(cls))
     if is_model(cls):
@@ -235,18 +234,18 @@ def field_names(cls: Any) -> tuple[str, ...]:
 
 
 def field_types(cls: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a class of records, or of a TypedDict, by their names.
+    """Return the types of the fields of a record class or a TypedDict, by name.
 
     Raises:
-        NameError: an annotation names something that is not there.
+        NameError: An annotation contains an unknown name.
     """
     if is_model(cls):
         return {name: field.annotation for name, field in cls.model_fields.items()}
     return typing.get_type_hints(cls, include_extras=not typing.is_typeddict(cls))
 
 
-def made_again(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Return an instance of a Pydantic model with these fields, made without calling anything of the model."""
+def restored_model(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Return an instance of a Pydantic model with these fields, without calling methods of the model."""
     instance = cls.__new__(cls)
     fields = {name: value for name, value in values.items() if name != FIELDS_SET}
     parts = {"__dict__": fields, "__pydantic_fields_set__": set(values.get(FIELDS_SET, fields))}
@@ -256,7 +255,7 @@ def made_again(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def problem_of_model(cls: Any) -> str:
-    """Return why instances of a Pydantic model hold more than their fields; empty if they do not."""
+    """Return why instances of a Pydantic model hold more than their fields; empty if they hold only fields."""
     if cls.__private_attributes__:
         return f"it has private attributes, which are not saved: {', '.join(cls.__private_attributes__)}"
     return "its model_config allows extra fields" if cls.model_config.get("extra") == "allow" else ""

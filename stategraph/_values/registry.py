@@ -1,4 +1,4 @@
-"""Registry: finds things by name. Stores and observers each have one."""
+"""Registry: stores, serializers and observers by name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from stategraph._values.frozen import freeze
 from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, UnknownNameError
 
-_Thing = TypeVar("_Thing")
+_Entry = TypeVar("_Entry")
 
 
-class Registry(Generic[_Thing]):
-    """Instances and factories by name.
-
-    Names that are not registered are looked up in the entry points of installed packages.
+class Registry(Generic[_Entry]):
+    """Instances and factories by name. Other names are looked up in the entry points of installed packages.
 
     Args:
-        kind: What it holds, in words.
+        kind: The kind of entry, for errors.
         group: The entry-point group.
-        is_instance: Tells an instance from a factory.
-        is_usable: Whether an instance made earlier can be given out again.
+        is_instance: Returns whether an entry is an instance, not a factory.
+        is_usable: Returns whether an instance can be returned again.
     """
 
     def __init__(
@@ -33,30 +31,30 @@ class Registry(Generic[_Thing]):
         kind: str,
         group: str,
         is_instance: Callable[[object], bool],
-        is_usable: Callable[[_Thing], bool] = lambda _: True,
+        is_usable: Callable[[_Entry], bool] = lambda _: True,
     ) -> None:
         self._kind, self._group = kind, group
         self._is_instance, self._is_usable = is_instance, is_usable
         self._lock = threading.RLock()
         self._entries: dict[str, Any] = {}
         self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
-        self._made: list[tuple[str, dict[str, Any], _Thing]] = []
+        self._instances: list[tuple[str, dict[str, Any], _Entry]] = []
 
     def register(
         self,
         name: str,
-        entry: _Thing | Callable[..., _Thing],
+        entry: _Entry | Callable[..., _Entry],
         normal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
-        """Make an instance, or a factory called with the options, known by name, in place of an earlier one.
+        """Register an instance, or a factory that is called with the options. It replaces an earlier entry.
 
         Args:
             name: The name.
             entry: The instance or factory.
-            normal: Brings options that mean the same into the same form.
+            normal: Returns the same options for options with the same meaning.
 
         Raises:
-            ConfigError: the name is empty or not a str, or the entry is neither.
+            ConfigError: The name is empty or not a str, or the entry is neither an instance nor a factory.
         """
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name of the {self._kind}", name, "a name is a str that is not empty")
@@ -67,14 +65,14 @@ class Registry(Generic[_Thing]):
         with self._lock:
             self._entries[name] = entry
             self._normal[name] = normal
-            self._made = [made for made in self._made if made[0] != name]
+            self._instances = [made for made in self._instances if made[0] != name]
 
-    def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
-        """Return the thing of that name: for the same name and options the same object as long as it is usable.
+    def get(self, name: str, options: Mapping[str, Any]) -> _Entry:
+        """Return the instance with a name. The same name and options return the same object while it is usable.
 
         Raises:
-            UnknownNameError: nothing has this name.
-            ConfigError: the options are not those of the factory, or it made something else.
+            UnknownNameError: The name is unknown.
+            ConfigError: The factory does not accept the options, or returned an object of another kind.
         """
         if not isinstance(name, str):
             raise UnknownNameError(self._kind, name, self._entries)
@@ -85,22 +83,22 @@ class Registry(Generic[_Thing]):
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal[name](options)
-            meant = freeze(dict(sorted(options.items())))
-            self._made = [made for made in self._made if self._is_usable(made[2])]
-            for other, other_options, thing in self._made:
-                if other == name and is_same(other_options, meant):
-                    return thing
-            thing = self._checked(name, entry(**options))
-            self._made.append((name, meant, thing))
-            return thing
+            key = freeze(dict(sorted(options.items())))
+            self._instances = [made for made in self._instances if self._is_usable(made[2])]
+            for other, other_key, instance in self._instances:
+                if other == name and is_same(other_key, key):
+                    return instance
+            instance = self._checked(name, entry(**options))
+            self._instances.append((name, key, instance))
+            return instance
 
-    def registered(self, name: str) -> _Thing:
-        """Return what is registered under this name, or was found by it before.
+    def registered(self, name: str) -> _Entry:
+        """Return the instance with a registered name, without a lookup in installed packages.
 
-        No installed package is looked into: this is for names that come from outside, such as from what a store holds.
+        Use it for names from outside, such as those in the rows of a store.
 
         Raises:
-            UnknownNameError: nothing was.
+            UnknownNameError: The name is not registered.
         """
         with self._lock:
             if name not in self._entries:
@@ -119,8 +117,8 @@ class Registry(Generic[_Thing]):
         try:
             return point.load()
         except Exception as error:
-            what = f"the entry point {point.name!r} of group {self._group}"
-            raise ConfigError(what, point.value, f"it cannot be loaded: {describe_exception(error)}") from error
+            key = f"the entry point {point.name!r} of group {self._group}"
+            raise ConfigError(key, point.value, f"it cannot be loaded: {describe_exception(error)}") from error
 
     def _installed(self) -> dict[str, Any]:
         from importlib.metadata import entry_points  # imported when used: 30 ms
@@ -128,7 +126,7 @@ class Registry(Generic[_Thing]):
         return {point.name: point for point in entry_points(group=self._group)}
 
     def _check_options(self, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
-        """Compare options with the signature before the call, whose TypeError may come from the code that it runs."""
+        """Compare options with the signature: a TypeError of the call could come from the code of the factory."""
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):  # some builtins have no signature
@@ -140,7 +138,7 @@ class Registry(Generic[_Thing]):
             key = f"options of the {self._kind} {name!r}"
             raise ConfigError(key, sorted(options), f"{error} (it takes: {taken})") from None
 
-    def _checked(self, name: str, made: Any) -> _Thing:
+    def _checked(self, name: str, made: Any) -> _Entry:
         if not self._is_instance(made):
             late = ", and is no async or generator function" if is_deferred(made) else ""
             raise ConfigError(

@@ -142,7 +142,7 @@ def test_changed_fields_without_an_upgrade_are_refused(store, name, version):
 @pytest.mark.parametrize(
     ("upgrade", "text"),
     [
-        (lambda values, version: {**values, "c": 1}, "made \\['a', 'c'\\] of it, not \\['b'\\]"),
+        (lambda values, version: {**values, "c": 1}, "returned \\['a', 'c'\\], not \\['b'\\]"),
         (lambda values, version: None, "raised TypeError"),
         (lambda values, version: values["typo"], "raised KeyError: 'typo'"),
         (lambda values, version: exec("raise RuntimeError('no')"), "raised RuntimeError: no"),
