@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import threading
 
     from stategraph._capabilities import Batch
+    from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
     from stategraph.nodes.subgraph import GraphNode, Keys
@@ -161,7 +162,7 @@ class StateGraph(GraphBuilder):
             CheckpointError: The store could not save. The error holds the unsaved State.
             AsyncNodeError: The graph has async nodes, and an event loop is running in this thread: use `aexecute`.
         """
-        return self._drive(ExecuteCall, how, partial(executed, state=state, how=how))
+        return drive(*self._task(ExecuteCall, how, partial(executed, state=state, how=how)))
 
     async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
@@ -199,7 +200,7 @@ class StateGraph(GraphBuilder):
                 the changes.
             And all errors of `execute`.
         """
-        return self._drive(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
+        return drive(*self._task(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how)))
 
     async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Continue a run as `resume` does, on the running event loop; see `aexecute`."""
@@ -213,7 +214,7 @@ class StateGraph(GraphBuilder):
 
         The options are those of `execute`, the errors those of `execute` and `resume`.
         """
-        return self._drive(RunCall, how, partial(_run_once, state=state))
+        return drive(*self._task(RunCall, how, partial(_run_once, state=state)))
 
     async def arun(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
@@ -262,7 +263,7 @@ class StateGraph(GraphBuilder):
         Raises:
             AnswerError: The previous turn is paused; the input was not used. And all errors of `execute` and `resume`.
         """
-        return self._drive(TurnCall, how, self._turned(run_id, input, how))
+        return drive(*self._task(TurnCall, how, self._turned(run_id, input, how)))
 
     async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
         """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
@@ -401,21 +402,23 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ inside
 
-    def _drive(self, kind: type, how: Call, task_of: _TaskOf) -> State:
-        run = self._sync_run(how, kind)
-        return drive(task_of(run), run.signal)
+    def _task(
+        self, kind: type, how: Call, task_of: _TaskOf, *, shows: bool = False
+    ) -> tuple[Task[State], StopSignal | None]:
+        """Return the task of a call that blocks this thread, and the signal that may stop it."""
+        run = self._sync_run(how, kind, shows=shows)
+        return task_of(run), run.signal
 
-    async def _adrive(self, kind: type, how: Call, task_of: _TaskOf) -> State:
+    def _adrive(self, kind: type, how: Call, task_of: _TaskOf) -> Awaitable[State]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, kind)
-        return await adrive(task_of(run), run.signal, self.store)
+        return adrive(task_of(run), run.signal, self.store)
 
     def _stream(self, kind: type, how: Call, task_of: _TaskOf) -> Stream:
         from stategraph._drivers.streams import Stream  # imported when used
 
-        run = self._sync_run(how, kind, shows=True)
-        return Stream(task_of(run), run.signal)
+        return Stream(*self._task(kind, how, task_of, shows=True))
 
     def _astream(self, kind: type, how: Call, task_of: _TaskOf) -> AsyncStream:
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms

@@ -108,13 +108,13 @@ def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
 
 def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
     """Yield why the results of a node cannot be cached."""
-    from stategraph._util.callables import is_told
+    from stategraph._util.callables import is_determined_by_code
     from stategraph.nodes.interrupt import InterruptNode
 
     made_of = node.made_of()
     if isinstance(node, InterruptNode):
         yield f"node {name!r} pauses runs: answers cannot be cached"
-    elif policy.version is None and (made_of is None or not is_told(made_of)):
+    elif policy.version is None and (made_of is None or not is_determined_by_code(made_of)):
         yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
 
 

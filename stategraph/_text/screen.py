@@ -1,11 +1,11 @@
-"""Text for a screen that others have had a hand in: it neither breaks what is shown nor forges it."""
+"""Text of others for a screen: it can neither disturb the output nor imitate it."""
 
 from __future__ import annotations
 
 import re
 
 SHORT = 300
-"""Characters of a value that are shown by default."""
+"""The characters of a value that are shown by default."""
 
 _PARTS = re.compile(
     r"(\d+) of its parts failed: (.*?)(?: \(\d+ sub-exceptions?\))?", re.DOTALL
@@ -14,33 +14,32 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def clean(text: str) -> str:
-    """Return a text with escapes in place of what a terminal would act on: control characters, marks that turn the
-    direction of writing around, lone surrogates."""
+    """Return a text with escapes for control characters, marks of writing direction, and lone surrogates."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def cut(text: str, limit: int = SHORT) -> str:
-    """Return a text, clean and without the end of a long one."""
+    """Return a clean text, cut to `limit` characters."""
     return clean(text if len(text) <= limit else f"{text[:limit]}...")
 
 
 def failure_text(kind: str, message: str) -> str:
-    """Return an error of this type and message on one line: of parts that failed, which they are comes first."""
+    """Return the type and the message of an error on one line; for failed parts, begin with the parts."""
     if kind == "ExceptionGroup" and (parts := _PARTS.fullmatch(message)):
-        count, told = parts.groups()
-        return " ".join(f"part {told}".split() if count == "1" else f"{count} parts: {told}".split())
+        count, failed = parts.groups()
+        return " ".join(f"part {failed}".split() if count == "1" else f"{count} parts: {failed}".split())
     return " ".join(f"{kind}: {message}".split())
 
 
 def span(seconds: float) -> str:
-    """Return how long something takes, to two or three digits."""
+    """Return a duration with two or three digits."""
     if seconds < 0.001:
         return "<1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    unit, size = next(one for one in _UNITS if seconds >= one[1])
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds >= size)
     return f"{seconds / size:.0f} {unit}"

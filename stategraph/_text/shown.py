@@ -1,4 +1,4 @@
-"""Text for errors and logs: values and exceptions in short, and nothing that may be a secret."""
+"""Text for errors and logs: short forms of values and exceptions, without secrets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from typing import Any
 
 import attrs
 
-_SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
+_SHOWN = 80  # characters of a value in an error
 
 
 def shorten(value: object, limit: int = _SHOWN) -> str:
-    """Return the repr of a value, cut to `limit` characters and without passwords in URLs.
-
-    It never raises, whatever the value's own repr does.
-    """
+    """Return the repr of a value, cut to `limit` characters and without passwords in URLs. Never raises."""
     try:
         text = without_passwords(_repr_up_to(limit, value))
     except Exception as error:
@@ -27,13 +24,12 @@ def shorten(value: object, limit: int = _SHOWN) -> str:
 
 
 def _repr_up_to(limit: int, value: object) -> str:
-    """Return the repr of a value or, if that is longer than `limit`, a beginning of it that is longer as well.
+    """Return the repr of a value; if it is longer than `limit`, a beginning that is also longer.
 
-    No more than that of a container is looked at: the repr of megabytes is megabytes, and that of a list which refers
-    to the same lists again and again may not end.
+    Only the beginning of a container is read: the whole repr may take megabytes, or very long if lists are shared.
     """
     if isinstance(value, str | bytes):
-        shown = without_passwords(value) if isinstance(value, str) else value  # before it is cut, and no URL any more
+        shown = without_passwords(value) if isinstance(value, str) else value  # before a cut hides the URL
         return repr(shown[: limit + 1])
     opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
     if not opening or not isinstance(value, Collection) or not value:
@@ -57,7 +53,7 @@ _BRACKETS: dict[object, tuple[str, str]] = {
     list.__repr__: ("[", "]"),
     tuple.__repr__: ("(", ")"),
 }
-"""What the containers of Python write around their items, where a class has no repr of its own."""
+"""The brackets of containers by their repr, which a subclass may replace."""
 
 
 def cut(text: str, limit: int = 2 * _SHOWN) -> str:
@@ -71,7 +67,7 @@ def with_article(noun: str) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return an exception as ``ValueError: its text``, even if its text cannot be had."""
+    """Return an exception as ``ValueError: text``, even if its ``str`` raises."""
     try:
         text = str(error)
     except Exception as broken:
@@ -79,15 +75,15 @@ def describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# --------------------------------------------------------------------------- what must not be shown
+# --------------------------------------------------------------------------- secrets
 
 
 _LOOKED_AT = 2_000  # characters of a text: more are never shown
-_IN_A_URL = r"(://[^/@:\s]*:)\S*(?=@)"  # of a user, in a URL
+_IN_A_URL = r"(://[^/@:\s]*:)\S*(?=@)"
 
 
 def without_passwords(text: str) -> str:
-    """Return a text, or its beginning, with dots in place of passwords in URLs."""
+    """Return the first 2,000 characters of a text, with dots in place of passwords in URLs."""
     return re.sub(_IN_A_URL, r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
 
 
@@ -95,19 +91,19 @@ _SUSPICIOUS = r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn
 
 
 def may_be_secret(name: str) -> bool:
-    """Return whether the value of an option of this name may be one that must not be shown."""
+    """Return whether the name of an option suggests a secret."""
     return re.search(_SUSPICIOUS, name, re.IGNORECASE) is not None
 
 
 @attrs.frozen(repr=False)
 class Hidden:
-    """Stands for a value that is not shown, as it may be a secret."""
+    """The placeholder for a value that may be a secret."""
 
     type: str
 
     @classmethod
     def of(cls, value: object) -> Hidden:
-        """Return what stands for a value."""
+        """Return the placeholder for a value."""
         return value if isinstance(value, Hidden) else cls(type(value).__name__)
 
     def __repr__(self) -> str:
@@ -115,7 +111,7 @@ class Hidden:
 
 
 def unreadable(address: str, *schemes: str) -> str:
-    """Say why an address cannot be read, of which no more may be shown than its scheme: the rest may be a secret."""
+    """Describe an address that cannot be read by its scheme: the rest may be a secret."""
     scheme, is_url, _ = address.partition("://")
     if is_url and scheme not in schemes and len(scheme) <= 30 and scheme.replace("+", "").isalnum():
         return f"this one begins with {scheme}://"
@@ -123,7 +119,9 @@ def unreadable(address: str, *schemes: str) -> str:
 
 
 def shown_items(items: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the items of a mapping, with what stands for a value in the place of each that may be a secret by its key:
-    a configuration that is given where something else is expected is shown by the error."""
+    """Yield the items of a mapping, with placeholders for values whose keys suggest a secret.
+
+    A mapping in an error may be a configuration that was passed by mistake.
+    """
     for key, value in items.items():
         yield key, Hidden.of(value) if isinstance(key, str) and may_be_secret(f".{key}") else value

@@ -1,4 +1,4 @@
-"""Functions of users: what they are, which version they are, what they have answered, what they have raised."""
+"""Functions of users: their kind, their version, their results and their exceptions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _Answer = TypeVar("_Answer")
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Return the name of a function: never its repr, which holds an address."""
+    """Return the name of a function, never its repr, which contains an address."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def is_async_callable(function: object) -> bool:
-    """Return whether what a call returns has to be awaited; sees through partials and an async ``__call__``."""
+    """Return whether the result of a call must be awaited, also for partials and an async ``__call__``."""
     return _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
 
 
 def is_generator_callable(function: object) -> bool:
-    """Return whether a call gives a generator, sync or async; sees through the same."""
+    """Return whether a call returns a sync or async generator, also for partials and ``__call__``."""
     return _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
 
 
@@ -33,25 +33,25 @@ def _is(test: Callable[[Any], bool], function: Any) -> bool:
     return test(function) or test(type(function).__call__)
 
 
-# --------------------------------------------------------------------------- functions that answer at once
+# --------------------------------------------------------------------------- sync functions
 
 
 def problem_of(function: object, arguments: int | None = None) -> str:
-    """Return what keeps a function that is handed in from answering at once; empty if nothing does.
+    """Return why an object is no sync function; empty if it is one.
 
-    Nodes may be async and yield chunks. Everything else that is handed in is called for its answer, by code that
-    neither awaits nor iterates over it: of an async predicate, every answer would be a yes.
+    Nodes may be async or generators. The results of all other functions are used at once: an async predicate, for
+    example, would always be true.
 
     Args:
-        function: What was handed in.
-        arguments: How many it will be called with, all positional; None where that is not known.
+        function: Any object.
+        arguments: The number of positional arguments of the call; None if unknown.
     """
     if not callable(function):
         return "it cannot be called"
     if is_async_callable(function):
-        return "it is async, and nobody would await its answer: define it with def"
+        return "it is async, and its result would not be awaited: define it with def"
     if is_generator_callable(function):
-        return "it is a generator function: let it return its answer instead of yielding it"
+        return "it is a generator function: let it return its result instead of yielding it"
     return "" if arguments is None else _arity_problem(function, arguments)
 
 
@@ -68,14 +68,14 @@ def _arity_problem(function: Callable[..., object], arguments: int) -> str:
 
 
 def answered(answer: _Answer, name: str = "") -> _Answer:
-    """Return what a function that is handed in has answered. A plain function may still return a coroutine.
+    """Return the result of a function of the user. A plain function may still return a coroutine.
 
     Args:
-        answer: The answer.
-        name: Names the function, for the error.
+        answer: The result.
+        name: The name of the function, for the error.
 
     Raises:
-        TypeError: it has to be awaited, or iterated over.
+        TypeError: The result must be awaited or iterated over.
     """
     if is_deferred(answer):
         found = f"{name and name + ': '}it returned a {type(answer).__name__}, and has to answer at once"
@@ -84,10 +84,7 @@ def answered(answer: _Answer, name: str = "") -> _Answer:
 
 
 def is_deferred(answer: object) -> bool:
-    """Return whether an answer has to be awaited or iterated over.
-
-    If so, it is closed: Python would warn otherwise.
-    """
+    """Return whether a result must be awaited or iterated over. If so, close it to prevent a warning of Python."""
     if not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
         return False
     if hasattr(answer, "close"):
@@ -96,10 +93,10 @@ def is_deferred(answer: object) -> bool:
 
 
 def is_true(answer: object) -> bool:
-    """Return the answer of a function that decides something as a bool.
+    """Return the result of a predicate as a bool.
 
     Raises:
-        TypeError: it has to be awaited or iterated over, or is a function: a call was forgotten.
+        TypeError: The result must be awaited or iterated over, or is a function that was not called.
     """
     if answer is True or answer is False:
         return answer
@@ -109,22 +106,19 @@ def is_true(answer: object) -> bool:
     return bool(answer)
 
 
-# --------------------------------------------------------------------------- what counts as a failure
+# --------------------------------------------------------------------------- failures
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Return the classes of exceptions that are failures, to be caught.
+    """Return the exception classes that sync code of the user may raise.
 
-    Only for sync code, which no cancellation of asyncio cuts off: a CancelledError out of it is its own.
+    asyncio does not cancel sync code, so a CancelledError from it is a failure.
     """
     return Exception, *_cancelled_error()
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return the failure that stands for an exception, where no cancellation of the run caused it.
-
-    That is an Exception in place of a CancelledError, which is none.
-    """
+    """Return an Exception for a CancelledError that no cancellation of the run caused; return others unchanged."""
     if isinstance(error, Exception) or not isinstance(error, _cancelled_error()):
         return error
     from stategraph._util.cancellation import CancelledError  # imported when used: asyncio takes 20 ms
@@ -135,64 +129,62 @@ def failure_of(error: BaseException) -> BaseException:
 
 
 def _cancelled_error() -> tuple[type[BaseException], ...]:
-    """Return the CancelledError of asyncio; nothing where asyncio was never imported: it cannot have been raised."""
+    """Return the CancelledError of asyncio; nothing if asyncio was never imported."""
     module = sys.modules.get("asyncio.exceptions")
     found = getattr(module, "CancelledError", None)  # another thread may be importing it
     return () if found is None else (found,)
 
 
-# --------------------------------------------------------------------------- the version of functions
+# --------------------------------------------------------------------------- versions of functions
 
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 
 def version_of(things: Iterable[Any]) -> str:
-    """Return 32 hexadecimal digits for functions and settings: the same in every process of one version of Python.
+    """Return 32 hexadecimal digits for functions and settings, the same in every process of one Python version.
 
-    They come from the compiled code, never from the source: that may have been edited since it was compiled, and
-    several lambdas share a line. Comments and layout do not count; another version of Python makes another version.
+    They are derived from compiled code, not from source, which may have changed after it was compiled and may hold
+    several lambdas in a line. Comments and layout do not matter.
     """
     import hashlib  # imported when used: OpenSSL takes 4 ms
 
-    return hashlib.sha256("\n".join(_told(tuple(things), set())).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    text = "\n".join(_described(tuple(things), set()))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
-def is_told(thing: Any) -> bool:
-    """Return whether the code of a thing shows all that it does.
-
-    That of a method of an object does not: what the object holds decides, too.
-    """
+def is_determined_by_code(thing: Any) -> bool:
+    """Return whether the code of a function determines its behaviour. A method also depends on its object."""
     while isinstance(thing, partial):
         thing = thing.func
     if isinstance(thing, tuple):
-        return all(map(is_told, thing))
+        return all(map(is_determined_by_code, thing))
     if isinstance(thing, MethodType):
         return isinstance(thing.__self__, type)
     return not callable(thing) or isinstance(thing, FunctionType | BuiltinFunctionType | type)
 
 
-def _told(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yield what distinguishes a value from others: of mutable objects only the class, for their contents change."""
+def _described(value: Any, seen: set[int]) -> Iterator[str]:
+    """Yield a description that distinguishes a value from others; of a mutable object, only its class."""
     if isinstance(value, _ATOMS):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple):
-        yield from _listed("tuple", [_told(item, seen) for item in value])
+        yield from _listed("tuple", [_described(item, seen) for item in value])
     elif isinstance(value, frozenset):
-        yield from _listed("frozenset", sorted(list(_told(item, seen)) for item in value))
+        yield from _listed("frozenset", sorted(list(_described(item, seen)) for item in value))
     elif isinstance(value, CodeType | FunctionType | MethodType | partial):
         if id(value) in seen:  # a function that calls itself
             yield "again"
             return
         seen.add(id(value))
-        yield from _listed("code", [_told(part, seen) for part in _parts_of(value)])
+        yield from _listed("code", [_described(part, seen) for part in _parts_of(value)])
     elif isinstance(value, type):
         yield f"class {value.__module__}.{value.__qualname__}"
     else:
         yield f"object of {type(value).__module__}.{type(value).__qualname__}"
         call = type(value).__call__ if callable(value) else None
         if isinstance(call, FunctionType):
-            yield from _told(call, seen)
+            yield from _described(call, seen)
 
 
 def _listed(name: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -204,7 +196,7 @@ def _listed(name: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
-    """Return what a function, its code, a bound method or a partial consists of."""
+    """Return the parts of a function, a code object, a bound method or a partial."""
     if isinstance(value, CodeType):
         signature = value.co_argcount, value.co_kwonlyargcount, value.co_flags, value.co_varnames
         return (*signature, value.co_code, value.co_consts, value.co_names, value.co_freevars, value.co_exceptiontable)
@@ -217,10 +209,10 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def _content(cell: Any) -> Any:
-    """Return what a closure has in one of its cells."""
+    """Return the contents of a cell of a closure."""
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # empty
         return None
 
 
@@ -231,9 +223,9 @@ _OURS = __name__.partition(".")[0]
 
 
 def begin_with_users(error: BaseException) -> None:
-    """Leave out of a traceback, and out of those of the exceptions in a group, the calls before the users' first one.
+    """Remove the calls before the user's first call from the traceback of an exception, and from those in a group.
 
-    They are ours, and those of the standard library that we make. Of an error that is all ours, the last call stays.
+    These are calls of stategraph and of the standard library. If there are no others, the last call stays.
     """
     error.__traceback__ = users_part(error.__traceback__)
     if isinstance(error, BaseExceptionGroup):
@@ -242,20 +234,20 @@ def begin_with_users(error: BaseException) -> None:
 
 
 def users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the users' first call on; of one that is all ours, its end."""
-    at = behind_ours = traceback
+    """Return a traceback from the user's first call on; its end if there is no such call."""
+    at = after_ours = traceback
     while at is not None:
         room = _room_of(at)
         if room != _OURS and room not in sys.stdlib_module_names:
             return at
         if room == _OURS:
-            behind_ours = at.tb_next or at
+            after_ours = at.tb_next or at
         at = at.tb_next
-    return behind_ours
+    return after_ours
 
 
 def is_ours(traceback: TracebackType) -> bool:
-    """Return whether the first call of a traceback is one of stategraph."""
+    """Return whether the first call of a traceback is in stategraph."""
     return _room_of(traceback) == _OURS
 
 

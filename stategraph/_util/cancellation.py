@@ -1,4 +1,4 @@
-"""Handling cancellations of asyncio: outlasting them where work must not be cut off, and telling them from failures."""
+"""Cancellations of asyncio: wait through them for work that must not be interrupted, and distinguish failures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class CancelledError(asyncio.CancelledError, Exception):
-    """A CancelledError of a node whose run was not cancelled: a failure like any other.
+    """A CancelledError from a node whose run was not cancelled: a failure.
 
-    What the node raised is its ``__cause__``.
+    The exception of the node is its ``__cause__``.
     """
 
 
@@ -22,16 +22,16 @@ async def outlast(
     hands_on_to: asyncio.Task[Any] | None = None,
     cancelled: asyncio.CancelledError | None = None,
 ) -> asyncio.CancelledError | None:
-    """Wait until something is done, however often this task is cancelled.
+    """Wait until work is done, even if this task is cancelled.
 
     Args:
-        work: What to wait for. It is not cancelled.
-        seconds: How long to wait at most.
-        hands_on_to: The task to cancel as often as this one is cancelled: the work, or the task that does it.
-        cancelled: A cancellation that has come already. A cancel scope of anyio raises it again and again.
+        work: The work. It is not cancelled.
+        seconds: The longest time to wait.
+        hands_on_to: A task that is cancelled whenever this task is: the work, or the task that does it.
+        cancelled: An earlier cancellation. A cancel scope of anyio repeats it.
 
     Returns:
-        The newest cancellation that came, which the caller has to raise in the end.
+        The newest cancellation, which the caller must raise at the end.
     """
     if work.done():
         return cancelled
@@ -50,16 +50,16 @@ async def outlast(
     cancelled = cancelled or await wait()
     if cancelled is None:
         return None
-    with _shield():  # only now: a scope for every wait would slow down every wait
+    with _shield():  # only after a cancellation, because a scope makes waiting slower
         while not work.done() and loop.time() < until:
             cancelled = await wait() or cancelled
     return cancelled
 
 
 def _shield() -> AbstractContextManager[object]:
-    """Return what keeps a cancel scope of anyio from cancelling this task again in every turn of the loop.
+    """Return a shield against a cancel scope of anyio, which otherwise cancels this task in every turn of the loop.
 
-    A scope does that until the task has left it. Where anyio was never imported there is no scope.
+    If anyio was never imported, there is no scope.
     """
     if "anyio" not in sys.modules:
         return nullcontext()
