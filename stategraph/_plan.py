@@ -1,4 +1,4 @@
-"""What a graph, once compiled, and its runs take from the configuration and the store."""
+"""Compile a graph for its configuration and store, and begin calls of it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def plan_of(
         compiled: Compiles the graph.
         config: Its configuration.
         store: Its store.
-        saves_keys: Whether only the keys are saved that the configuration names.
-        handled: Whether errors of some nodes are handled, and put into the State.
+        saves_keys: Whether to save only the keys that the configuration names.
+        handled: Whether nodes have handlers of failures, which put errors into the State.
     """
     checkpoint = config.checkpoint
-    errors = ("error",) if handled else ()  # which no node could make again
+    errors = ("error",) if handled else ()  # always saved, because no node can compute an error again
     persist = saved_keys(checkpoint, errors) if saves_keys else None
     plan = compiled(
         persist,
@@ -62,16 +62,12 @@ def plan_of(
 
 
 def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
-    """Return a graph with what its nodes, its schema and its policies ask for.
-
-    Args:
-        plan: The graph, some of whose nodes are more than a function that is called once.
-        store: Its store.
+    """Return the graph with the classes that execute nodes which are not plain, with caches, and with checked defaults.
 
     Raises:
-        GraphError: its schema holds values that no store can save.
+        GraphError: Its schema holds values that no store can save.
     """
-    from stategraph._engine.step import StepExecution  # imported when used, as all that follows
+    from stategraph._engine.step import StepExecution  # imported when used, as the others below
 
     nodes = {
         name: node if node.is_plain else attrs.evolve(node, execution=StepExecution)
@@ -88,7 +84,7 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
 
 
 def _lacks(plan: CompiledGraph, store: CheckpointStore) -> str:
-    """Return what runs of the graph cannot do without, if that is not there."""
+    """Return why the graph cannot run by itself; empty if it can."""
     pausing = {name: stage for name, stage in plan.stages.items() if stage.node.pauses}
     nested = [name for name, stage in pausing.items() if stage.node.has_parts]
     if pausing and not plan.saves:
@@ -107,24 +103,22 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
 
 
 def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
-    """Return the graph with defaults that are as its schema wants them."""
+    """Return the graph with defaults that its schema has checked."""
     from stategraph._values.registered_types import find_by_class
 
-    unknown = [cls for cls in schema.classes if plan.saves and find_by_class(cls) is None]
-    if unknown:
-        raise GraphError(plan.graph, tuple(_not_registered(schema.name, cls) for cls in unknown))
+    problems = tuple(
+        f"its schema {schema.name} holds values of class {cls.__qualname__}, which no store can save: "
+        f"stategraph.register_type({cls.__name__}) says why"
+        for cls in schema.classes
+        if plan.saves and find_by_class(cls) is None
+    )
+    if problems:
+        raise GraphError(plan.graph, problems)
     return attrs.evolve(plan, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
 
 
-def _not_registered(schema: str, cls: type) -> str:
-    return (
-        f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
-        f"stategraph.register_type({cls.__name__}) says why"
-    )
-
-
 def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:
-    """Return the keys that are saved where `persist` names some; `errors` always are."""
+    """Return the keys to save: those that `persist` names, and `errors`."""
     persist = checkpoint.persist
     if not isinstance(persist, Mapping):
         return frozenset((*(persist or ()), *errors))
@@ -136,14 +130,14 @@ def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> Ab
 def new_run(
     plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, asked: Any
 ) -> RunContext:
-    """Return the context of a call that runs a graph.
+    """Return the context of a call.
 
     Args:
-        plan: The graph, compiled.
+        plan: The compiled graph.
         config: Its configuration.
         store: Its store.
-        observer: Hears of the run.
-        shows: Whether its States are shown to an iteration over it.
+        observer: Receives the events of the run.
+        shows: Whether the caller iterates over the States of the run.
         asked: The options of the call, as the last arguments of RunContext.
     """
     checkpoint = config.checkpoint
@@ -159,9 +153,13 @@ def new_run(
 
 
 def blocks(run: RunContext) -> RunContext:
-    """Return a run that blocks this thread. Raises where it cannot: its nodes are async, and a loop runs here."""
+    """Return a run that may block this thread.
+
+    Raises:
+        AsyncNodeError: The graph has async nodes, and an event loop is running in this thread.
+    """
     plan, node = run.plan, run.plan.async_node
-    if plan.nested_run is not None:  # nested graphs may have changed since this one was compiled
+    if plan.nested_run is not None:  # nested graphs may have changed after this graph was compiled
         node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
     if node is not None:
         from stategraph._drivers.sync import check_no_loop  # imported when used: with async nodes
@@ -171,13 +169,13 @@ def blocks(run: RunContext) -> RunContext:
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:
-    from stategraph.stores._codec.msgpack import digest_of  # imported when used: by pauses, and parts of steps
+    from stategraph.stores._codec.msgpack import digest_of  # imported when used: few nodes have pauses or parts
 
     return digest_of(*parts)
 
 
 def _copier_of(values: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    from stategraph.stores._codec.msgpack import decode, encode  # imported when used: where retries meet such values
+    from stategraph.stores._codec.msgpack import decode, encode  # imported when used: few retries require copies
 
     kept: dict[str, bytes] = {}
     for key, value in values.items():
@@ -186,7 +184,7 @@ def _copier_of(values: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     return lambda: {key: decode(packed)[0] for key, packed in kept.items()}
 
 
-# --------------------------------------------------------------------------- short ways to configure a graph
+# --------------------------------------------------------------------------- short configurations
 
 
 def short_config(
@@ -195,16 +193,17 @@ def short_config(
     observer: Listener | str | None,
     preserve: bool | None,
 ) -> tuple[GraphConfig, CheckpointStore | None, Listener | None]:
-    """Return the configuration of a graph, and the store and the observer that it does not name.
+    """Return the configuration of a graph, and the store and observer objects, from the arguments of StateGraph.
 
     Args:
-        given: The configuration, or the name of the graph; beside a name, a store saves every step.
-        store: Keeps the runs. An address replaces the store of the configuration and its place; other options stay.
-        observer: Hears of the runs; a name replaces that in the configuration.
-        preserve: Replaces that in the configuration.
+        given: The configuration; or the name of the graph, which saves every step if there is a store.
+        store: A store; or its address, which replaces the store and its place in the configuration. Other options of
+            the store stay.
+        observer: An observer; or its name, which replaces the one in the configuration.
+        preserve: Replaces the value in the configuration, unless it is None.
 
     Raises:
-        ConfigError: the name is none, or nothing can be at the address of the store.
+        ConfigError: The name or the address of the store is not valid.
     """
     config = given if isinstance(given, GraphConfig) else _named(given, has_store=store is not None)
     changes: dict[str, Any] = {} if preserve is None else {"preserve": preserve}
