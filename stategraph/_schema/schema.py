@@ -1,4 +1,4 @@
-"""Schema: the keys of a graph's States and the types of their values, as a class says them."""
+"""Schema: a class whose fields are the keys of the States of a graph."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from stategraph.state import State, data_of, with_data
 
 @attrs.frozen(eq=False)
 class Field:
-    """A key, and what its values are.
+    """A field of a schema.
 
     Attributes:
         name: The key.
-        argument: What the class takes it as.
-        type: What its values are.
-        is_required: Whether an object cannot be made without it.
-        hook: Makes a value fit the type.
-        attribute: What attrs knows of it; None of a dataclass.
+        argument: The name of the argument of the class.
+        type: The type of its values.
+        is_required: Whether the class requires it.
+        hook: Converts a value to the type.
+        attribute: The attribute of an attrs class; None for other classes.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Field:
 
 @attrs.frozen(eq=False)
 class Schema:
-    """A class that says what the States of a graph hold: of records, or a TypedDict.
+    """A record class or a TypedDict that describes the States of a graph.
 
     Attributes:
         cls: The class.
@@ -69,31 +69,31 @@ class Schema:
 
     @property
     def has_objects(self) -> bool:
-        """Whether nodes may take and return objects of it. Of a TypedDict, the State is one as it is."""
+        """Whether nodes may take and return instances. A State serves as an instance of a TypedDict."""
         return not typing.is_typeddict(self.cls)
 
     @property
     def classes(self) -> list[type]:
-        """The classes that values are made of, which a store has to know."""
+        """The classes of its values, which must be registered to be saved."""
         return classes_in(field.type for field in self.fields.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return schema_of, (self.cls,)  # a process of a ParallelNode makes its own
+        return schema_of, (self.cls,)  # hooks cannot be pickled for the processes of a ParallelNode
 
     # ------------------------------------------------------------------ checking
 
     def checked(self, node: str, data: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data with every value as its field wants it.
+        """Return the data with values converted to the types of their fields.
 
         Args:
-            node: What gave the data; empty for the caller.
-            data: Some keys of a State.
-            beside: All others, for validators that look at them.
+            node: The node that returned the data; empty for data from the caller.
+            data: Some items of a State.
+            beside: The other items, for validators that read them.
 
         Raises:
-            SchemaError: a key is no field, or a value does not fit; it lists all of them.
+            SchemaError: A key is no field, or a value does not fit; the error lists all of them.
         """
-        made: dict[str, Any] = {}
+        checked: dict[str, Any] = {}
         wrong: list[Mismatch] = []
         for key, value in data.items():
             field = self.fields.get(key)
@@ -101,43 +101,44 @@ class Schema:
                 wrong.append(self._no_field(key))
                 continue
             try:
-                made[key] = field.hook(value, field.type)
-            except Exception as error:  # noqa: BLE001 - reported as what does not fit
+                checked[key] = field.hook(value, field.type)
+            except Exception as error:  # noqa: BLE001 - reported as a mismatch
                 wrong += mismatches(error, key, field.type)
-        self._raise(node, wrong or list(self._refused(made, {**beside, **made})))
-        return made
+        self._raise(node, wrong or list(self._refused(checked, {**beside, **checked})))
+        return checked
 
     def checked_result(self, node: str, result: Any, state: State) -> Any:
-        """Return what a node returned, with its changes as the fields want them. Raises as `checked` does."""
+        """Return the result of a node with its changes converted. Raises the errors of `checked`."""
         if isinstance(result, State):
-            if result.pause is not None or result.run_id != state.run_id:  # none of its data are used
+            if result.pause is not None or result.run_id != state.run_id:  # its data are not used
                 return result
             changed = changed_items(data_of(state), result)
             return with_data(result, lay_over(data_of(result), self.checked(node, changed, result)))
         return self.checked(node, result, state) if isinstance(result, Mapping) else result
 
     def checked_item(self, node: str, key: str, place: str, item: Any) -> Any:
-        """Return what is to stand at a place of the list under a key.
+        """Return an item for a list under a key, converted. `place` is its index, for errors.
 
-        Raises as `checked` does, but only about the item: the list as a whole is checked when it is complete.
+        Raises the errors of `checked` for the item. Validators of the list run when the list is complete.
         """
         field = self.fields[key]
         first = f"{key}[0]"
         try:
             return field.hook([item], field.type)[0]
-        except Exception as error:  # noqa: BLE001 - reported as what does not fit
-            found = [one for one in mismatches(error, key, field.type) if one.path.startswith(first)]
-            self._raise(
-                node, [attrs.evolve(one, path=f"{key}[{place}]{one.path.removeprefix(first)}") for one in found]
-            )
+        except Exception as error:  # noqa: BLE001 - reported as a mismatch
+            wrong = [
+                attrs.evolve(mismatch, path=f"{key}[{place}]{mismatch.path.removeprefix(first)}")
+                for mismatch in mismatches(error, key, field.type)
+                if mismatch.path.startswith(first)
+            ]
+            self._raise(node, wrong)
         return item
 
     def problems(self, keys: Mapping[str, str]) -> Iterator[str]:
-        """Return what keeps it from working with nodes that write these keys; the values say what writes them."""
-        for key, who in keys.items():
+        """Yield a problem for each key that is no field. The values of `keys` describe their use."""
+        for key, use in keys.items():
             if key not in self.fields:
-                no_field = self._no_field(key)
-                yield f"{who} {key!r}, which is no field of {self.name}: expected {no_field.expected}"
+                yield f"{use} {key!r}, which is no field of {self.name}: expected {self._no_field(key).expected}"
 
     def _no_field(self, key: object) -> Mismatch:
         import difflib  # imported when used
@@ -147,50 +148,46 @@ class Schema:
         fields = f"one of its fields ({', '.join(self.fields)}{hint})"
         return Mismatch(str(key), fields, "another key")
 
-    def _refused(self, made: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
-        """Return what the validators of an attrs class refuse.
+    def _refused(self, checked: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
+        """Yield the values that validators of an attrs class refuse.
 
-        A validator that looks at a missing field is called later, when an object is made.
+        A validator that reads a missing field is called later, when an instance is made.
         """
-        validated = [field for name, field in self.fields.items() if name in made and field.attribute is not None]
-        if attrs.validators.get_disabled() or not any(field.attribute.validator for field in validated):  # type: ignore[union-attr]
+        attributes = [field.attribute for name, field in self.fields.items() if name in checked]
+        validated = [attribute for attribute in attributes if attribute is not None and attribute.validator is not None]
+        if attrs.validators.get_disabled() or not validated:
             return
         instance: Any = object.__new__(self.cls)
         for name in self.fields.keys() & data.keys():
             object.__setattr__(instance, name, data[name])
-        for field in validated:
-            attribute = typing.cast("attrs.Attribute[Any]", field.attribute)
+        for attribute in validated:
             try:
-                if attribute.validator is not None:
-                    answered(attribute.validator(instance, attribute, made[field.name]))
-            except Exception as error:  # noqa: BLE001 - reported as what does not fit
+                answered(typing.cast(Any, attribute.validator)(instance, attribute, checked[attribute.name]))
+            except Exception as error:  # noqa: BLE001 - reported as a mismatch
                 if not (isinstance(error, AttributeError) and error.name in self.fields.keys() - data.keys()):
-                    expected = f"{describe_type(field.type)} that its validator takes"
-                    yield Mismatch(field.name, expected, describe_exception(error))
+                    expected = f"{describe_type(self.fields[attribute.name].type)} that its validator takes"
+                    yield Mismatch(attribute.name, expected, describe_exception(error))
 
     def _raise(self, node: str, wrong: Sequence[Mismatch]) -> None:
         if wrong:
             first, *others = wrong
-            told = tuple(map(str, others))
-            raise SchemaError(node, self.name, first.path, first.expected, first.found, told)
+            raise SchemaError(node, self.name, first.path, first.expected, first.found, tuple(map(str, others)))
 
-    # ------------------------------------------------------------------ objects
+    # ------------------------------------------------------------------ instances
 
     def made_of(self, node: str, data: Mapping[str, Any]) -> Any:
-        """Return an instance of the class with the data; defaults stand in for keys that are missing.
+        """Return an instance of the class with the data. Missing keys have their defaults.
 
         Raises:
-            SchemaError: a required field is missing, or the class does not take the values.
+            SchemaError: A required field is missing, or the class does not accept the values.
         """
         nothing = "nothing: neither the input nor a node before has set it"
-        self._raise(
-            node,
-            [
-                Mismatch(name, describe_type(field.type), nothing)
-                for name, field in self.fields.items()
-                if field.is_required and name not in data
-            ],
-        )
+        missing = [
+            Mismatch(name, describe_type(field.type), nothing)
+            for name, field in self.fields.items()
+            if field.is_required and name not in data
+        ]
+        self._raise(node, missing)
         given = {field.argument: data[name] for name, field in self.fields.items() if name in data}
         try:
             return self.cls(**given)
@@ -198,7 +195,7 @@ class Schema:
             raise SchemaError(node, self.name, "", "values that it takes", describe_exception(error)) from error
 
     def snapshot(self, instance: Any) -> dict[str, Any]:
-        """Return the values of an instance as they are now, whatever changes them later."""
+        """Return copies of the values of an instance, which later changes do not affect."""
         return {name: _snapshot(getattr(instance, name)) for name in self.fields}
 
     def changes(self, instance: Any, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,28 +211,28 @@ def _snapshot(value: Any) -> Any:
     try:
         frozen = freeze(value)
         return frozen if is_settled(frozen) else freeze(copy.deepcopy(value))
-    except Exception:  # noqa: BLE001 - what cannot be copied counts as changed
+    except Exception:  # noqa: BLE001 - a value that cannot be copied counts as changed
         return _NOTHING
 
 
 def schema_of(cls: Any) -> Schema:
-    """Return the schema that a class describes, and register the classes of its values.
+    """Return the schema of a class, and register the classes of its values.
 
     Raises:
-        ConfigError: it is neither an attrs class nor a dataclass, or nothing is known of the types of its fields.
+        ConfigError: The class is no record class or TypedDict, or the types of its fields are not supported.
     """
     if not is_record(cls) and not typing.is_typeddict(cls):
         kinds = "an attrs class, a dataclass, a Pydantic model or a TypedDict"
         raise ConfigError("schema", cls, f"{kinds}, whose fields are the keys of the States")
     schema = _schema_of(cls)
-    for one in schema.classes:
-        if find_by_class(one) is None:
-            with suppress(TypeError, ValueError):  # a graph that saves anything says so when it is validated
-                register_type(one)
+    for value_class in schema.classes:
+        if find_by_class(value_class) is None:
+            with suppress(TypeError, ValueError):  # reported by the validation of a graph that saves anything
+                register_type(value_class)
     return schema
 
 
-@functools.lru_cache(maxsize=64)  # for processes, which are sent the class with every branch
+@functools.lru_cache(maxsize=64)  # for processes, which receive the class with every branch
 def _schema_of(cls: type) -> Schema:
     try:
         types = field_types(cls)
@@ -247,22 +244,23 @@ def _schema_of(cls: type) -> Schema:
 
 def _fields_of(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
     if typing.is_typeddict(cls):
-        for name, of in types.items():
-            yield Field(name, name, of, name in cls.__required_keys__, _hook(cls, name, of))
+        for name, expected in types.items():
+            yield Field(name, name, expected, name in cls.__required_keys__, _hook(cls, name, expected))
         return
     if is_model(cls):
-        for name, one in cls.model_fields.items():
-            yield Field(name, _argument_of(cls, name, one), types[name], one.is_required(), _field_check(cls, name))
+        for name, info in cls.model_fields.items():
+            yield Field(name, _argument_of(cls, name, info), types[name], info.is_required(), _field_check(cls, name))
         return
     is_attrs = attrs.has(cls)
     missing = attrs.NOTHING if is_attrs else dataclasses.MISSING
     fields: tuple[Any, ...] = attrs.fields(cls) if is_attrs else dataclasses.fields(cls)
-    for one in fields:
-        if one.init:
-            of = types.get(one.name, one.type or Any)
-            is_required = one.default is missing and getattr(one, "default_factory", missing) is missing
-            argument = getattr(one, "alias", one.name)
-            yield Field(one.name, argument, of, is_required, _hook(cls, one.name, of), one if is_attrs else None)
+    for field in fields:
+        if field.init:
+            name, expected = field.name, types.get(field.name, field.type or Any)
+            is_required = field.default is missing and getattr(field, "default_factory", missing) is missing
+            argument = getattr(field, "alias", name)
+            attribute = field if is_attrs else None
+            yield Field(name, argument, expected, is_required, _hook(cls, name, expected), attribute)
 
 
 def _hook(cls: type, name: str, expected: Any) -> Hook:
@@ -274,16 +272,16 @@ def _hook(cls: type, name: str, expected: Any) -> Hook:
 
 
 def _argument_of(cls: Any, name: str, field: Any) -> str:
-    """Return what a model takes a field as."""
+    """Return the name of the argument of a model for a field."""
     by_name = cls.model_config.get("populate_by_name") or cls.model_config.get("validate_by_name")
     alias = field.validation_alias if field.validation_alias is not None else field.alias
     return name if by_name or not isinstance(alias, str) else alias
 
 
 def _field_check(cls: Any, name: str) -> Hook:
-    """Return the function that makes a value fit a field of a model: with its constraints and its validators.
+    """Return the function that converts a value to a field of a model, with its constraints and validators.
 
-    Validators of the whole model are called when an object is made: other fields may be missing before.
+    Validators of the whole model are called when an instance is made, because other fields may be missing now.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -296,9 +294,9 @@ def _field_check(cls: Any, name: str) -> Hook:
         try:
             open_cls.__pydantic_validator__.validate_assignment(instance, name, value)  # type: ignore[attr-defined]
         except ValidationError as error:
-            if any(one["loc"][:1] == (name,) for one in error.errors(include_url=False)):
+            if any(detail["loc"][:1] == (name,) for detail in error.errors(include_url=False)):
                 raise
-        except Exception:  # noqa: BLE001 - a validator of the model misses other fields
+        except Exception:  # noqa: BLE001 - a validator of the model may read missing fields
             return alone.validate_python(value)
         return vars(instance).get(name, value)
 

@@ -1,11 +1,10 @@
-"""Values made to fit types by cattrs, strictly; what does not fit is reported with its place.
+"""Strict conversion of values to types with cattrs. Errors have the paths of the values that do not fit.
 
-What fits a type already is the same object afterwards, and nothing is guessed: "no" is no bool, and "5" no int.
+A value that fits its type is returned unchanged. Nothing is guessed: "no" is no bool, and "5" no int.
 """
 
 from __future__ import annotations
 
-import functools
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 Hook: TypeAlias = Callable[[Any, Any], Any]
-"""``(value, type) -> value of the type``, as cattrs calls it."""
+"""A hook of cattrs: ``(value, type) -> value of the type``."""
 
 
-# --------------------------------------------------------------------------- what does not fit
+# --------------------------------------------------------------------------- mismatches
 
 
 @attrs.frozen
 class Mismatch:
-    """A value that does not fit: where it stands, what is expected there, what was found."""
+    """A value that does not fit: its path, a description of the expected type, and a description of the value."""
 
     path: str
     expected: str
@@ -43,19 +42,25 @@ class Mismatch:
 
 
 class MismatchError(ValueError):
-    """A value does not fit a type. The paths of the mismatches begin at the value."""
+    """A value does not fit a type. The paths of its mismatches are relative to the value."""
 
     def __init__(self, *mismatches: Mismatch) -> None:
         super().__init__(*mismatches)
 
 
 def _misfit(expected: Any, value: object) -> MismatchError:
-    """Return the error about a value that is not of this type."""
+    """Return the error for a value that does not fit a type."""
     return MismatchError(Mismatch("", describe_type(expected), describe(value)))
 
 
 def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]:
-    """Return everything that did not fit, from the error that a hook for this type raised about the value at a path."""
+    """Yield all mismatches from the error of a hook.
+
+    Args:
+        error: The error.
+        path: The path of the value.
+        expected: The type of the hook.
+    """
     from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
 
     if isinstance(error, MismatchError):
@@ -80,21 +85,23 @@ def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]
 
 
 def _of_model(error: Any, path: str) -> Iterator[Mismatch]:
-    """Return what a Pydantic model has refused."""
-    for one in error.errors(include_url=False, include_context=False):
-        loc = one["loc"][1:] if error.title and one["loc"][:1] == (path,) else one["loc"]  # of a field: it is the path
+    """Yield the mismatches in an error of a Pydantic model."""
+    for detail in error.errors(include_url=False, include_context=False):
+        loc = detail["loc"]
+        if error.title and loc[:1] == (path,):  # the error of a field begins with its name
+            loc = loc[1:]
         at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-        found = "nothing" if one["type"] == "missing" else describe(one["input"])
-        yield Mismatch(f"{path}{at}", one["msg"], found)
+        found = "nothing" if detail["type"] == "missing" else describe(detail["input"])
+        yield Mismatch(f"{path}{at}", detail["msg"], found)
 
 
 def describe(value: object) -> str:
-    """Return a value in words: its repr, cut, and its type."""
+    """Return a description of a value: its shortened repr and its type."""
     return "None" if value is None else f"{shorten(value)} ({type(value).__name__})"
 
 
 def describe_type(expected: Any) -> str:
-    """Return a type as it is written in an annotation, without the modules of classes."""
+    """Return a type as in an annotation, without the modules of classes."""
     origin, args = get_origin(expected), get_args(expected)
     if expected is None or expected is NoneType:
         return "None"
@@ -110,11 +117,11 @@ def describe_type(expected: Any) -> str:
     return f"{name}[{', '.join(map(describe_type, args))}]" if args else name
 
 
-# --------------------------------------------------------------------------- values of types
+# --------------------------------------------------------------------------- conversion
 
 
 def structured(path: str, value: Any, expected: Any) -> Any:
-    """Return the value as one of this type. Raises ValueError if it does not fit; the text says where."""
+    """Return the value converted to a type. Raises ValueError with all mismatches if it does not fit."""
     hook = hook_for(expected)
     try:
         return hook(value, expected)
@@ -123,25 +130,26 @@ def structured(path: str, value: Any, expected: Any) -> Any:
 
 
 def hook_for(expected: Any) -> Hook:
-    """Return the function that makes a value fit this type, or raises what `mismatches` can explain.
+    """Return the function that converts values to a type. It raises errors that `mismatches` can read.
 
     Raises:
-        TypeError: nothing is known of the type, or of a type in it.
-        NameError: the annotations of a class in it name something that is not there.
+        TypeError: The type, or a type in it, is not supported.
+        NameError: An annotation of a class in it contains an unknown name.
     """
     hook: Hook = _new_converter().get_structure_hook(expected)
     return hook
 
 
 def classes_in(types: Iterable[Any]) -> list[type]:
-    """Return the classes of records, and the enums, that values of these types are made of."""
+    """Return the record classes and the enums in types, at all levels."""
     found: dict[type, None] = {}
     dicts: list[Any] = []
     ahead = list(types)
     while ahead:
-        one = ahead.pop(0)
-        ahead += map(type, get_args(one)) if _is_literal(one) else get_args(one)
-        cls = get_origin(one) or getattr(one, "__supertype__", one)
+        expected = ahead.pop(0)
+        args = get_args(expected)
+        ahead += map(type, args) if get_origin(expected) is Literal else args
+        cls = get_origin(expected) or getattr(expected, "__supertype__", expected)
         if isinstance(cls, type) and cls not in found and (_is_record(cls) or issubclass(cls, Enum)):
             found[cls] = None
             ahead += field_types(cls).values() if _is_record(cls) else ()
@@ -155,19 +163,44 @@ def classes_in(types: Iterable[Any]) -> list[type]:
 
 
 def _new_converter() -> Converter:
-    """Return a converter for one type.
+    """Return a converter for a single type.
 
-    It remembers hooks by type, and `int | float` equals `float | int`: shared by many types, it would try the members
-    of one in the order of another.
+    A shared converter would confuse `int | float` and `float | int`: they are equal, so they would share a hook, but
+    their members are tried in different orders.
     """
     from cattrs import Converter  # imported when used: 60 ms
 
     converter = Converter(forbid_extra_keys=True, structure_fallback_factory=_refuse)
-    for predicate, factory in _FACTORIES:
-        converter.register_structure_hook_factory(predicate, functools.partial(factory, converter))
-    for cls in (str, bytes, int, float, Path):  # cattrs knows these before it asks a predicate
+    converter.register_structure_hook_factory(
+        lambda expected: _factory_of(expected) is not None,
+        lambda expected: cast(_Factory, _factory_of(expected))(converter, expected),
+    )
+    for cls in (str, bytes, int, float, Path):  # cattrs has hooks for these, which precede factories
         converter.register_structure_hook(cls, _as_plain)
     return converter
+
+
+_Factory: TypeAlias = Callable[["Converter", Any], Hook]
+
+
+def _factory_of(expected: Any) -> _Factory | None:
+    """Return the function that makes the hook for a type; None for types that cattrs handles."""
+    origin = get_origin(expected)
+    if origin is tuple:
+        return _tuple_hook
+    if origin in _MAPPINGS:
+        return _mapping_hook
+    if origin in (*_SEQUENCES, *_LISTS, *_SETS):
+        return _array_hook
+    if origin in (Union, UnionType):
+        return _union_hook
+    if origin is Literal:
+        return _literal_hook
+    if expected is None or expected is NoneType:
+        return _none_hook
+    if _is_record(expected):
+        return _record_hook
+    return _plain_hook if _is_class(expected) else None
 
 
 def _refuse(expected: Any) -> Hook:
@@ -184,7 +217,7 @@ def _plain_hook(converter: Converter, cls: type) -> Hook:
 
 
 def _as_plain(value: Any, cls: Any) -> Any:
-    """Return an instance as it is, a float for an int that equals it, and a member of an enum for its value."""
+    """Return an instance unchanged, an equal float for an int, or the member of an enum for its value."""
     if isinstance(value, cls) and (type(value) is not bool or cls not in (int, float)):
         return value
     if cls is float and type(value) is int and abs(value) <= _EXACT:
@@ -197,7 +230,7 @@ def _as_plain(value: Any, cls: Any) -> Any:
 
 
 _EXACT = 1 << 53
-"""Up to here every int is a float."""
+"""All ints up to this one are exact as floats."""
 
 
 def _is_record(expected: Any) -> bool:
@@ -205,7 +238,7 @@ def _is_record(expected: Any) -> bool:
 
 
 def _record_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for a class of records: it keeps an instance, and makes one of a mapping."""
+    """Return the hook for a record class. It returns an instance unchanged, and converts a mapping."""
     cls = get_origin(expected) or expected
     make = _model_of if is_model(cls) else converter.gen_structure_attrs_fromdict(expected)
 
@@ -219,37 +252,29 @@ def _record_hook(converter: Converter, expected: Any) -> Hook:
     return hook
 
 
-def _is_union(expected: Any) -> bool:
-    return get_origin(expected) in (Union, UnionType)
-
-
 def _union_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for a union: it takes the member that the value fits as it is, else the first that it can be."""
+    """Return the hook for a union. It prefers a member that the value fits unchanged, then the first that it fits."""
     hooks = [(member, converter.get_structure_hook(member)) for member in get_args(expected)]
     others = [member for member, _ in hooks if member is not NoneType]
 
     def hook(value: Any, _: Any) -> Any:
-        made, errors = [], []
+        converted, errors = [], []
         for member, structure in hooks:
             try:
                 result = structure(value, member)
-            except Exception as error:  # noqa: BLE001 - what a class raises that is made of a mapping
+            except Exception as error:  # noqa: BLE001 - the constructor of a class may raise anything
                 errors.append((member, error))
                 continue
             if result is value:
                 return value
-            made.append(result)
-        if made:
-            return made[0]
-        if len(others) == 1 and isinstance(value, Mapping | list | tuple):  # then it is clear what is meant
+            converted.append(result)
+        if converted:
+            return converted[0]
+        if len(others) == 1 and isinstance(value, Mapping | list | tuple):  # the intended member is clear
             raise next(error for member, error in errors if member is others[0])
         raise _misfit(expected, value)
 
     return hook
-
-
-def _is_none(expected: Any) -> bool:
-    return expected is None or expected is NoneType
 
 
 def _none_hook(converter: Converter, expected: Any) -> Hook:
@@ -261,17 +286,12 @@ def _none_hook(converter: Converter, expected: Any) -> Hook:
     return hook
 
 
-def _is_literal(expected: Any) -> bool:
-    return get_origin(expected) is Literal
-
-
 def _literal_hook(converter: Converter, expected: Any) -> Hook:
     allowed = get_args(expected)
 
     def hook(value: Any, _: Any) -> Any:
-        for one in allowed:
-            if type(one) is type(value) and one == value:
-                return value
+        if any(type(member) is type(value) and member == value for member in allowed):
+            return value
         raise _misfit(expected, value)
 
     return hook
@@ -286,30 +306,22 @@ _SETS: tuple[Any, ...] = (set, frozenset, AbstractSet)
 _MAPPINGS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
 
 
-def _is_array(expected: Any) -> bool:
-    return get_origin(expected) in (*_SEQUENCES, *_LISTS, *_SETS)
-
-
 def _array_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for a list, a set and the like: it keeps the object if every item is kept."""
+    """Return the hook for lists, sets and similar types. It returns the value unchanged if all items are unchanged."""
     origin, item = get_origin(expected), (*get_args(expected), Any)[0]
     structure = converter.get_structure_hook(item)
-    taken: Any = (set, frozenset) if origin in _SETS else (list, tuple)
-    kept = origin if origin in (set, frozenset) else list if origin in _LISTS else taken
+    accepted: Any = (set, frozenset) if origin in _SETS else (list, tuple)
+    kept = origin if origin in (set, frozenset) else list if origin in _LISTS else accepted
 
     def hook(value: Any, _: Any) -> Any:
-        if not isinstance(value, taken):
+        if not isinstance(value, accepted):
             raise _misfit(expected, value)
-        made = _each(structure, item, value)
-        if isinstance(value, kept) and all(map(is_, made, value)):
+        items = _each(structure, item, value)
+        if isinstance(value, kept) and all(map(is_, items, value)):
             return value
-        return origin(made) if origin in _SETS[:2] else set(made) if origin in _SETS else made
+        return origin(items) if origin in _SETS[:2] else set(items) if origin in _SETS else items
 
     return hook
-
-
-def _is_mapping(expected: Any) -> bool:
-    return get_origin(expected) in _MAPPINGS
 
 
 def _mapping_hook(converter: Converter, expected: Any) -> Hook:
@@ -328,63 +340,46 @@ def _mapping_hook(converter: Converter, expected: Any) -> Hook:
     return hook
 
 
-def _is_tuple(expected: Any) -> bool:
-    return get_origin(expected) is tuple
-
-
 def _tuple_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for a tuple, which it also makes of a list."""
+    """Return the hook for a tuple. It also accepts a list."""
     types = get_args(expected)
     is_open = types[1:] == (...,)
-    hooks = [converter.get_structure_hook(one) for one in (types[:1] if is_open else types)]
+    hooks = [converter.get_structure_hook(item) for item in (types[:1] if is_open else types)]
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, tuple | list) or not (is_open or len(value) == len(hooks)):
             raise _misfit(expected, value)
         if is_open:
-            made = _each(hooks[0], types[0], value)
+            items = _each(hooks[0], types[0], value)
         else:
             each = zip(hooks, types, enumerate(value), strict=True)
-            made = [_each(structure, of, [item], [place])[0] for structure, of, (place, item) in each]
-        return value if isinstance(value, tuple) and all(map(is_, made, value)) else tuple(made)
+            items = [_each(structure, of, [item], [place])[0] for structure, of, (place, item) in each]
+        return value if isinstance(value, tuple) and all(map(is_, items, value)) else tuple(items)
 
     return hook
 
 
 def _each(structure: Hook, of: Any, values: Collection[Any], labels: Iterable[Any] | None = None) -> list[Any]:
-    """Return the values, structured; each that does not fit is reported with its label, or its place."""
+    """Return converted values. Mismatches are reported with the label or the index of the value."""
     try:
         return [structure(value, of) for value in values]
-    except Exception:  # noqa: BLE001 - done again, more slowly, to find all of them
+    except Exception:  # noqa: BLE001 - repeated, more slowly, to find all mismatches
         wrong: list[Mismatch] = []
         for label, value in zip(range(len(values)) if labels is None else labels, values, strict=True):
             try:
                 structure(value, of)
-            except Exception as error:  # noqa: BLE001 - reported as what does not fit
+            except Exception as error:  # noqa: BLE001 - reported as a mismatch
                 wrong += mismatches(error, f"[{label!r}]", of)
         raise MismatchError(*wrong) from None
-
-
-_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Converter, Any], Hook]], ...] = (
-    (_is_class, _plain_hook),
-    (_is_record, _record_hook),
-    (_is_none, _none_hook),
-    (_is_literal, _literal_hook),
-    (_is_union, _union_hook),
-    (_is_array, _array_hook),
-    (_is_mapping, _mapping_hook),
-    (_is_tuple, _tuple_hook),
-)
-"""Which types are structured how. cattrs asks the last one first."""
 
 
 # --------------------------------------------------------------------------- Pydantic models
 
 
 def _model_of(value: Mapping[str, Any], cls: Any) -> Any:
-    """Return an instance of a model, made of a mapping of its fields.
+    """Return an instance of a Pydantic model from a mapping of its fields.
 
-    A field that the model does not have is an error, unless its ``model_config`` says what becomes of those.
+    Unknown fields are an error unless the ``model_config`` of the model determines how they are treated.
     """
     if cls.model_config.get("extra") is None:
         known = {name for field in cls.model_fields.items() for name in _names_of(*field)}
@@ -395,9 +390,9 @@ def _model_of(value: Mapping[str, Any], cls: Any) -> Any:
 
 
 def _names_of(name: str, field: Any) -> list[str]:
-    return [one for one in (name, field.alias, field.validation_alias) if isinstance(one, str)]
+    return [key for key in (name, field.alias, field.validation_alias) if isinstance(key, str)]
 
 
 def _is_deep(field: Any) -> bool:
-    """Return whether a field is looked for in more than one place."""
+    """Return whether a field may be found in several places."""
     return field.validation_alias is not None and not isinstance(field.validation_alias, str)
