@@ -8,15 +8,15 @@ from stategraph.errors import ConfigError
 from stategraph.stores._codec.type_codecs import DecodeError
 
 LARGEST = 1 << 28
-"""Bytes that a payload may have to be compressed, and may be decompressed to: a small row must not fill the memory."""
+"""The most bytes of a payload that is compressed, and of a decompressed one: a small row must not fill the memory."""
 
-_SMALLEST = 4096  # bytes: below, there is little to gain
-_WORTHWHILE = 0.9  # of the size that may be left, so that compression is worth decompressing at every load
+_SMALLEST = 4096  # bytes: smaller payloads gain little
+_WORTHWHILE = 0.9  # the largest ratio of sizes that justifies decompression at every load
 ZSTD = "+zstd"
 
 
 def compressed(zstd: Any, payload: bytes) -> bytes | None:
-    """Return a payload compressed; None where that does not pay, or could not be decompressed again."""
+    """Return a compressed payload; None if it is too small, too large, or hardly becomes smaller."""
     if not _SMALLEST < len(payload) <= LARGEST:
         return None
     smaller: bytes = zstd.ZstdCompressor(level=1).compress(payload)  # several threads must not share a compressor
@@ -24,11 +24,11 @@ def compressed(zstd: Any, payload: bytes) -> bytes | None:
 
 
 def decompress(compressed: bytes) -> bytes:
-    """Return a payload as it was before it was compressed.
+    """Return a decompressed payload.
 
     Raises:
-        DecodeError: It is damaged, or would be larger than any that is compressed.
-        ConfigError: The package for it is not installed.
+        DecodeError: It is damaged, or larger than any payload that is compressed.
+        ConfigError: The package zstandard is not installed.
     """
     zstd = zstandard_package()
     try:
@@ -42,7 +42,7 @@ def decompress(compressed: bytes) -> bytes:
 
 
 def zstandard_package() -> Any:
-    """Return the package. Raises ConfigError if it is not installed."""
+    """Return the package zstandard. Raises ConfigError if it is not installed."""
     try:
         import zstandard  # imported when used: an extra
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""The msgpack of values. A value is loaded exactly as it was saved, in values and types, or is refused when saved.
+"""The msgpack format of values. A value is loaded exactly as it was saved, or refused when it is saved.
 
-Types that msgpack does not have become extension types, as `stategraph.stores._codec.type_codecs` says. Settled values
-(see `stategraph._values.frozen`) consist of known types only and are handed to ormsgpack as they are. All others, and
-the few settled ones that ormsgpack refuses, go through a `ValueEncoder` first, whose errors have the path to the value.
+Types that msgpack lacks become extension types; see `stategraph.stores._codec.type_codecs`. Settled values (see
+`stategraph._values.frozen`) consist of known types only and are passed to ormsgpack directly. Other values, and settled
+values that ormsgpack refuses, are prepared by a `ValueEncoder`, whose errors have the path to the value.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _OPTIONS = (
 
 
 def encode(parts: Sequence[Any]) -> bytes:
-    """Return the bytes of a list; equal parts in the same order have equal bytes.
+    """Return the bytes of a list. Equal parts in the same order have equal bytes.
 
     Args:
-        parts: Data of States as dicts from keys to values, and other values that belong to them.
+        parts: The data of States as dicts, and other values.
 
     Raises:
-        NotSerializableError: A part cannot be kept exactly; the error has the path to it.
+        NotSerializableError: A part cannot be saved exactly; the error has the path to it.
     """
     containers = _containers_in(parts)
     if containers is not None and (not containers or is_writable(containers)):
         try:
             return _pack(parts)
         except (TypeError, ValueError):
-            pass  # the encoder finds out which part it was, and whether it can be kept in another way
+            pass  # the encoder finds the part, and may find another way to save it
     encoder = _MsgpackEncoder()
     return _pack([encoder.prepare(part, "", -1) for part in parts])
 
@@ -55,18 +55,19 @@ def encode_value(value: Any, path: str) -> bytes:
 
     Args:
         value: The value.
-        path: Where it stands in the State, for the error.
+        path: Its path in the State, for errors.
 
     Raises:
-        NotSerializableError: A part of it cannot be kept exactly.
+        NotSerializableError: A part of it cannot be saved exactly.
     """
     return _pack(_MsgpackEncoder().prepare(value, path, 0))
 
 
 def digest_of(*parts: Mapping[str, Any]) -> str:
-    """Return a digest of mappings, whatever the order of their keys; empty if a value in them cannot be kept.
+    """Return a digest of mappings; empty if a value cannot be saved.
 
-    Below that, values differ if they differ in a store: in type, in the order of keys, in the sign of a zero.
+    The order of the keys of the mappings does not matter. Values differ if they differ in a store: for example in type,
+    in the order of their own keys, or in the sign of a zero.
     """
     from hashlib import blake2b  # imported when used: OpenSSL takes 4 ms
 
@@ -78,7 +79,7 @@ def digest_of(*parts: Mapping[str, Any]) -> str:
 
 
 def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
-    """Return the containers that are values of dicts among the parts; None if such a value is not settled."""
+    """Return the containers among the values of dicts in the parts; None if such a value is not settled."""
     containers: list[Any] = []
     for part in parts:
         if part and type(part) is dict:
@@ -91,7 +92,7 @@ def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
 
 
 def _extend(value: Any) -> ormsgpack.Ext:
-    """Return the extension of a settled value that ormsgpack does not know; it calls this."""
+    """Return the extension type of a settled value. ormsgpack calls this for types that it does not support."""
     codec = CODEC_OF[type(value)]
     parts = codec.to_parts(value)
     if codec is SET or codec is FROZENSET:
@@ -113,7 +114,7 @@ def _in_order(items: Iterable[Any]) -> list[Any]:
 
 
 class _MsgpackEncoder(ValueEncoder):
-    """Makes values that ormsgpack takes."""
+    """Prepare values for ormsgpack."""
 
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
         return _extension(codec, parts)
@@ -138,8 +139,8 @@ class _MsgpackEncoder(ValueEncoder):
 class _Tagged:
     """A value whose parts are still bytes.
 
-    They are decoded once ormsgpack has returned. Decoded in its hook, they would nest its recursion in itself, a
-    thousand levels for every level of ours, until the stack overflows and the process dies.
+    They are decoded after ormsgpack has returned. Decoding in its hook would nest its recursion, a thousand levels for
+    each of ours, until the stack overflows and the process dies.
     """
 
     codec: TypeCodec
@@ -148,7 +149,7 @@ class _Tagged:
 
 @attrs.frozen
 class _Failed:
-    """An error raised in the hook of ormsgpack, which would drop it."""
+    """An error raised in the hook of ormsgpack, which would discard it."""
 
     error: BaseException
 
@@ -157,22 +158,22 @@ _UNFINISHED = frozenset({_Tagged, _Failed})
 
 
 def decode(data: bytes) -> Any:
-    """Return the value of bytes. Its containers are ordinary ones, to be frozen by the caller.
+    """Return the value of bytes, with ordinary containers.
 
     Raises:
-        UnavailableValueError: The value cannot be made in this process.
-        DecodeError: These are not the bytes of a value.
+        UnavailableValueError: The value cannot be constructed in this process.
+        DecodeError: The bytes are not valid.
     """
     try:
         return _decode(data)
     except (DecodeError, MemoryError):
         raise
-    except Exception as error:  # any may be raised while values are made of garbage
+    except Exception as error:  # damaged bytes may raise anything
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
 _DEEPEST = 3 * MAX_DEPTH + 10
-"""Levels in all: one level of a State becomes up to three, a tagged value, its parts, and a pair of them."""
+"""The most levels: one level of a State becomes up to three, a tagged value, its parts, and a pair of them."""
 
 
 def _decode(data: bytes) -> Any:
@@ -190,18 +191,18 @@ def _decode(data: bytes) -> Any:
 
 
 def _restore(number: int, packed: bytes) -> Any:
-    """Return the value of an extension type, or what stands for it until `_finish`; ormsgpack calls this."""
+    """Return the value of an extension type, or a placeholder for `_finish`. ormsgpack calls this."""
     try:
         codec = find_codec(number)
         if codec.is_deep:
             return _Tagged(codec, packed)
         return codec.from_parts(ormsgpack.unpackb(packed))
-    except BaseException as error:  # noqa: BLE001 - it is raised when ormsgpack has returned
+    except BaseException as error:  # noqa: BLE001 - raised after ormsgpack has returned
         return _Failed(error)
 
 
 def _finish(value: Any, depth: int) -> Any:
-    """Return the value with the tagged ones in it made. `map` takes one frame of Python a level, not two."""
+    """Return the value with its tagged parts decoded. `map` takes one Python frame per level, not two."""
     if depth > _DEEPEST:
         raise DecodeError(f"its bytes are nested deeper than {MAX_DEPTH} levels")
     cls = type(value)

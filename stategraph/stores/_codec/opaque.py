@@ -1,4 +1,4 @@
-"""Opaque: stands for a value that this process cannot construct. It can be inspected, is kept exactly and never run."""
+"""Opaque: a value that this process cannot construct. It can be inspected, and saved again exactly."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHOWN_LENGTH = 1_000  # characters of its repr
 
 @attrs.frozen(repr=False)
 class Opaque:
-    """Stands for a value of a type that is not registered here, or that this system does not have.
+    """A value of a type that is not registered here, or that this system does not support.
 
-    A State that holds one is encoded as it was, without loss.
+    A State that holds one can be saved again without loss.
 
     Attributes:
         tag: The stored kind of value: "object" of a class, "enum", or the name of another type.
@@ -33,7 +33,7 @@ class Opaque:
 
     @property
     def type(self) -> str:
-        """The name of its type, as the class was registered."""
+        """The name of its type, as registered."""
         return str(self.parts[0]) if self.tag in (_OBJECT, _ENUM) else self.tag
 
     @property
@@ -47,8 +47,8 @@ class Opaque:
 
     def __repr__(self) -> str:
         if self.tag == _OBJECT:
-            told = ", ".join(f"{name}={shorten(value, SHOWN_LENGTH)}" for name, value in self.fields.items())
-            return f"{self.type}({told})"
+            fields = ", ".join(f"{name}={shorten(value, SHOWN_LENGTH)}" for name, value in self.fields.items())
+            return f"{self.type}({fields})"
         if self.tag == _ENUM:
             _, member, value = self.parts
             return f"{self.type}.{member}" if member is not None else f"{self.type}({value!r})"
@@ -62,7 +62,7 @@ def is_unknown_shown() -> bool:
 
 @contextmanager
 def unknown_shown(shown: bool = True) -> Iterator[None]:
-    """Make values that cannot be constructed here `Opaque`, inside the block and in this thread."""
+    """In the block and in this thread, decode values that cannot be constructed here as `Opaque`."""
     token = _is_shown.set(shown)
     try:
         yield

@@ -1,7 +1,7 @@
-"""The table of types that are kept exactly: for each type, how its values become simpler ones and are made again.
+"""The table of types that are saved exactly: how their values are converted to simpler values and back.
 
-Every format uses it: msgpack with the numbers as extension types, JSON and serializers of users with the names as tags.
-Nothing is imported or called because stored bytes name it: only types of this table and registered classes are made.
+All formats use it: msgpack uses the numbers as extension types; JSON and serializers of users use the names as tags.
+Stored bytes can only construct types of this table and registered classes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from stategraph.stores._codec.opaque import Opaque, is_unknown_shown
 
 
 class DecodeError(ValueError):
-    """Bytes that stategraph did not write, or that it cannot turn back into values here."""
+    """Bytes cannot be decoded: stategraph did not write them, or they hold a value that cannot be constructed here."""
 
 
 class UnavailableValueError(DecodeError):
-    """A value that this process, or this system, cannot make: it lacks a class, a serializer, or a time zone."""
+    """A value cannot be constructed here: the process or the system lacks a class, a serializer or a time zone."""
 
 
 def _opaque(tag: str, parts: Any, error: ValueError) -> Opaque:
-    """Return what stands for a value that cannot be made here. Raises the error unless that was asked for."""
+    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
     if not is_unknown_shown():
         raise error
     return Opaque(tag, parts)
@@ -50,16 +50,16 @@ def _never(value: Any) -> bool:
 
 @attrs.frozen
 class TypeCodec:
-    """How values of a type are kept.
+    """The conversion of the values of a type.
 
     Attributes:
-        name: Its tag in text formats. It is saved, as the number is: never give either to another type.
-        number: Its tag in msgpack; None if msgpack has the type itself.
-        types: The classes of these values; none for registered classes.
-        to_parts: Returns the parts that a value is saved as: a str or a list. Raises TypeError if it is not kept.
-        from_parts: Returns the value of parts. Whatever it raises, these are no parts of such a value.
+        name: The tag in text formats. It is saved, like the number: never reuse either for another type.
+        number: The tag in msgpack; None if msgpack supports the type.
+        types: The classes of the values; empty for registered classes.
+        to_parts: Returns the parts of a value: a str or a list. Raises TypeError if the value cannot be saved.
+        from_parts: Returns the value of parts. Raises any error if the parts are not valid.
         is_deep: Whether parts may be of any type. If not, they are str without surrogates and 64-bit ints.
-        is_plain: Returns whether a value needs no tag, because every format has it.
+        is_plain: Returns whether a value requires no tag, because every format supports it.
     """
 
     name: str
@@ -89,12 +89,12 @@ def _has_str_keys(value: dict[Any, Any]) -> bool:
 
 
 def expect_list(parts: Any, count: int | None = None) -> list[Any]:
-    """Return the parts if they are a list, of `count` items if that is given.
+    """Return the parts if they are a list, with `count` items if given.
 
-    Other iterables are refused: a range takes a few bytes, and any amount of time to iterate over.
+    Other iterables are refused: a range of a few bytes could take any time to iterate over.
 
     Raises:
-        DecodeError: They are not.
+        DecodeError: They are not such a list.
     """
     if type(parts) is not list or count not in (None, len(parts)):
         raise DecodeError(f"it holds {shorten(parts)} where a list {f'of {count} ' if count else ''}should be")
@@ -105,7 +105,7 @@ def expect_list(parts: Any, count: int | None = None) -> list[Any]:
 
 
 def _zone_parts(zone: tzinfo | None) -> Any:
-    """Return None, the key of a ZoneInfo, or, for a fixed offset, its microseconds and its name if it has one."""
+    """Return None, the key of a ZoneInfo, or the microseconds of a fixed offset and its name, if any."""
     if zone is None:
         return None
     if type(zone) is ZoneInfo and _is_from_database(zone):
@@ -120,7 +120,7 @@ def _zone_parts(zone: tzinfo | None) -> Any:
 
 
 def _is_from_database(zone: ZoneInfo) -> bool:
-    """Return whether the key of a zone gives it again; it does not if the zone was made from a file."""
+    """Return whether a zone can be loaded by its key. A zone made from a file cannot."""
     try:
         zone.__reduce__()
     except PicklingError:
@@ -130,8 +130,8 @@ def _is_from_database(zone: ZoneInfo) -> bool:
 
 @lru_cache(1000)
 def _is_known(key: str) -> bool:
-    """Return whether the zone database has this key. ZoneInfo would also look into packages that it seems to name."""
-    if not _ZONE_KEY.fullmatch(key):  # a key is a path below the zone database
+    """Return whether the zone database has a key. ZoneInfo itself would also search packages that the key names."""
+    if not _ZONE_KEY.fullmatch(key):  # a key is a path in the zone database
         return False
     installed = find_spec("tzdata")
     packages = (installed.submodule_search_locations if installed else None) or ()
@@ -140,9 +140,7 @@ def _is_known(key: str) -> bool:
 
 
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,50}(/[A-Za-z0-9_+-]{1,50}){0,3}")
-
-
-_PYDANTIC = "pydantic:"  # before the seconds of a fixed offset, as Pydantic has them; no key has a colon
+_PYDANTIC = "pydantic:"  # prefix of the seconds of a fixed offset of Pydantic; no key contains a colon
 
 
 def _zone_of_pydantic(seconds: str) -> tzinfo:
@@ -173,7 +171,7 @@ def _zone_of(parts: Any) -> tzinfo | None:
 
 
 def _clock_parts(value: time | datetime) -> Any:
-    """Return ISO 8601 or, where that does not say all, a list: ISO 8601 without the zone, the zone, and the fold."""
+    """Return ISO 8601 if it is exact; otherwise a list of ISO 8601 without the zone, the zone, and the fold."""
     zone = _zone_parts(value.tzinfo)
     if not value.fold and (zone is None or (type(zone) is list and len(zone) == 1)):
         return value.isoformat()
@@ -226,7 +224,7 @@ def _member_of(name: Any, member: Any, value: Any) -> Enum:
 
 
 def enum_parts(name: str, member: Enum) -> list[Any]:
-    """Return the names of the class and of a member, and None; for combined flags, which have no name, their value."""
+    """Return the name of the class, the name of the member, and None; for combined flags, None and their value."""
     if type(member).__members__.get(member.name or "") is member:
         return [name, member.name, None]
     return [name, None, member.value]
@@ -265,7 +263,7 @@ def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
         text = _expect_str(parts)
         try:
             return cls(text)
-        except NotImplementedError:  # a path of another system's files
+        except NotImplementedError:  # a path of another operating system
             reason = f"it holds the {cls.__name__} {shorten(text)}, and on this system there are none"
             way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
             return _opaque(cls.__name__, parts, UnavailableValueError(f"{reason}; {way_out}"))
@@ -276,7 +274,7 @@ def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
 def _path_parts(path: PurePath) -> str:
     text = str(path)
     if type(path)(text) != path:
-        raise TypeError(f"{path!r} is not kept: its text is that of another path")
+        raise TypeError(f"{path!r} is not kept: its text means another path")
     return text
 
 
@@ -359,10 +357,10 @@ _BY_TAG: dict[str | int, TypeCodec] = {
 
 
 def find_codec(tag: str | int) -> TypeCodec:
-    """Return the codec with this name or number.
+    """Return the codec with a name or number.
 
     Raises:
-        DecodeError: There is none.
+        DecodeError: There is no such codec.
     """
     if tag not in _BY_TAG:
         raise DecodeError(f"it holds an unknown type {shorten(tag)}; perhaps a newer version of stategraph wrote it")
