@@ -94,20 +94,17 @@ def as_node(request: pytest.FixtureRequest) -> Any:
     return NODES[request.param]
 
 
+def staged(stage: tuple[str, str, str], folder: Path) -> Iterator[Scene]:
+    """Yield a scene of a store, which is empty, a driver and a kind of nodes."""
+    store, driver, nodes = stage
+    with make_store(store, folder) as opened:
+        yield Scene(opened, DRIVERS[driver], NODES[nodes])
+
+
 @pytest.fixture(params=each_pair_of("memory", "sqlite", "four methods"), ids=" ".join)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Every driver and both kinds of nodes with every store."""
-    kind, driver, nodes = request.param
-    with make_store(kind, tmp_path) as store:
-        yield Scene(store, DRIVERS[driver], NODES[nodes])
-
-
-@pytest.fixture(params=each_pair_of("memory", "disk", "sqlite"), ids=" ".join)
-def durable_scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    """Every driver and both kinds of nodes with every store that keeps histories and the progress of a run."""
-    kind, driver, nodes = request.param
-    with make_store(kind, tmp_path) as store:
-        yield Scene(store, DRIVERS[driver], NODES[nodes])
+    yield from staged(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -144,17 +141,13 @@ PLAYS = [("memory", "async"), ("sqlite", "sync"), ("disk", "async")]
 @pytest.fixture(params=PLAYS, ids=" ".join)
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Every driver, and every store that keeps the parts of a step; nodes are as they are given."""
-    kind, driver = request.param
-    with make_store(kind, tmp_path) as store:
-        yield Scene(store, DRIVERS[driver], as_sync)
+    yield from staged((*request.param, "sync nodes"), tmp_path)
 
 
 @pytest.fixture(params=[*PLAYS, ("four methods", "sync")], ids=" ".join)
 def any_play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Every driver, and every store; nodes are as they are given."""
-    kind, driver = request.param
-    with make_store(kind, tmp_path) as store:
-        yield Scene(store, DRIVERS[driver], as_sync)
+    yield from staged((*request.param, "sync nodes"), tmp_path)
 
 
 @pytest.fixture

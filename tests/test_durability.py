@@ -61,9 +61,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
 
 
 @pytest.fixture
-def scene(durable_scene: Scene) -> Scene:
-    """Every driver with these stores and both kinds of nodes."""
-    return durable_scene
+def scene(play: Scene) -> Scene:
+    """Every driver with these stores: when States are saved does not depend on the kind of their nodes."""
+    return play
 
 
 @pytest.fixture(params=HOW)

@@ -39,15 +39,16 @@ from stategraph import (
 from stategraph._progress import TrackedState
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
-from tests.scenarios import DRIVERS, RUN, Scene, WatchedStore, broken_first, make_graph, raises, reopened
+from tests.conftest import staged
+from tests.scenarios import DRIVERS, RUN, Scene, WatchedStore, broken_first, each_pair_of, make_graph, raises, reopened
 
 Log = list[str]
 
 
-@pytest.fixture
-def scene(durable_scene: Scene) -> Scene:
-    """The stores that keep what a State knows besides its data."""
-    return durable_scene
+@pytest.fixture(params=each_pair_of("memory", "disk", "sqlite"), ids=" ".join)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver and both kinds of nodes with every store that keeps what a State knows besides its data."""
+    yield from staged(request.param, tmp_path)
 
 
 def fetch(state: State) -> dict[str, Any]:
