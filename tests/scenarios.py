@@ -152,6 +152,24 @@ def live_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith(stay)}
 
 
+def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
+    """Do all of this at the same time; return what was raised."""
+    raised: list[BaseException] = []
+
+    def do(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
 def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:
     """Call `execute` or `resume`."""
     final: State = getattr(graph, method)(*args, **options)

@@ -20,13 +20,12 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
-    StateGraphError,
     key_equals,
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import fixed
 from tests.conftest import make_store
-from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, counted, make_graph, reopened, trace
+from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, counted, in_threads, make_graph, reopened, trace
 from tests.test_nested_pauses import within
 
 pytestmark = pytest.mark.timeout(120)
@@ -377,23 +376,15 @@ class TestAtTheSameTime:
 
     CLICKS = 4
 
-    def click(self, graph: StateGraph, run_id: str, **how: Any) -> list[StateGraphError]:
+    def click(self, graph: StateGraph, run_id: str, **how: Any) -> list[BaseException]:
         """-> the errors of those whose answers did not count."""
-        barrier, errors = threading.Barrier(self.CLICKS), list[StateGraphError]()
+        barrier = threading.Barrier(self.CLICKS)
 
         def answer() -> None:
             barrier.wait(20)
-            try:
-                graph.resume(run_id, {"ok": "yes"}, **how)
-            except StateGraphError as error:
-                errors.append(error)
+            graph.resume(run_id, {"ok": "yes"}, **how)
 
-        threads = [threading.Thread(target=answer) for _ in range(self.CLICKS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return errors
+        return in_threads(*[answer] * self.CLICKS)
 
     @pytest.mark.parametrize("wait", [None, 30.0])
     def test_to_one_of_several_questions_under_a_key(self, every_store: CheckpointStore, wait: float | None) -> None:

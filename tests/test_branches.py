@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,19 @@ from stategraph import (
 )
 from stategraph._text.shown import shorten
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, live_threads, make_graph, raises, returns, trace
+from tests.scenarios import (
+    RUN,
+    Scene,
+    as_async,
+    as_sync,
+    call_sync,
+    in_threads,
+    live_threads,
+    make_graph,
+    raises,
+    returns,
+    trace,
+)
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(60)
@@ -380,10 +393,6 @@ def test_threads_running_one_graph_do_not_see_each_other(play: Scene) -> None:
     def run(number: int) -> None:
         finals[number] = play.execute(graph, State({"items": [number] * 20}, run_id=f"run-{number}"))
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert in_threads(*[partial(run, number) for number in range(4)]) == []
 
     assert {number: final["out"] for number, final in finals.items()} == {n: [n] * 20 for n in range(4)}

@@ -8,10 +8,10 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from stategraph._util.callables import version_of
 from stategraph._values import clock
 from stategraph.stores._files.results import ResultCache
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, as_async, make_graph, returns
+from tests.scenarios import RUN, as_async, in_threads, make_graph, returns
 
 HOUR = 3600
 
@@ -463,11 +463,7 @@ class TestBrokenCaches:
                 found = results.find([place], None)
                 failures.extend([] if found.changes == ({"y": place}, []) else [found.reason])
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert in_threads(*[partial(work, number) for number in range(4)]) == []
         assert failures == []
 
     def test_another_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,20 @@ from stategraph import (
     stores,
 )
 from tests.conftest import make_store
-from tests.scenarios import DRIVERS, HOW, RUN, Scene, broken_first, counted, make_graph, raises, reopened, trace, traces
+from tests.scenarios import (
+    DRIVERS,
+    HOW,
+    RUN,
+    Scene,
+    broken_first,
+    counted,
+    in_threads,
+    make_graph,
+    raises,
+    reopened,
+    trace,
+    traces,
+)
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -124,15 +137,9 @@ class TestRun:
 
         graph = make_graph({"a": counted(slow, steps), "b": trace("b")}, store=any_store, preserve=True)
         found: list[Any] = []
-        threads = [
-            threading.Thread(target=lambda: found.append(graph.run(State(run_id=RUN), wait=30))) for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        raised = in_threads(*[lambda: found.append(graph.run(State(run_id=RUN), wait=30))] * 2)
 
-        assert steps == [1]
+        assert (raised, steps) == ([], [1])
         assert found[0] == found[1]
 
     def test_a_second_one_that_does_not_wait(self, any_play: Scene) -> None:

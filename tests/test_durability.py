@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,14 @@ import pytest
 
 import stategraph
 from stategraph import (
-    CheckpointConfig,
     CheckpointSaveError,
     CheckpointStore,
     ExecutionError,
-    GraphConfig,
     MaxIterationsError,
     NotSerializableError,
     RunCancelledError,
     RunStatus,
     State,
-    StateGraph,
 )
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -41,6 +38,7 @@ from tests.scenarios import (
     broken_first,
     counted,
     fails_always,
+    in_threads,
     make_graph,
     raises,
     returns,
@@ -323,20 +321,9 @@ def test_a_node_and_a_save_that_fail(driver: Any, as_node: Any) -> None:
 
 def test_runs_side_by_side(store: CheckpointStore, how: dict[str, Any]) -> None:
     """Each has its own history."""
-    config = GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True, **how))
-    graph = StateGraph(config, store=store)
-    for name in NAMES:
-        graph.add_node(name, trace(name))
-    for source, target in itertools.pairwise(NAMES):
-        graph.add_edge(source, target)
-    graph.set_entry_point("a")
-    graph.set_exit_point("g")
+    graph = make_graph(traces(NAMES), store=store, preserve=True, **how)
 
-    threads = [threading.Thread(target=graph.execute, args=(State(run_id=f"run-{n}"),)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert in_threads(*[partial(graph.execute, State(run_id=f"run-{n}")) for n in range(8)]) == []
 
     assert store.list() == [f"run-{n}" for n in range(8)]
     for run_id in store.list():

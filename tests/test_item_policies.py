@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    CheckpointConfig,
     ConfigError,
     EventType,
     ExecutionError,
-    GraphConfig,
     MapNode,
     NodeContext,
     RetryPolicy,
@@ -29,7 +27,9 @@ from stategraph import (
 )
 from stategraph.nodes._parts import ATTEMPTS
 from stategraph.stores import CheckpointStore
+from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
+from tests.scenarios import make_graph
 from tests.test_events import Recorder
 
 SOON = RetryPolicy(max_attempts=3, initial_delay=0)
@@ -52,13 +52,8 @@ class Basket:
 
 
 def graph_of(function: Any, store: CheckpointStore | None = None, observer: Any = None, **policies: Any) -> StateGraph:
-    graph = StateGraph(
-        GraphConfig("items", observer="noop", checkpoint=CheckpointConfig(interval=1)), store=store, observer=observer
-    )
-    graph.add_node("map", MapNode(function, over="items", into="results", **policies))
-    graph.set_entry_point("map")
-    graph.set_exit_point("map")
-    return graph
+    nodes = {"map": MapNode(function, over="items", into="results", **policies)}
+    return make_graph(nodes, store=store or MemoryStore(), name="items", observer=observer)
 
 
 def as_async(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -134,10 +129,8 @@ class TestRetry:
             if context.attempt < 2:
                 raise OSError
 
-        graph = StateGraph(GraphConfig("items", observer="noop"))
-        graph.add_node("map", MapNode(attempt, over="items", into="results"), retry=SOON)
-        graph.set_entry_point("map")
-        graph.set_exit_point("map")
+        nodes = {"map": MapNode(attempt, over="items", into="results")}
+        graph = make_graph(nodes, store=MemoryStore(), policies={"map": {"retry": SOON}})
 
         graph.execute(State({"items": [1]}))
 
@@ -323,11 +316,8 @@ class TestDelay:
                 raise BusyError(0.001 * len(calls))
             return {"n": 1}
 
-        graph = StateGraph("delays", observer=recorder)
-        graph.add_node("node", node, retry=RetryPolicy(delay=lambda error: error.after))
-        graph.set_entry_point("node")
-        graph.set_exit_point("node")
-        graph.execute(State())
+        policies = {"node": {"retry": RetryPolicy(delay=lambda error: error.after)}}
+        make_graph({"node": node}, store=MemoryStore(), observer=recorder, policies=policies).execute(State())
 
         assert [data["delay"] for data in recorder.data(EventType.NODE_RETRY)] == [0.001, 0.002]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
 from stategraph.observers.opentelemetry import OpenTelemetryObserver
-from tests.scenarios import RUN, Scene, as_async, broken_first, make_graph, raises, trace, traces
+from tests.scenarios import RUN, Scene, as_async, broken_first, in_threads, make_graph, raises, trace, traces
 
 
 def id_of(span: Any) -> int:
@@ -250,11 +251,7 @@ class TestSpans:
 
         graph = make_graph({"a": meet}, store=play.store, observer=traced.observer)
         run_ids = [f"run-{number}" for number in range(3)]
-        threads = [threading.Thread(target=graph.execute, args=(State(run_id=run_id),)) for run_id in run_ids]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert in_threads(*[partial(graph.execute, State(run_id=run_id)) for run_id in run_ids]) == []
 
         for run_id in run_ids:
             own = traced.one(run_id)

@@ -21,7 +21,6 @@ from stategraph import (
     ConfigError,
     EventType,
     ExecutionError,
-    GraphConfig,
     GraphError,
     GraphMismatchError,
     InterruptNode,
@@ -320,15 +319,13 @@ class TestGoingOn:
             "generator": stream,
             "retry": double,
         }
-        config = CheckpointConfig(interval=1, persist=["x", "n"])
-        graph = StateGraph(GraphConfig("flow", checkpoint=config), store=scene.store)
-        graph.add_node("first", lambda _: {"x": [1, 2]})
-        graph.add_node("node", nodes[node], retry=RetryPolicy(initial_delay=0) if node == "retry" else None)
-        graph.add_node("last", broken_first(lambda state: {"n": len(state["y"])}, ValueError("once")))
-        graph.add_edge("first", "node")
-        graph.add_edge("node", "last")
-        graph.set_entry_point("first")
-        graph.set_exit_point("last")
+        last = broken_first(lambda state: {"n": len(state["y"])}, ValueError("once"))
+        graph = make_graph(
+            {"first": lambda _: {"x": [1, 2]}, "node": nodes[node], "last": last},
+            policies={"node": {"retry": RetryPolicy(initial_delay=0)}} if node == "retry" else {},
+            store=scene.store,
+            persist=["x", "n"],
+        )
         with pytest.raises(ExecutionError, match="once"):
             scene.execute(graph)
 
@@ -358,15 +355,14 @@ class TestGoingOn:
 
     def test_a_failure_that_is_handled(self, scene: Scene) -> None:
         """What the handler found is saved, whatever else is not: nothing could compute it again."""
-        config = CheckpointConfig(interval=1, persist=["n"])
-        graph = StateGraph(GraphConfig("flow", checkpoint=config), store=scene.store)
-        graph.add_node("first", raises(ValueError("broken")), on_error="handler")
-        graph.add_node("handler", lambda state: {"text": state["error"]["message"]})
-        graph.add_node("last", broken_first(lambda state: {"n": state["text"]}, ValueError("once")))
-        graph.add_edge("first", "last")
-        graph.add_edge("handler", "last")
-        graph.set_entry_point("first")
-        graph.set_exit_point("last")
+        nodes = {
+            "first": raises(ValueError("broken")),
+            "handler": lambda state: {"text": state["error"]["message"]},
+            "last": broken_first(lambda state: {"n": state["text"]}, ValueError("once")),
+        }
+        policies = {"first": {"on_error": "handler"}}
+        edges = [("first", "last"), ("handler", "last")]
+        graph = make_graph(nodes, edges, store=scene.store, persist=["n"], policies=policies)
         with pytest.raises(ExecutionError, match="once"):
             scene.execute(graph)
 
@@ -767,13 +763,8 @@ class TestWatchedState:
 
 def test_without_checkpoints_it_has_no_effect() -> None:
     """Interval 0 saves nothing, and so nothing is computed again; a node may write what it likes."""
-    config = GraphConfig("g", checkpoint=CheckpointConfig(persist=["a"]))
-    graph = StateGraph(config, store=MemoryStore())
-    graph.add_node("a", lambda _: {"a": 1, "b": 2})
-    graph.set_entry_point("a")
-    graph.set_exit_point("a")
+    graph = make_graph({"a": lambda _: {"a": 1, "b": 2}}, store=MemoryStore(), interval=0, persist=["a"])
 
-    assert graph._planned().persist is None
     assert dict(graph.execute(State())) == {"a": 1, "b": 2}
     with pytest.raises(ConfigError):
         CheckpointConfig(persist="topic")

@@ -6,6 +6,7 @@ import io
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from stategraph import ConfigError, ExecutionError, RetryPolicy, State, get_obse
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.observers.progress import MOST_LINES, Lines, Live, ProgressObserver, Watched
-from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
+from tests.scenarios import RUN, Scene, broken_first, in_threads, make_graph, raises, trace, traces
 
 HOSTILE = "\x1b[31mred\nnew line [bold]\udcff\u202e"
 
@@ -141,11 +142,7 @@ def test_several_runs_at_once(shown: ProgressObserver, stream: io.StringIO, memo
 
     graph = make_graph({"a": meet, "b": trace("b")}, store=memory_scene.store, observer=shown)
     states = [State(run_id=f"run-{number}") for number in range(3)]
-    threads = [threading.Thread(target=graph.execute, args=(state,)) for state in states]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert in_threads(*[partial(graph.execute, state) for state in states]) == []
 
     text = stream.getvalue()
     assert all(f"run-{number} completed after 2 steps" in text.replace("] ", " ") for number in range(3))

@@ -15,7 +15,6 @@ from stategraph import (
     RunCancelledError,
     RunStatus,
     State,
-    StateGraph,
 )
 from stategraph.stores import CheckpointStore
 from tests.scenarios import RUN, Scene, make_graph, raises
@@ -216,11 +215,8 @@ def test_a_step_tells_how_long_it_took(play: Scene) -> None:
             raise left.pop()
         return {"n": 1}
 
-    retrying = StateGraph(make_graph({"a": flaky}, store=play.store, **FULL).config, store=play.store)
-    retrying.add_node("a", flaky, retry=RetryPolicy(max_attempts=3, initial_delay=0.001))
-    retrying.set_entry_point("a")
-    retrying.set_exit_point("a")
-    play.execute(retrying)
+    policies = {"a": {"retry": RetryPolicy(max_attempts=3, initial_delay=0.001)}}
+    play.execute(make_graph({"a": flaky}, store=play.store, policies=policies, **FULL))
 
     rows = {str(row.kind): row for row in play.store.history(RUN)}
 

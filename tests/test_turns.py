@@ -3,19 +3,16 @@
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import pairwise
 
 import attrs
 import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointConfig,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
     ConfigError,
     ExecutionError,
-    GraphConfig,
     GraphMismatchError,
     InterruptNode,
     MaxIterationsError,
@@ -25,13 +22,13 @@ from stategraph import (
     RunExistsError,
     RunStatus,
     State,
-    StateGraph,
     UnknownNameError,
 )
 from stategraph._values.progress import Progress
 from stategraph.errors import FormatError
 from stategraph.stores import MemoryStore, SqliteStore
 from stategraph.turns import Order, forget, from_bytes, next_number, perform, to_bytes
+from tests.scenarios import make_graph
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -47,21 +44,14 @@ class Scene:
     def __init__(self, store, *, asks=False, **checkpoint):
         self.store, self.asks, self.ran = store, asks, []
         self.fails, self.does = {}, {}
-        self.checkpoint = CheckpointConfig(interval=1, **{"preserve": True, **checkpoint})
+        self.checkpoint = {"preserve": True, **checkpoint}
         self.graph = self.make()
 
     def make(self, second="b", *, max_iterations=1000):
         """Return the graph anew, as another process would."""
-        config = GraphConfig("work", observer="noop", checkpoint=self.checkpoint, max_iterations=max_iterations)
-        graph = StateGraph(config, store=self.store)
-        names = ["a", *(["ask"] if self.asks else []), second]
-        for name in names:
-            graph.add_node(name, InterruptNode("a", "decision") if name == "ask" else self.node(name))
-        for pair in pairwise(names):
-            graph.add_edge(*pair)
-        graph.set_entry_point("a")
-        graph.set_exit_point(second)
-        return graph
+        asks = {"ask": InterruptNode("a", "decision")} if self.asks else {}
+        nodes = {"a": self.node("a"), **asks, second: self.node(second)}
+        return make_graph(nodes, store=self.store, name="work", max_iterations=max_iterations, **self.checkpoint)
 
     def node(self, name):
         def work(state):
@@ -383,7 +373,7 @@ def test_a_graph_that_is_not_there_is_named(store):
 def test_a_graph_that_saves_nothing_takes_no_orders(store):
     """Nothing would be known of what was done."""
     scene = Scene(store)
-    scene.checkpoint = CheckpointConfig(interval=0)
+    scene.checkpoint = {"interval": 0}
     with pytest.raises(CheckpointingDisabledError):
         perform(scene.order(), [scene.make()])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -121,24 +120,6 @@ def again(store: Any, run_id: str) -> WriteBatch:
     run, base, _ = store._log.remembered(run_id)
     row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
     return WriteBatch(store._log.next_run(run, row, new), run, (row,))
-
-
-def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
-    """Do all of this at the same time; return what was raised."""
-    raised: list[BaseException] = []
-
-    def do(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=do, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
 
 
 def shown(error: BaseException | None) -> str:

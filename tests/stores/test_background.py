@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph import State
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointSaveError, ExecutionError, RunCancelledError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order
+from tests.scenarios import make_graph
 
 LAST = 20
 
@@ -67,17 +68,9 @@ def states(*steps, **data):
 
 def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, interval=1, **checkpoint):
     """-> a graph whose node runs until there are so many steps."""
+    edges = [("work", "work", lambda state: state.step < last), ("work", "end")]
     options = {"durability": "async", "preserve": True, **checkpoint}
-    graph = StateGraph(
-        GraphConfig(name="g", observer="noop", checkpoint=CheckpointConfig(interval=interval, **options)), store=store
-    )
-    graph.add_node("work", work)
-    graph.add_node("end", lambda state: {})
-    graph.set_entry_point("work")
-    graph.set_exit_point("end")
-    graph.add_edge("work", "work", lambda state: state.step < last)
-    graph.add_edge("work", "end")
-    return graph
+    return make_graph({"work": work, "end": lambda state: {}}, edges, store=store, interval=interval, **options)
 
 
 class TestAsyncRuns:
@@ -97,11 +90,8 @@ class TestAsyncRuns:
     def test_a_run_that_completes_at_its_first_step(self, tmp_path):
         """The State is saved as active and as completed in one go."""
         with SqliteStore(tmp_path / "runs.db") as store:
-            checkpoint = CheckpointConfig(interval=1, preserve=True, durability="async", retention="full")
-            graph = StateGraph(GraphConfig(name="g", observer="noop", checkpoint=checkpoint), store=store)
-            graph.add_node("only", lambda state: {"n": 1})
-            graph.set_entry_point("only")
-            graph.set_exit_point("only")
+            nodes = {"only": lambda state: {"n": 1}}
+            graph = make_graph(nodes, store=store, preserve=True, durability="async", retention="full")
 
             final = graph.execute(State(run_id="a"))
 

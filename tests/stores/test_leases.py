@@ -24,8 +24,8 @@ from stategraph._values import clock
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import PostgresStore, RedisStore
-from tests.scenarios import RUN, make_graph, traces
-from tests.stores.servers import SERVERS, StoreServer, in_threads, wait_until
+from tests.scenarios import RUN, in_threads, make_graph, traces
+from tests.stores.servers import SERVERS, StoreServer, wait_until
 
 Store: TypeAlias = PostgresStore | RedisStore
 

@@ -31,7 +31,8 @@ from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.run_log import Committer
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
-from tests.stores.servers import again, in_threads, numbered, shown, wait_until
+from tests.scenarios import in_threads
+from tests.stores.servers import again, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -23,8 +23,8 @@ from stategraph.stores import PostgresStore
 from stategraph.stores._postgres.table import PostgresTable
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres
-from tests.scenarios import RUN, make_graph, traces
-from tests.stores.servers import in_threads, wait_until
+from tests.scenarios import RUN, in_threads, make_graph, traces
+from tests.stores.servers import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

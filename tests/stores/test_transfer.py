@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    CheckpointConfig,
     ExecutionError,
     FormatError,
-    GraphConfig,
     MapNode,
     RunExistsError,
     State,
-    StateGraph,
 )
 from stategraph.stores import DiskStore, SqliteStore
+from tests import scenarios
 from tests.postgres_server import dsn
 
 STORES: dict[str, Any] = {
@@ -36,8 +34,6 @@ def stores(request, tmp_path):
 
 def make_graph(store, calls, retention="full", *, mended=False):
     """Return a graph with a graph within, whose map fails at the third item unless it is mended."""
-    checkpoint = CheckpointConfig(interval=1, retention=retention, preserve=True)
-    config = GraphConfig("outer", observer="noop", checkpoint=checkpoint)
 
     def work(item):
         calls.append(item)
@@ -45,19 +41,13 @@ def make_graph(store, calls, retention="full", *, mended=False):
             raise ValueError("no")
         return item * item
 
-    inner = StateGraph(GraphConfig("inner", observer="noop", checkpoint=checkpoint), store=store)
-    inner.add_node("load", lambda state: {"items": [0, 1, 2, 3]})
-    inner.add_node("map", MapNode(work, over="items", into="squares", max_workers=1))
-    inner.add_edge("load", "map")
-    inner.set_entry_point("load")
-    inner.set_exit_point("map")
-    graph = StateGraph(config, store=store)
-    graph.add_node("begin", lambda state: {"log": ["begun"]})
-    graph.add_node("inner", inner.as_node())
-    graph.add_edge("begin", "inner")
-    graph.set_entry_point("begin")
-    graph.set_exit_point("inner")
-    return graph
+    options = {"store": store, "retention": retention, "preserve": True}
+    squares = MapNode(work, over="items", into="squares", max_workers=1)
+    inner = scenarios.make_graph(
+        {"load": lambda state: {"items": [0, 1, 2, 3]}, "map": squares}, name="inner", **options
+    )
+    nodes = {"begin": lambda state: {"log": ["begun"]}, "inner": inner.as_node()}
+    return scenarios.make_graph(nodes, name="outer", **options)
 
 
 def test_what_is_nested_and_what_is_finished_comes_along(stores):
