@@ -340,7 +340,7 @@ class _Work:
     def _call(self, job: Job, node: FunctionNode) -> Task[PartOutcome]:
         """Call the function of a part until it succeeds or has no attempts left; report failed attempts."""
         retry, argument = self.workers.retry, job.argument
-        attempt = _count_of(self._attempts.get(job.label)) + 1
+        attempt = self._attempts.get(job.label, 0) + 1
         copied = None if retry is None else self.step.copier(argument)
         while True:
             function = node.bound(self.step, job.label, 0 if retry is None else attempt)
@@ -403,11 +403,6 @@ def _failed(job: Job, error: Exception) -> PartOutcome:
     if job.collect is None:
         return PartOutcome(job.label, error=error)
     return PartOutcome(job.label, job.collect(error), collected=error)
-
-
-def _count_of(found: Any) -> int:
-    """Return the number of failed attempts saved for a part."""
-    return found if type(found) is int else 0
 
 
 def _group_of(step: StepContext, failed: Mapping[str, Exception]) -> ExceptionGroup[Exception]:
