@@ -54,7 +54,7 @@ class Threads:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
         self._threads: list[threading.Thread] = []
-        self._idle: list[None] = []  # an item for each thread that waits; a Semaphore would take far longer
+        self._idle: list[None] = []  # an item for each thread that is free; a Semaphore takes far longer
         self._calls: SimpleQueue[Any] = SimpleQueue()
 
     def call(self, function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
@@ -97,16 +97,10 @@ class Threads:
 
 def _make_calls(calls: SimpleQueue[Any], idle: list[None]) -> None:
     """Make one call after the other. An idle thread keeps nothing of a call alive."""
-    while True:
-        try:
-            call = calls.get_nowait()
-        except Empty:
-            idle.append(None)
-            call = calls.get()
-        if call is None:
-            return
+    while (call := calls.get()) is not None:
         run, function, argument, done = call
         outcome = run(outcome_of, function, argument)
         del call, run, function, argument
+        idle.append(None)  # `done` takes no time
         done(outcome)
         del outcome, done
