@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 IDLE = 10.0  # seconds for which threads stay after the last run
 
 _Function: TypeAlias = Callable[[Any], Any]
-_Asked: TypeAlias = tuple[Callable[..., Any], _Function, Any]
+_Call: TypeAlias = tuple[Callable[..., Any], _Function, Any]
 """A function that makes the call in the context of its caller, the function to call, and its argument."""
 
 
@@ -55,7 +55,7 @@ class LoopThreads:
     def __init__(self) -> None:
         self._nodes = Threads(NODES, "stategraph node")
         self._store = Threads(STORE_CALLS, "stategraph store")
-        self._together: weakref.WeakKeyDictionary[object, _CallsTogether] = weakref.WeakKeyDictionary()
+        self._batched: weakref.WeakKeyDictionary[object, _BatchedCalls] = weakref.WeakKeyDictionary()
         self._is_kept = False
 
     def keep(self) -> None:
@@ -79,28 +79,28 @@ class LoopThreads:
         """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
             return partial(_begun, self._store.call)
-        together = self._together.get(store)
-        if together is None:
-            together = self._together[store] = _CallsTogether(self._store)
-        return together.begin
+        batched = self._batched.get(store)
+        if batched is None:
+            batched = self._batched[store] = _BatchedCalls(self._store)
+        return batched.begin
 
 
 def _begun(call: Callable[..., object], function: _Function, argument: Any) -> Work:
     """Start a call in a thread, in the context of the caller."""
     loop = asyncio.get_running_loop()
     work = Work(loop=loop)
-    call(function, argument, lambda outcome: _hand_over(loop, work.finish, outcome))
+
+    def finish(outcome: Outcome) -> None:
+        with suppress(RuntimeError):  # the loop is closed: no task waits
+            loop.call_soon_threadsafe(work.finish, outcome)
+
+    call(function, argument, finish)
     return work
 
 
 def begun_apart(function: _Function, argument: Any) -> Work:
     """Start a call in its own thread, which may be abandoned."""
     return _begun(call_apart, function, argument)
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed: no task waits
-        loop.call_soon_threadsafe(function, *arguments)
 
 
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopThreads]] = weakref.WeakKeyDictionary()
@@ -119,12 +119,12 @@ def threads_of_loop() -> LoopThreads:
     return threads
 
 
-class _CallsTogether:
+class _BatchedCalls:
     """Batches the concurrent store calls of the runs of a loop: one thread makes them, with one save."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._waiting: list[tuple[Work, _Asked]] = []
+        self._waiting: list[tuple[Work, _Call]] = []
         self._is_busy = False
 
     def begin(self, function: _Function, argument: Any) -> Work:
@@ -132,54 +132,58 @@ class _CallsTogether:
         work = Work(loop=asyncio.get_running_loop())
         self._waiting.append((work, (contextvars.copy_context().run, function, argument)))
         if not self._is_busy:
-            self._begin_all()
+            self._begin_batch()
         return work
 
-    def _begin_all(self) -> None:
-        calls, self._waiting = self._waiting, []
+    def _begin_batch(self) -> None:
+        waiting, self._waiting = self._waiting, []
         self._is_busy = True
-        works = [work for work, _ in calls]
-        made = _begun(self._threads.call, _outcomes, [asked for _, asked in calls])
-        made.add_done_callback(lambda made: self._finish_all(works, made.result()[0]))
+        batch = _begun(self._threads.call, _outcomes, [call for _, call in waiting])
+        batch.add_done_callback(lambda batch: self._finish(waiting, batch.result()[0]))
 
-    def _finish_all(self, works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+    def _finish(self, waiting: Sequence[tuple[Work, _Call]], outcomes: Sequence[Outcome]) -> None:
         self._is_busy = False
         if self._waiting:
-            self._begin_all()
-        for work, outcome in zip(works, outcomes, strict=True):
+            self._begin_batch()
+        for (work, _), outcome in zip(waiting, outcomes, strict=True):
             work.finish(outcome)
 
 
-def _outcomes(calls: Sequence[_Asked]) -> list[Outcome]:
+def _outcomes(calls: Sequence[_Call]) -> list[Outcome]:
     """Make the calls of several runs, with one save for all; return the outcome of each."""
-    flushed: list[Any] = [io.queue for call in calls if (io := _io_of(RunIO.flush, call)) and io.queue is not None]
-    if len(flushed) > 1:
-        flushed[0].save_with(flushed)  # each flush raises its own failure
-    sessions = {place: _io_of(RunIO.save, call) for place, call in enumerate(calls)}
-    saves = {place: io for place, io in sessions.items() if io is not None and io.queue is None}
-    saved = _saved(calls, saves) if len(saves) > 1 else {}
+    queues = [_session(call).queue for call in calls if _is_of(RunIO.flush, call)]
+    queues = [queue for queue in queues if queue is not None]
+    if len(queues) > 1:
+        queues[0].save_with(queues)  # each flush raises its own failure
+    saves = [n for n, call in enumerate(calls) if _is_of(RunIO.save, call) and _session(call).queue is None]
+    saved = dict(zip(saves, _saved([calls[n] for n in saves]), strict=True)) if len(saves) > 1 else {}
     return [
-        saved[place] if place in saved else run(outcome_of, function, argument)
-        for place, (run, function, argument) in enumerate(calls)
+        saved[n] if n in saved else run(outcome_of, function, argument)
+        for n, (run, function, argument) in enumerate(calls)
     ]
 
 
-def _io_of(method: Callable[..., Any], call: _Asked) -> RunIO | None:
-    """Return the session of a run, if a call is one of this method of it."""
-    function: Any = call[1]
-    return function.__self__ if getattr(function, "__func__", None) is method else None
+def _is_of(method: Callable[..., Any], call: _Call) -> bool:
+    """Return whether a call is one of this method of a RunIO."""
+    return getattr(call[1], "__func__", None) is method
 
 
-def _saved(calls: Sequence[_Asked], saves: Mapping[int, RunIO]) -> dict[int, Outcome]:
-    """Save the States of several runs in one batch; return the outcome of each call of `RunIO.save`, by its place."""
-    prepared = {place: calls[place][0](outcome_of, io.to_save, calls[place][2]) for place, io in saves.items()}
-    ready = {place: states for place, (states, failure) in prepared.items() if failure is None}
-    store: Any = next(iter(saves.values())).store
-    errors = dict(
-        zip(ready, store._save_runs([(saves[place].ownership, ready[place]) for place in ready]), strict=True)
-    )
-    ended: dict[int, Outcome] = {}
-    for place, (_, failure) in prepared.items():
-        run, _, state = calls[place]
-        ended[place] = run(outcome_of, saves[place].saved, (state, errors[place] if failure is None else failure))
-    return ended
+def _session(call: _Call) -> RunIO:
+    """Return the session whose method is called."""
+    session: RunIO = call[1].__self__  # type: ignore[attr-defined]
+    return session
+
+
+def _saved(calls: Sequence[_Call]) -> list[Outcome]:
+    """Save the States of several runs in one batch; return the outcome of each call of `RunIO.save`."""
+    prepared = [call[0](outcome_of, _session(call).to_save, call[2]) for call in calls]
+    ready = [
+        (_session(call).ownership, states)
+        for call, (states, failure) in zip(calls, prepared, strict=True)
+        if failure is None
+    ]
+    errors = iter(_session(calls[0]).store._save_runs(ready))
+    return [
+        call[0](outcome_of, _session(call).saved, (call[2], next(errors) if failure is None else failure))
+        for call, (_, failure) in zip(calls, prepared, strict=True)
+    ]
