@@ -65,25 +65,26 @@ class MapNode(PartsNode):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over, self.into, self.on_error = over, into, on_error
         self._workers = Workers(max_workers, processes, retry=retry, timeout=timeout, rate=rate)
-        self._graph: GraphNode | None = graph_of(function)
-        if self._graph is not None:
+        graph: GraphNode | None = graph_of(function)
+        if graph is not None:
             _check_graph_alone(self._workers)
+            self._node: FunctionNode | GraphNode = graph
             return
         rule = "a MapNode calls its function with an item: def function(item)"
-        self._function = FunctionNode.of(cast("Callable[..., Any]", function), rule)
-        if self._function.is_generator:
-            raise TypeError("a generator puts out chunks, which an item cannot do")
-        if processes and (self._function.is_async or self._function.wants_context):
-            raise TypeError("processes: what runs in a process is a sync function of an item alone")
+        self._node = node = FunctionNode.of(cast("Callable[..., Any]", function), rule)
+        if node.is_generator:
+            raise TypeError("a generator emits chunks, which an item cannot do")
+        if processes and (node.is_async or node.wants_context):
+            raise TypeError("processes: an item in a process needs a sync function of the item alone")
 
     @property
     def function(self) -> Callable[..., Any] | GraphNode:
         """The function that is called for each item, or the node of its graph."""
-        return self._function.given if self._graph is None else self._graph
+        return self._node.given if isinstance(self._node, FunctionNode) else self._node
 
     @property
     def part_nodes(self) -> tuple[FunctionNode | GraphNode]:
-        return (self._function if self._graph is None else self._graph,)
+        return (self._node,)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -100,11 +101,11 @@ class MapNode(PartsNode):
         return (self.into,)
 
     def made_of(self) -> tuple[Any, ...] | None:
-        return None if self._graph is not None else (self.function, self.over, self.into, self.on_error)
+        return None if self.graphs else (self.function, self.over, self.into, self.on_error)
 
     def outline(self, others: Structures) -> NodeOutline:
-        nested = None if self._graph is None else self._graph.outline(others).nested
-        return NodeOutline("map", (f"each of {self.over}",), nested)
+        outline = self._node.outline(others)
+        return NodeOutline("map", (f"each of {self.over}",), None if outline is None else outline.nested)
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Execute the items, and list their results."""
@@ -116,19 +117,19 @@ class MapNode(PartsNode):
 
     def jobs(self, step: StepContext) -> list[Job]:
         collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
-        graph = self._graph
-        if graph is None:
-            return [Job(str(place), item, self._function, collect) for place, item in enumerate(self._items(step))]
+        node, items = self._node, enumerate(self._items(step))
+        if isinstance(node, FunctionNode):
+            return [Job(str(place), item, node, collect) for place, item in items]
         return [
             Job(
                 str(place),
                 item,
-                graph,
+                node,
                 collect,
-                given=functools.partial(_given_to_graph, graph, place),
-                left=lambda _, final: graph.left_of_item(final),
+                given=functools.partial(_given_to_graph, node, place),
+                left=lambda _, final: node.left_of_item(final),
             )
-            for place, item in enumerate(self._items(step))
+            for place, item in items
         ]
 
     def _items(self, step: StepContext) -> list[Any] | tuple[Any, ...]:
@@ -150,7 +151,7 @@ def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any
 def _check_graph_alone(workers: Workers) -> None:
     """Raise TypeError if items that are graphs have options that belong to the nodes of the graphs."""
     if workers.processes:
-        raise TypeError("processes: a graph runs in this process; what runs in a process is a function")
+        raise TypeError("processes: a graph runs in this process; only functions run in processes")
     said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers, name) is not None)
     if said:
         raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")

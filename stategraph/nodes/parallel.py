@@ -191,7 +191,7 @@ def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
     except TypeError as error:
         raise TypeError(f"branch {name!r}: {error}") from None
     if branch.is_generator:
-        raise TypeError(f"branch {name!r}: a generator puts out chunks, which a branch cannot do")
+        raise TypeError(f"branch {name!r}: a generator emits chunks, which a branch cannot do")
     return branch
 
 
