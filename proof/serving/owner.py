@@ -52,7 +52,7 @@ def own(store: CheckpointStore, run_ids: list[str], name: str) -> None:
         try:
             graph_of(store, name).execute(State(run_id=run_id))
         except Exception as error:  # noqa: BLE001 - it is said
-            say(run_id, IN_DOUBT if "others may go on with the run" in str(error) else type(error).__name__)
+            say(run_id, IN_DOUBT if "others may have taken the run" in str(error) else type(error).__name__)
         else:
             say(run_id, "done")
 
