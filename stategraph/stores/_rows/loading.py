@@ -14,7 +14,7 @@ from stategraph._values.ids import is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 from stategraph.state import State
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 
@@ -188,7 +188,7 @@ def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
         yield from history(log, run_id)
         return
     try:
-        yield from summaries(log, run)
+        yield from summaries(log, run, _PAGE)
     except CheckpointCorruptError as error:
         now = log.table.run(run_id)
         if now is not None and now.incarnation == run.incarnation and now.policy.keeps_all:
@@ -197,19 +197,22 @@ def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
         raise CheckpointError(run_id, reason) from error
 
 
-def summaries(log: RunLog, run: RunRecord) -> Iterator[Summary]:
-    """Yield the checkpoints of a run that retention keeps, without their data."""
-    for rows in _pages(log, run) if run.policy.keeps_all else (visible(log, run),):
+def summaries(log: RunLog, run: RunRecord, page: int = MAX_STEP) -> Iterator[Summary]:
+    """Yield the checkpoints of a run that retention keeps, without their data.
+
+    Of a run that keeps all, read those with the sequence numbers of a page at a time.
+    """
+    for rows in _pages(log, run, page) if run.policy.keeps_all else (visible(log, run),):
         if log.sealer.signs:  # a signature covers the payload: users who sign prefer certainty to speed
             check_indexed(log, run, rows)
         yield from run.summaries_of(rows)
 
 
-def _pages(log: RunLog, run: RunRecord) -> Iterator[list[CheckpointRecord]]:
+def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRecord]]:
     """Yield the checkpoints of a run that keeps all, a page at a time. There must be no gap between them."""
     newest: list[CheckpointRecord] = []
-    for first in range(0, run.sequence + 1, _PAGE):
-        rows = log.table.index(run.run_id, first, min(first + _PAGE - 1, run.sequence))
+    for first in range(0, run.sequence + 1, page):
+        rows = log.table.index(run.run_id, first, min(first + page - 1, run.sequence))
         if rows and not newest and not rows[0].is_snapshot:
             raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
         _check_gapless(run, newest + rows)
