@@ -24,7 +24,7 @@ from stategraph.errors import (
     NotSerializableError,
     RunExistsError,
 )
-from stategraph.state import State, data_of, evolve, time_ns_of, with_data
+from stategraph.state import State, data_of, evolve, provenance_of, time_ns_of, with_data
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
@@ -392,9 +392,11 @@ def _as_kept(state: State) -> _Kept:
     Raises:
         NotSerializableError: an object in it cannot be kept exactly.
     """
-    if state.observer is not None:
+    about = provenance_of(state)
+    if about.observer is not None:
         state = evolve(state, observer=None)
-    if are_settled(data_of(state).values()) and not _has_further_objects(state):
+    is_plain = about.pause is None and about.progress is None
+    if are_settled(data_of(state).values()) and (is_plain or not _has_further_objects(state)):
         return state
     from stategraph.stores.toolkit import state_to_bytes  # imported when used: 20 ms
 
@@ -404,8 +406,6 @@ def _as_kept(state: State) -> _Kept:
 def _has_further_objects(state: State) -> bool:
     """Return whether there are mutable objects in the pause, the emitted chunks, or replaced values and answers."""
     pause, progress = state.pause, state.progress
-    if pause is None and progress is None:
-        return False
     shown = () if pause is None else [request.value for request in pause.each]
     chunks = () if state.partial is None else state.partial.chunks
     old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())
