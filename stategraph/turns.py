@@ -1,8 +1,8 @@
-"""Turns: what an engine that hands out work has to know of stategraph, and all that it has to call.
+"""Turns: the interface for an engine that distributes work.
 
-A turn is one run taken on until it completes, pauses, fails or is cancelled. An `Order` says which, as plain data that
-any queue carries; `perform` does it, and may be called as often as the queue delivers the order. The store of the
-graph is the only journal: what it has is not done again. See docs/many-workers.md.
+A turn continues a run until it completes, pauses, fails or is cancelled. An `Order` describes a turn as plain data that
+any queue can carry. `perform` carries it out, and may be called as often as the queue delivers the order. The store of
+the graph is the only journal: saved steps are not repeated. See docs/many-workers.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stategraph.state import State
 __all__ = ["Graphs", "Order", "forget", "from_bytes", "next_number", "perform", "to_bytes"]
 
 Graphs: TypeAlias = Mapping[str, StateGraph] | Iterable[StateGraph]
-"""The graphs that a worker has: by their names, or one after the other."""
+"""The graphs of a worker: a mapping by name, or an iterable."""
 
 
 def _name_of(graph: object) -> Any:
@@ -54,7 +54,7 @@ def _renamed(migrate: Mapping[str, str]) -> dict[str, str]:
 
 def _numbered(order: Order, attribute: object, value: object) -> None:
     if not is_count(value, at_least=1):
-        raise ConfigError("number", value, "which turn of the run it is, from 1 on")
+        raise ConfigError("number", value, "the number of the turn, a positive integer")
 
 
 def _begins(order: Order, attribute: object, value: State | None) -> None:
@@ -66,18 +66,18 @@ def _begins(order: Order, attribute: object, value: State | None) -> None:
 
 @attrs.frozen
 class Order:
-    """What is to be done with a run: one turn of it, as plain data.
+    """One turn of a run, as plain data.
 
     Attributes:
-        graph: The name of the graph; it may be given as the graph itself.
+        graph: The name of the graph; the graph itself is accepted, too.
         run_id: The run.
-        number: Which turn of the run it is, from 1 on: each number is taken up once, however often it is delivered,
-            and none after a later one. `next_number` says which comes next.
-        state: What the run begins with, if it is not there yet.
-        updates: Laid over the data of a run that is there; the answer of one that is paused.
-        pause: The id of the pause that the updates answer: another one is not answered.
-        by: Who orders it, for the history.
-        labels: What the run is labelled with, if it begins.
+        number: The number of the turn, from 1. Each number is used once, however often the order is delivered, and not
+            after a later number. `next_number` returns the next one.
+        state: The input of the run, if it does not exist.
+        updates: Data laid over the data of an existing run; for a paused run, the answer.
+        pause: The id of the pause to answer. The updates answer no other pause.
+        by: The author of the order, for the history.
+        labels: The labels of the run, if it begins.
         allow_changed: As for `StateGraph.resume`.
         migrate: As for `StateGraph.resume`.
     """
@@ -105,29 +105,29 @@ def perform(
     take_over: bool = False,
     max_recoveries: int = 10,
 ) -> State:
-    """Take a run on as it was ordered; done twice, the second time goes on where the first one has stopped.
+    """Carry out an order. A second call continues where the first one stopped.
 
-    No node runs again whose step is saved, and updates are laid over the data once. A run that is complete stays in the
-    store, even if its graph does not preserve runs: `forget` it once it is noted elsewhere that the order is done.
+    Saved steps are not repeated, and updates are applied once. A completed run stays in the store, even if its graph
+    does not preserve runs: call `forget` after the completion of the order is recorded elsewhere.
 
     Args:
-        order: What is to be done.
-        graphs: The graphs there are.
-        cancel: Stops the run before the next node once it is set. The order is not done then.
-        wait: Seconds to wait for the run while another call is at work on it.
-        take_over: Take the run away from a call that is at work on it.
-        max_recoveries: How many workers one step of the run may take down, one after the other; then the run is failed.
+        order: The order.
+        graphs: The graphs of the worker.
+        cancel: Stops the run before the next node once it is set. The order is then incomplete.
+        wait: Seconds to wait while another call owns the run.
+        take_over: Take the run from the call that owns it.
+        max_recoveries: The most workers that one step of the run may lose before the run fails.
 
     Returns:
-        The State with which the run has completed, paused, or been cancelled.
+        The State in which the run completed, paused or was cancelled.
 
     Raises:
-        UnknownNameError: there is no such graph.
-        ExecutionError: the run has failed, now or when the order was performed before.
-        AnswerError, RunCompleteError: the order comes too late. The run stays as it is.
-        RunBusyError: another call is at work on the run. Nothing has been done.
-        RunCancelledError: `cancel` was set. The order is not done: it is to be performed again.
-        And all else that `StateGraph.execute` and `StateGraph.resume` raise.
+        UnknownNameError: There is no such graph.
+        ExecutionError: The run failed, now or in an earlier call.
+        AnswerError, RunCompleteError: The order is too late. The run has not changed.
+        RunBusyError: Another call owns the run. Nothing has changed.
+        RunCancelledError: `cancel` was set. The order is incomplete: perform it again.
+        And all other errors of `StateGraph.execute` and `StateGraph.resume`.
     """
     graph = graph_of(order.graph, graphs)
     how = TurnCall(cancel=cancel, wait=wait, take_over=take_over, by=order.by, labels=order.labels)
@@ -144,10 +144,10 @@ def perform(
 
 
 def forget(order: Order, graphs: Graphs) -> None:
-    """Delete the run of an order that is done, if it is complete and its graph does not preserve runs.
+    """Delete the run of a completed order, if the run is complete and its graph does not preserve runs.
 
-    Call it after it is noted that the order is done: an order that is delivered again finds a run that has gone, and
-    begins it anew.
+    Call it after the completion of the order is recorded: if the order were delivered again, it would begin the deleted
+    run again.
     """
     graph = graph_of(order.graph, graphs)
     if graph.config.checkpoint.preserve:
@@ -161,7 +161,7 @@ def forget(order: Order, graphs: Graphs) -> None:
 
 
 def next_number(graph: StateGraph, run_id: str) -> int:
-    """Return the number of the next turn of a run, as far as its store knows; 1 if there is no such run."""
+    """Return the number of the next turn of a saved run; 1 if there is no such run."""
     try:
         return turn_of(graph.store.load(run_id)) + 1
     except CheckpointNotFoundError:
@@ -169,7 +169,7 @@ def next_number(graph: StateGraph, run_id: str) -> int:
 
 
 def graph_of(name: str, graphs: Graphs) -> StateGraph:
-    """Return the graph of a name. Raises UnknownNameError if there is none."""
+    """Return the graph with a name. Raises UnknownNameError if there is none."""
     by_name = graphs if isinstance(graphs, Mapping) else {graph.config.name: graph for graph in graphs}
     try:
         return by_name[name]
@@ -178,7 +178,7 @@ def graph_of(name: str, graphs: Graphs) -> StateGraph:
 
 
 def failure_of(state: State) -> ExecutionError:
-    """Return the error that tells of a run that has failed."""
+    """Return the error of a failed run."""
     error = state.error
     if error is None:
         return ExecutionError(state.checkpoint_node, state, (), "failed")
@@ -189,7 +189,7 @@ def failure_of(state: State) -> ExecutionError:
 
 
 def _cancelled(graph: StateGraph, run_id: str, stopped: RunCancelledError) -> State:
-    """Return the State of a run that somebody has cancelled; raise what stopped it, if it was something else."""
+    """Return the State of a cancelled run. Raise the error that stopped the run if it was not cancelled."""
     try:
         saved = graph.store.load(run_id)
     except CheckpointNotFoundError:
@@ -199,14 +199,14 @@ def _cancelled(graph: StateGraph, run_id: str, stopped: RunCancelledError) -> St
     raise stopped from stopped.__cause__
 
 
-# --------------------------------------------------------------------------- as bytes
+# --------------------------------------------------------------------------- bytes
 
 
 def to_bytes(order: Order) -> bytes:
-    """Return an order as bytes, for a queue that carries nothing else. Values keep their exact types.
+    """Return an order as bytes, for a queue that carries only bytes. Values keep their exact types.
 
     Raises:
-        NotSerializableError: a value cannot be kept exactly.
+        NotSerializableError: A value cannot be saved exactly.
     """
     from stategraph.stores._codec import msgpack  # imported when used: an engine may carry objects
     from stategraph.stores.toolkit import state_to_bytes
@@ -217,10 +217,10 @@ def to_bytes(order: Order) -> bytes:
 
 
 def from_bytes(kept: bytes) -> Order:
-    """Return the order that `to_bytes` made these bytes of.
+    """Return an order from the bytes of `to_bytes`.
 
     Raises:
-        FormatError: They are no order, or one with a type that is not registered here.
+        FormatError: The bytes are no order, or hold a type that is not registered here.
         CheckpointCorruptError: The State in them is damaged.
     """
     from stategraph.stores._codec import msgpack  # imported when used
