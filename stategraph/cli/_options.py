@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import attrs
 import click
 
 from stategraph.cli._opening import imported, open_store
@@ -28,6 +29,7 @@ _MOST_COMPLETED = 50
 Option: TypeAlias = Callable[[Any], Any]
 
 
+@attrs.define(slots=False)
 class Request:
     """The options of every command, and the store that they name.
 
@@ -38,12 +40,11 @@ class Request:
         modules: The modules to import first.
     """
 
-    def __init__(self) -> None:
-        self.store: str | None = None
-        self.config: str | None = None
-        self.is_json = False
-        self.modules: tuple[str, ...] = ()
-        self._opened: CheckpointStore | None = None
+    store: str | None = None
+    config: str | None = None
+    is_json: bool = False
+    modules: tuple[str, ...] = ()
+    _opened: CheckpointStore | None = None
 
     @cached_property
     def screen(self) -> Screen:

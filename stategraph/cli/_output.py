@@ -339,7 +339,7 @@ def message_of(error: Exception) -> str:
         way_out = runs if error.step is None else steps
         return "; ".join((str(error).rpartition("; ")[0], *notes, way_out))
     if isinstance(error, errors.RunCompleteError):
-        way_out = f"stategraph show {error.run_id} tells more"
+        way_out = f"stategraph show {error.run_id} shows more"
         return f"run {error.run_id!r} is complete: it ended at {error.node!r}; {way_out}"
     if isinstance(error, errors.RunExistsError) and not error.status:
         way_out = f"choose another id, or delete it with stategraph delete {error.run_id}"

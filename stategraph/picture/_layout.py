@@ -261,7 +261,7 @@ def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> Iterator[tupl
 def _place_lanes(lines: Iterable[Line], right: float) -> float:
     """Place the lines that go around in lanes right of everything; return the right edge.
 
-    Lines at separate rows share a lane.
+    Lines whose rows do not overlap share a lane.
     """
     ends: list[int] = []  # the last used row of each lane
     for line in sorted((line for line in lines if not line.is_direct), key=lambda line: line.rows):

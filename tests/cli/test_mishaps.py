@@ -94,7 +94,7 @@ def _time_of(run_id):
         (["show", "x"], "; stategraph runs lists the runs, completed ones where preserve=True keeps them\n"),
         (["show", "done", "--key", "totl"], "done has no key 'totl'; it has key, order, total, log, "),
         (["show", "done", "--step", "9"], "; stategraph history done lists its steps\n"),
-        (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
+        (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done shows more\n"),
         (["fork", "done", "burnt"], "choose another id, or delete it with stategraph delete burnt\n"),
         (
             ["resume", "waiting", "--graph", "app:graph"],

@@ -1,26 +1,26 @@
-// Keeps a page up to date. All else is links and forms, which work without it.
+// Updates a page while it is open. Links and forms work without it.
 "use strict";
 const EVERY = 1000; // milliseconds
-const AHEAD = Date.now() - Date.parse(document.body.dataset.now); // of the clock of the server
+const AHEAD = Date.now() - Date.parse(document.body.dataset.now); // how far this clock is ahead of that of the server
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 let version = document.body.dataset.version;
 
-function ago(when) { // as the server says it
+function ago(when) { // the same text as from the server
   const seconds = (Date.now() - AHEAD - when) / 1000, size = Math.abs(seconds);
   if (seconds > -1 && seconds < 1) return "now";
   const [unit, whole] = UNITS.find(([, least]) => size >= least);
-  const told = size < 10 ? `${size.toFixed(1)} s` : `${(size / whole).toFixed(0)} ${unit}`;
-  return seconds < 0 ? `in ${told}` : `${told} ago`;
+  const text = size < 10 ? `${size.toFixed(1)} s` : `${(size / whole).toFixed(0)} ${unit}`;
+  return seconds < 0 ? `in ${text}` : `${text} ago`;
 }
 
 function tick() {
   for (const time of document.querySelectorAll("time")) {
-    const told = ago(Date.parse(time.dateTime));
-    if (time.textContent !== told) time.textContent = told;
+    const text = ago(Date.parse(time.dateTime));
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 
-function tell(isStale) {
+function showStale(isStale) {
   document.querySelector(".stale").hidden = !isStale;
 }
 
@@ -51,19 +51,19 @@ async function refresh() {
   for (const fresh of page.querySelectorAll("[data-live]")) {
     const old = document.querySelector(`[data-live="${fresh.dataset.live}"]`);
     if (!old) { version = ""; continue; }
-    const asked = [...fresh.querySelectorAll("input[name=pause]")].map((field) => field.value);
+    const pauses = [...fresh.querySelectorAll("input[name=pause]")].map((field) => field.value);
     const typed = [...old.querySelectorAll("form.answer")].filter(isInUse);
-    if (isInUse(old) && typed.every((form) => asked.includes(form.elements.pause.value))) continue; // what somebody is typing stays
+    if (isInUse(old) && typed.every((form) => pauses.includes(form.elements.pause.value))) continue; // keep forms in use
     replace(old, fresh);
   }
 }
 
-async function look() {
+async function watch() {
   try {
     if (document.hidden) return;
     tick();
     const answer = await fetch(document.body.dataset.watch);
-    tell(!answer.ok);
+    showStale(!answer.ok);
     if (!answer.ok) return;
     const now = (await answer.json()).version;
     if (now !== version) {
@@ -71,10 +71,10 @@ async function look() {
       await refresh();
     }
   } catch {
-    tell(true); // the server is away: it may come back
+    showStale(true); // the server may come back
   } finally {
-    setTimeout(look, EVERY);
+    setTimeout(watch, EVERY);
   }
 }
 
-if (document.body.dataset.watch) setTimeout(look, EVERY);
+if (document.body.dataset.watch) setTimeout(watch, EVERY);
