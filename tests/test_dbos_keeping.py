@@ -30,7 +30,7 @@ from stategraph import (
     UnknownNameError,
 )
 from stategraph._dbos import workers as worker_module
-from stategraph._dbos.orders import Codec, Schedules, Turn
+from stategraph._dbos.orders import Codec, Schedules
 from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
@@ -111,23 +111,6 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 
     with scene.runner():
         wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
-
-
-def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
-    """Each run once: neither is told of an error because the other was there first."""
-
-    def find(**which: object) -> list[Turn]:
-        time.sleep(0.05)  # for all threads to have asked
-        return [Turn("run#1", "run", 1, "ERROR", "work", None, None, {})]
-
-    monkeypatch.setattr(worker_module, "find_turns", find)
-    worker = worker_module.Worker({}, 1, worker_module.Fleet("stategraph", "here", 15.0))
-    worker._done["run#1"] = Order("work", "run")
-
-    with ThreadPoolExecutor(4) as pool:
-        left = [pool.submit(worker.forget_done) for _ in range(4)]
-
-    assert [forgotten.result() for forgotten in left] == [False] * 4
 
 
 def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):

@@ -33,7 +33,7 @@ from stategraph.stores.toolkit import state_to_bytes
 from stategraph.turns import Order, forget, from_bytes, graph_of, perform
 
 _RETRY = 0.2  # seconds between two tries to perform a turn whose run has another owner
-_POLL = 0.02  # seconds between two looks for turns that DBOS has recorded
+_POLL = 0.02  # seconds between two looks whether all completed runs are deleted
 
 
 class GivenUp(BaseException):
@@ -58,7 +58,6 @@ class Worker:
         self._active: dict[threading.Event, str] = {}  # may have a turn twice: given back, and delivered again
         self._done: dict[str, Order] = {}
         self._idle = threading.Condition()
-        self._forgetting = threading.Lock()  # both the fleet's thread and `close` call forget_done
 
     @property
     def active(self) -> list[str]:
@@ -124,19 +123,17 @@ class Worker:
                 if turn not in own:
                     cancel.set()
 
-    def forget_done(self) -> bool:
-        """Delete completed runs that are not preserved, once DBOS has recorded their turns; return whether any is left.
+    def forget_done(self) -> None:
+        """Delete completed runs that are not preserved, once DBOS has recorded their turns.
 
-        Until then the run stays: a turn that is delivered again must find it.
+        Until then a run stays: a turn that is delivered again must find it.
         """
-        with self._forgetting:
-            waiting = dict(self._done)
-            for turn in find_turns(workflow_ids=list(waiting)) if waiting else ():
-                if turn.status == "SUCCESS":
-                    forget(waiting[turn.id], self._graphs)
-                if not turn.is_open:
-                    del self._done[turn.id]
-            return bool(self._done)
+        waiting = dict(self._done)
+        for turn in find_turns(workflow_ids=list(waiting)) if waiting else ():
+            if turn.status == "SUCCESS":
+                forget(waiting[turn.id], self._graphs)
+            if not turn.is_open:
+                del self._done[turn.id]
 
     def forget_left(self) -> None:
         """Delete completed runs that are not preserved and whose workers died before they deleted them."""
@@ -158,7 +155,7 @@ class Worker:
         for turn in self.active:
             self._fleet.give_back(turn)
         until = monotonic() + patience
-        while self.forget_done() and monotonic() < until:
+        while self._done and monotonic() < until:  # the thread of the fleet calls forget_done
             sleep(_POLL)
         return has_stopped
 

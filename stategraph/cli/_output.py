@@ -58,8 +58,7 @@ class Screen:
 
     def record(self, value: Any) -> None:
         """Write one line of JSON and flush it."""
-        with self._lock:
-            print(json.dumps(value), flush=True)
+        self.line(json.dumps(value))
 
     def line(self, *cells: Cell) -> None:
         """Write a line and flush it."""
@@ -173,9 +172,9 @@ def _atom(value: Any) -> str:
         return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
 
 
-def ago(when: datetime, now: datetime | None = None) -> str:
+def ago(when: datetime) -> str:
     """Return a time relative to now: ``3 min ago``, ``in 2 h``."""
-    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
+    seconds = (datetime.now(UTC) - when).total_seconds()
     distance = span(abs(seconds))
     return f"in {distance}" if seconds <= -1 else "now" if seconds < 1 else f"{distance} ago"
 
