@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
 from stategraph._capabilities import fresh_rows
 from stategraph._text.screen import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
-from stategraph._values.provenance import Kind
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import Kind, Owner
 from stategraph.cli._opening import history_of, load_graph, load_state
 from stategraph.cli._options import (
     EVERY,
@@ -47,17 +49,10 @@ from stategraph.cli._output import (
     summary_shape,
     value_text,
 )
+from stategraph.state import State
 from stategraph.stores._rows.store import RowStore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stategraph._values.progress import Pause
-    from stategraph._values.provenance import Owner
-    from stategraph.state import State
-    from stategraph.stores.base import CheckpointStore
-    from stategraph.stores.summaries import Summary
-
+from stategraph.stores.base import CheckpointStore
+from stategraph.stores.summaries import Summary
 
 # --------------------------------------------------------------------------- many runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import traceback
@@ -78,8 +79,6 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
 
 def _hint(path: Path) -> str:
     """Return a hint about a missing store: a similar name in its folder, or why no store can be there."""
-    import difflib  # imported when used
-
     if path.is_dir():
         return ": that folder holds none"
     if path.exists() and not path.is_file():

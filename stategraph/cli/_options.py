@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import attrs
@@ -16,10 +18,9 @@ import click
 from stategraph.cli._opening import imported, open_store
 from stategraph.cli._output import Exit, Failure, Screen, note
 from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
+from stategraph.stores._codec.opaque import unknown_shown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from stategraph.stores.base import CheckpointStore
 
 _MOST_COMPARED = 1_000
@@ -63,8 +64,6 @@ class Request:
 
     def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
         """Open the store as `open_store` does, until the command ends. Values of unregistered types are opaque."""
-        from stategraph.stores._codec.opaque import unknown_shown  # imported when used
-
         if self.config and self.address and not self.store:
             note("stategraph: --config is ignored: STATEGRAPH_STORE comes first")
         store = self._opened = open_store(self.address, self.config_file, to_change=to_change, **how)
@@ -93,8 +92,6 @@ class Request:
 
     def similar_id(self, run_id: str) -> str | None:
         """Return a known run id that is similar to this one."""
-        import difflib  # imported when used
-
         try:
             known = [] if self._opened is None else [run.run_id for run in self._opened.runs(limit=_MOST_COMPARED)]
         except StateGraphError:
@@ -104,8 +101,6 @@ class Request:
 
 def _is_at(store: CheckpointStore, address: str) -> bool:
     """Return whether a store is in this file or folder."""
-    from pathlib import Path
-
     path: Path | None = getattr(store, "path", None)
     return path is not None and Path(address).expanduser().resolve() == Path(path).resolve()
 

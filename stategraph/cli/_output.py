@@ -18,12 +18,11 @@ import attrs
 from stategraph import errors
 from stategraph._text import shown
 from stategraph._text.screen import SHORT, clean, cut, failure_text, span
-from stategraph._values.provenance import Kind
+from stategraph._values.provenance import Kind, Owner
 from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores.serializers import plain
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Owner
     from stategraph.state import State
     from stategraph.stores.summaries import Difference, Summary
 

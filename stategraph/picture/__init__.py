@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,6 @@ from stategraph.picture._sketch import DEPTH, marked_up, sketch_of
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stategraph.stores.base import CheckpointStore
     from stategraph.stores.summaries import Summary
 

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import parse_qs, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from stategraph._text.screen import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.cli._options import parsed_pairs
 from stategraph.cli._output import Exit, ago, exit_of, left_text, message_of, value_text
 from stategraph.graph import StateGraph
@@ -29,9 +29,6 @@ from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
 from stategraph.web._runs import Change, Reader, bars_of, change_of, form_of, nested_by_step, spans_of
-
-if TYPE_CHECKING:
-    from stategraph._values.provenance import StatusName
 
 _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
@@ -115,7 +112,7 @@ class Pages:
         given = {name: query.get(name, "").strip() for name in _FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.store.runs(
-            cast("StatusName", given["status"]) or None,  # the store refuses unknown statuses
+            cast(StatusName, given["status"]) or None,  # the store refuses unknown statuses
             given["graph"] or None,
             _PAGE + 1,
             query.get("after") or None,
