@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stategraph._values.ids import check_stored_id, given_id
-from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, InvalidRunIdError
+from stategraph._values.ids import given_id
+from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores._redis.connections import Command, Nodes
 from stategraph.stores._redis.scripts import REMOVE, SAVE
 from stategraph.stores._rows.columns import no_checkpoint, no_run, pack_row, pack_run, unpack_row, unpack_run
@@ -77,10 +77,6 @@ def run_or_unreadable(store: object, run_id: str, number: bytes | None, record: 
 
 def run_of(store: object, run_id: str, number: bytes | None, record: bytes | None) -> RunRecord:
     """Return the run with these values. Raises CheckpointCorruptError, which names the store, if they are damaged."""
-    try:
-        check_stored_id(run_id)
-    except InvalidRunIdError as error:
-        raise no_run(run_id, f"its key {error}", store) from error
     if record is None:
         raise no_run(run_id, "its record is missing", store)
     position = _number_of(number)

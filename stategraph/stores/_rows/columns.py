@@ -71,6 +71,10 @@ class Columns:
 
     def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
         """Return the record of a run with these columns; raise CheckpointCorruptError if they are damaged."""
+        try:
+            check_stored_id(run_id)
+        except InvalidRunIdError as error:
+            raise no_run(run_id, f"its {error}", store) from error
         fields = [run_id, *found]
         if len(fields) != len(RunRecord._fields):
             raise no_run(run_id, f"it has {len(found)} columns", store)
@@ -213,12 +217,7 @@ def run_values(run: RunRecord) -> tuple[Any, ...]:
 
 def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
     """Return the record of a run with these columns; raise CheckpointCorruptError if they are damaged."""
-    run_id = found[0]
-    try:
-        check_stored_id(run_id)
-    except InvalidRunIdError as error:
-        raise no_run(run_id, f"its column {error}", store) from error
-    return COLUMNS.run(run_id, found[1:], store)
+    return COLUMNS.run(found[0], found[1:], store)
 
 
 def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
