@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 VERSIONS ?= 071ee6f 772e19c
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 MEASURED := $(shell find stategraph -name '*.py')
+UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -25,7 +26,7 @@ test: $(VENV)/test.stamp  ## Run the tests
 cover: $(VENV)/test.stamp  ## Run the tests and print the branch coverage, which is at least 95 %
 	@$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m 'not unmeasured'
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m unmeasured
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m unmeasured $(UNMEASURED)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

@@ -11,9 +11,13 @@ import pkgutil
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import proof
-from proof.runner import command_of, longest, run
+from proof.runner import command_of, end_all, longest, run
+
+LANES = 2
+"""Proofs that run at the same time: one works while another waits for a server, a lease or a worker."""
 
 
 def names() -> list[str]:
@@ -32,14 +36,23 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     print(f"seed {given.seed}, share {given.share}", flush=True)
     seconds = longest(given.share) if given.longest is None else given.longest
-    failed: list[str] = []
-    for name in given.names or names():
+
+    def holds(name: str) -> bool:
         start = time.monotonic()
         wrong = run(name, given.share, given.seed, seconds)
         end = f", and {wrong}" if wrong else ""
         print(f"         {name} took {time.monotonic() - start:.0f} s{end}", flush=True)
-        if wrong:
-            failed.append(command_of(name, given.share, given.seed))
+        return not wrong
+
+    tried = given.names or names()
+    with ThreadPoolExecutor(LANES) as lanes:
+        try:
+            outcomes = list(zip(tried, lanes.map(holds, tried), strict=True))
+        except KeyboardInterrupt:
+            lanes.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
+    failed = [command_of(name, given.share, given.seed) for name, is_right in outcomes if not is_right]
     if failed:
         print("\nto repeat what failed:", *failed, sep="\n  ", flush=True)
     return 1 if failed else 0

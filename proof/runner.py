@@ -16,6 +16,7 @@ import proof
 _TOP = Path(proof.__file__).parent.parent
 _TO_TELL = 10  # seconds in which a process that hangs shows where
 _MEMORY = Path("/dev/shm")  # noqa: S108 - it is where Linux keeps files in memory
+_RUNNING: set[subprocess.Popen[bytes]] = set()
 _ENOUGH = 4e9  # bytes, for all that the proofs write at the same time
 
 
@@ -48,6 +49,7 @@ def run(name: str, share: float, seed: int, seconds: float) -> str:
     command = [sys.executable, "-X", "faulthandler", "-m", "proof.one", name, str(share), str(seed)]
     environment = {**os.environ, **_temporary_files(), "PYTHONHASHSEED": str(seed % 2**32)}
     process = subprocess.Popen(command, cwd=_TOP, env=environment, start_new_session=True)  # noqa: S603 - itself
+    _RUNNING.add(process)
     try:
         return _wrong(process.wait(seconds))
     except subprocess.TimeoutExpired:
@@ -56,9 +58,20 @@ def run(name: str, share: float, seed: int, seconds: float) -> str:
             process.wait(_TO_TELL)
         return f"hangs: it was killed after {seconds:g} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end(process)
+        _RUNNING.discard(process)
         process.wait()
+
+
+def end_all() -> None:
+    """End the proofs that are running, with all that they have started."""
+    for process in list(_RUNNING):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _temporary_files() -> dict[str, str]:
