@@ -16,7 +16,7 @@ import attrs
 from proof.faults.client import Servers
 from proof.faults.shim import Change, Fault, UnavailableError
 from proof.report import Report
-from proof.workload import STORES, scripts
+from proof.workload import scripts
 
 _ALIKE = 60
 """Of a longer stretch of writes to one file, with no other change in between, so many are tried, evenly spread. That
@@ -50,15 +50,15 @@ def prove(share: float, seed: int) -> list[Report]:
     title = "acknowledged saves survive a kill or a failure at every change of a file"
     try:
         with Servers() as servers:
-            return [_prove(servers, store, f"{store}: {title}", share, seed) for store in STORES]
+            return [_prove(servers, title, share, seed)]
     except UnavailableError as why:
         return [Report(title, skipped=str(why))]
 
 
-def _prove(servers: Servers, store: str, title: str, share: float, seed: int) -> Report:
+def _prove(servers: Servers, title: str, share: float, seed: int) -> Report:
     report = Report(title)
     names = [name for name in scripts() if name != "all"]
-    cases = [case for name in names for case in _cases(servers, store, name)]
+    cases = [case for name in names for case in _cases(servers, name)]
     step = 1 / min(1.0, max(share, 1e-6))
     count = int(len(cases) / step)
     chosen = [cases[int((place + seed % 97 / 97) * step) % len(cases)] for place in range(max(1, count))]
@@ -70,20 +70,20 @@ def _prove(servers: Servers, store: str, title: str, share: float, seed: int) ->
     return report
 
 
-def _cases(servers: Servers, store: str, script: str) -> Iterator[dict[str, Any]]:
+def _cases(servers: Servers, script: str) -> Iterator[dict[str, Any]]:
     """-> a request for each kind of fault at each point of a script."""
-    points = _points(servers, store, script)
+    points = _points(servers, script)
     tried = _without_most_alike(points)
     for kind in _KINDS:
         for at in tried:
             if points[at - 1].kind in kind.changes:
-                about = {"script": script, "store": store, "fault": int(kind.fault), "at": at}
+                about = {"script": script, "fault": int(kind.fault), "at": at}
                 yield {"work": "run_and_check", **about, "record": ""}
 
 
-def _points(servers: Servers, store: str, script: str) -> list[Change]:
+def _points(servers: Servers, script: str) -> list[Change]:
     """-> the changes of a script that has no faults, from where they may come."""
-    root, made = servers.record(store, script)
+    root, made = servers.record(script)
     armed = next(place for place, change in enumerate(made) if change.path == f"{root}/armed")
     return [change for change in made[armed + 1 :] if Path(change.path).is_relative_to(root / "store")]
 

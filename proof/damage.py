@@ -24,7 +24,7 @@ import attrs
 from proof.model import is_same_state
 from proof.report import Report
 from proof.workers import WORKERS, determine, limited, tell, work_out
-from proof.workload import STORES, open_store
+from proof.workload import DATABASE, open_store
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError
 from stategraph.state import State
@@ -35,7 +35,6 @@ CASES = 3_000
 """At share 1.0, over both stores and both files of each."""
 
 _TIME = 1_700_000_000_000_000_000
-_FILES = {"sqlite": "runs.db"}
 _PARTS = ("database", "log")
 _NOT_FOUND = "not found"
 _REFUSED = "refused as damaged"
@@ -106,9 +105,9 @@ def _go_on(store: CheckpointStore) -> Iterator[None]:
     yield
 
 
-def _source(name: str, part: str, folder: Path) -> Source:
+def _source(part: str, folder: Path) -> Source:
     """-> a store with all that can be damaged in the part."""
-    with open_store(name, folder) as store:
+    with open_store(folder) as store:
         for _ in _begin(store):
             pass
         runs = {*store.list(), "new", "unknown"}
@@ -116,11 +115,11 @@ def _source(name: str, part: str, folder: Path) -> Source:
         if part == "database":
             ways += [_asked(store, runs) for _ in _go_on(store)]
     if part == "database":
-        return Source(_content(folder), _FILES[name], ways)
-    with open_store(name, folder) as store:
+        return Source(_content(folder), DATABASE, ways)
+    with open_store(folder) as store:
         ways += [_asked(store, runs) for _ in _go_on(store)]
         files = _content(folder)
-    log = f"{_FILES[name]}-wal"
+    log = f"{DATABASE}-wal"
     return Source({**files, log: frames(files[log])}, log, ways)
 
 
@@ -197,14 +196,14 @@ def _damaged(content: bytes, randomness: random.Random) -> tuple[str, bytes]:
     return kind, content[:at] + middle + content[end:]
 
 
-def _try(name: str, source: Source, damaged: bytes, folder: Path, report: Report) -> list[str]:
+def _try(source: Source, damaged: bytes, folder: Path, report: Report) -> list[str]:
     """Ask a damaged store all -> what is wrong with the answers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for file, content in source.files.items():
         (folder / file).write_bytes(damaged if file == source.target else content)
     runs = {question[1] for question in source.ways[0] if len(question) > 1}
-    store = _answer(partial(open_store, name, folder))
+    store = _answer(partial(open_store, folder))
     if isinstance(store, CheckpointStore):
         with store:
             seen = _asked(store, runs)
@@ -256,33 +255,30 @@ def _is_summary_of_saved(question: Question, answer: Any, ways: list[Seen]) -> b
 
 
 def prove(share: float, seed: int) -> list[Report]:
-    """Damage both files of both stores -> a report for each store and file."""
+    """Damage the database and its log; return a report for each."""
     reports = []
-    for name in STORES:
-        for part in _PARTS:
-            report = Report(f"{name}: a damaged {part} never gives a State that was not saved")
-            count = max(1, round(CASES * share / len(STORES) / len(_PARTS) / WORKERS))
-            work_out("damage", [(name, part, count, f"{seed}-{worker}") for worker in range(WORKERS)], report)
-            reports.append(report)
+    count = max(1, round(CASES * share / len(_PARTS) / WORKERS))
+    for part in _PARTS:
+        report = Report(f"a damaged {part} never gives a State that was not saved")
+        work_out("damage", [(part, count, f"{seed}-{worker}") for worker in range(WORKERS)], report)
+        reports.append(report)
     return reports
 
 
-def _work(name: str, part: str, count: int, seed: str) -> Report:
+def _work(part: str, count: int, seed: str) -> Report:
     report = Report(part)
     randomness = random.Random(seed)  # noqa: S311 - no secret
     with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
-        source = _source(name, part, Path(folder) / "source")
+        source = _source(part, Path(folder) / "source")
         for number in range(count):
             kind, content = _damaged(source.files[source.target], randomness)
             report.tried[kind] += 1
             with limited():
-                wrong = _try(name, source, content, Path(folder) / "case", report)
-            report.failures += [
-                f"{name}, {part}, seed {seed}, case {number}, {kind}: {problem}" for problem in wrong[:3]
-            ]
+                wrong = _try(source, content, Path(folder) / "case", report)
+            report.failures += [f"{part}, seed {seed}, case {number}, {kind}: {problem}" for problem in wrong[:3]]
     return report
 
 
 if __name__ == "__main__":
-    determine(sys.argv[4])
-    tell(_work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+    determine(sys.argv[3])
+    tell(_work(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -16,17 +16,16 @@ from typing import Any, TypeAlias
 import attrs
 import ormsgpack
 
-from proof.workload import open_store
+from proof.workload import DATABASE, open_store
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores._rows.store import RowStore
 
-FILES = {"sqlite": "runs.db"}
 EXPLODED = "exploded"
 """What a payload makes: a file beside the store, or a row in a table of this name."""
 
-Forgery: TypeAlias = Callable[[str, Path], None]
-"""Tampers with the store of a name in a folder."""
+Forgery: TypeAlias = Callable[[Path], None]
+"""Tampers with the store in a folder."""
 
 
 @attrs.frozen
@@ -44,7 +43,7 @@ def payload(folder: Path) -> bytes:
     return pickle.dumps(Payload(folder.parent / EXPLODED))
 
 
-def forgeries(name: str) -> Iterator[tuple[str, str, Forgery]]:
+def forgeries() -> Iterator[tuple[str, str, Forgery]]:
     """-> ways to tamper with a store: what is tampered with, how, and what does it."""
     for label, statement, values in _sqlite():
         kind, _, way = label.partition(": ")
@@ -54,9 +53,9 @@ def forgeries(name: str) -> Iterator[tuple[str, str, Forgery]]:
 
 
 def _by_statement(statement: str, values: dict[str, Any]) -> Forgery:
-    def forge(name: str, folder: Path) -> None:
+    def forge(folder: Path) -> None:
         given = {key: payload(folder) if value is Payload else value for key, value in values.items()}
-        with closing(sqlite3.connect(folder / FILES[name], isolation_level=None)) as database:
+        with closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as database:
             if EXPLODED in statement:
                 database.execute(f"CREATE TABLE {EXPLODED} (a)")
             for part in statement.split(";;"):
@@ -66,8 +65,8 @@ def _by_statement(statement: str, values: dict[str, Any]) -> Forgery:
 
 
 def _by_body(encoding: str, payload: bytes) -> Forgery:
-    def forge(name: str, folder: Path) -> None:
-        with open_store(name, folder) as store:
+    def forge(folder: Path) -> None:
+        with open_store(folder) as store:
             assert isinstance(store, RowStore)  # noqa: S101
             table = store._log.table
             run, (row,) = table.run("b"), table.chain("b", 1)

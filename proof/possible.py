@@ -174,10 +174,10 @@ def _shown(kept: Kept) -> str:
     return "[" + ", ".join(f"{entry.step} ({entry.place} {entry.status} {entry.generation})" for entry in kept) + "]"
 
 
-def problems_of(possible: Possible, store_name: str, folder: Path) -> list[str]:
+def problems_of(possible: Possible, folder: Path) -> list[str]:
     """Open what is left in a folder -> what is wrong with it, and with what the process was told."""
     try:
-        store = open_store(store_name, folder)
+        store = open_store(folder)
     except StateGraphError as error:
         return [*possible.problems, f"it does not open: {type(error).__name__}: {error}"]
     with store:

@@ -17,7 +17,6 @@ from proof.faults.client import Servers
 from proof.faults.images import Disk, Luck
 from proof.faults.shim import Change, UnavailableError
 from proof.report import Report
-from proof.workload import STORES
 
 IMAGES = 2_500
 """For each store, at share 1.0."""
@@ -30,15 +29,15 @@ def prove(share: float, seed: int) -> list[Report]:
     title = "acknowledged saves survive a power cut"
     try:
         with Servers() as servers:
-            return [_prove(servers, store, f"{store}: {title}", round(IMAGES * share) or 1, seed) for store in STORES]
+            return [_prove(servers, title, round(IMAGES * share) or 1, seed)]
     except UnavailableError as why:
         return [Report(title, skipped=str(why))]
 
 
-def _prove(servers: Servers, store: str, title: str, count: int, seed: int) -> Report:
+def _prove(servers: Servers, title: str, count: int, seed: int) -> Report:
     report = Report(title)
-    source, recorded = servers.record(store, _SCRIPT, with_data=True)
-    for asked, answer in servers.ask_all(_requests(recorded, source, store, count, seed, report)):
+    source, recorded = servers.record(_SCRIPT, with_data=True)
+    for asked, answer in servers.ask_all(_requests(recorded, source, count, seed, report)):
         wrong = answer["wrong"]
         report.found["with nothing lost" if not wrong else "WRONG"] += 1
         image = f"seed {seed}, image {asked['root'].name}"
@@ -47,9 +46,7 @@ def _prove(servers: Servers, store: str, title: str, count: int, seed: int) -> R
     return report
 
 
-def _requests(
-    recorded: list[Change], source: Path, store: str, count: int, seed: int, report: Report
-) -> Iterator[dict[str, Any]]:
+def _requests(recorded: list[Change], source: Path, count: int, seed: int, report: Report) -> Iterator[dict[str, Any]]:
     """-> requests to check images, which are there when each is asked for."""
     randomness = random.Random(seed)  # noqa: S311 - no secret
     disk = Disk([change for change in recorded if not change.path.endswith("-shm")])  # made anew by whoever opens first
@@ -57,13 +54,13 @@ def _requests(
         luck = list(Luck)[number % len(Luck)]
         disk.go_to(at)
         folders, files = disk.image(luck, randomness)
-        root = source.with_name(f"{store}-{at}-{luck.name}-{number}")
+        root = source.with_name(f"{at}-{luck.name}-{number}")
         files = {name: content for name, content in files.items() if _is_kept(name, source)}
         images.write(folders, files, source, root)
         (root / "store").mkdir(parents=True, exist_ok=True)
         (root / "diary").write_bytes(b"".join(_told(disk.changes[:at])))
         report.tried[luck.value] += 1
-        yield {"work": "check", "root": root, "script": _SCRIPT, "store": store}
+        yield {"work": "check", "root": root, "script": _SCRIPT}
 
 
 def _moments(disk: Disk, count: int, randomness: random.Random) -> list[int]:

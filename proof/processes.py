@@ -21,16 +21,16 @@ from stategraph.errors import CheckpointNotFoundError, StepConflictError
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
 
-SAVES = {"sqlite": 300}  # by each of the writers, at full length
+SAVES = 300  # by each of the writers, at full length
 WRITERS = 8
 SLOW = 2.0  # seconds beyond which a save beside seven other writers is told of
 STARVED = 20.0  # and beyond which it is starved, however slow the machine is
 _TOP = Path(proof.__file__).parent.parent
 
 
-def opened(name: str, folder: Path) -> CheckpointStore:
+def opened(folder: Path) -> CheckpointStore:
     """-> another handle on the store."""
-    return get_checkpoint_store(name, path=str(folder / "runs"))
+    return get_checkpoint_store("sqlite", path=str(folder / "runs"))
 
 
 # --------------------------------------------------------------------------- what the processes do
@@ -118,17 +118,17 @@ class _Process:
             self.told = json.loads(out)
 
 
-def _started(kind: str, folder: Path, role: str, run_id: str, saves: int) -> _Process:
-    command = [sys.executable, "-m", "proof.processes", kind, str(folder), role, run_id, str(saves)]
+def _started(folder: Path, role: str, run_id: str, saves: int) -> _Process:
+    command = [sys.executable, "-m", "proof.processes", str(folder), role, run_id, str(saves)]
     pipe = subprocess.PIPE
     environment = {**os.environ, "STATEGRAPH_PROOF": str(folder)}
     process = subprocess.Popen(command, cwd=_TOP, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
     return _Process(role, run_id, process)
 
 
-def _readers(kind: str, folder: Path, runs: list[str]) -> list[_Process]:
+def _readers(folder: Path, runs: list[str]) -> list[_Process]:
     """-> processes that are reading: what they are to read begins when this returns."""
-    readers = [_started(kind, folder, "read", run, 0) for run in runs]
+    readers = [_started(folder, "read", run, 0) for run in runs]
     while any(reader.process.poll() is None for reader in readers) and len(list(folder.glob("reader *"))) < len(runs):
         time.sleep(0.005)
     return readers
@@ -158,14 +158,14 @@ def _all_kept(store: CheckpointStore, run_id: str, steps: int, report: Report) -
 # --------------------------------------------------------------------------- the proofs
 
 
-def _writers_and_readers(kind: str, saves: int, folder: Path) -> Report:
-    report = Report(f'eight processes that write to one "{kind}" store, beside two that read')
-    readers = _readers(kind, folder, [f"run-{number}" for number in range(2)])
-    writers = [_started(kind, folder, "write", f"run-{number}", saves) for number in range(WRITERS)]
+def _writers_and_readers(saves: int, folder: Path) -> Report:
+    report = Report("eight processes that write to one store, beside two that read")
+    readers = _readers(folder, [f"run-{number}" for number in range(2)])
+    writers = [_started(folder, "write", f"run-{number}", saves) for number in range(WRITERS)]
     for writer in writers:
         writer.wait(report)
     _end_reading(readers, folder, report)
-    with opened(kind, folder) as store:
+    with opened(folder) as store:
         for writer in writers:
             report.tried["saves"] += saves
             _all_kept(store, writer.run_id, saves, report)
@@ -177,9 +177,9 @@ def _writers_and_readers(kind: str, saves: int, folder: Path) -> Report:
     return report
 
 
-def _fight(kind: str, saves: int, folder: Path) -> Report:
-    report = Report(f'two processes that fight over one run in a "{kind}" store')
-    fighters = [_started(kind, folder, "fight", name, saves) for name in ("A", "B")]
+def _fight(saves: int, folder: Path) -> Report:
+    report = Report("two processes that fight over one run")
+    fighters = [_started(folder, "fight", name, saves) for name in ("A", "B")]
     for fighter in fighters:
         fighter.wait(report)
         report.tried["saves"] += len(fighter.told.get("made", ())) + fighter.told.get("refused", 0)
@@ -190,7 +190,7 @@ def _fight(kind: str, saves: int, folder: Path) -> Report:
     owners = {step: fighter.run_id for fighter in fighters for step in fighter.told["made"]}
     if len(owners) != 2 * saves:
         report.failures.append(f"{2 * saves} saves returned, of {len(owners)} steps: one took the place of another")
-    with opened(kind, folder) as store:
+    with opened(folder) as store:
         newest = store.load("fight")
         if [tuple(entry) for entry in newest["log"]] != [
             (owners.get(step), step) for step in range(1, newest.step + 1)
@@ -204,15 +204,13 @@ def _fight(kind: str, saves: int, folder: Path) -> Report:
 def prove(share: float, seed: int) -> list[Report]:
     """Let processes write, read and fight; return a report for each."""
     reports = []
-    for kind, full in SAVES.items():
-        saves = max(10, round(full * share))
-        for proof_of in (_writers_and_readers, _fight):
-            with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
-                reports.append(proof_of(kind, saves, Path(folder)))
+    for proof_of in (_writers_and_readers, _fight):
+        with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
+            reports.append(proof_of(max(10, round(SAVES * share)), Path(folder)))
     return reports
 
 
 if __name__ == "__main__":
-    _, kind_, folder_, role_, run_id_, saves_ = sys.argv
-    told_ = _ROLES[role_](opened(kind_, Path(folder_)), run_id_, int(saves_))
+    _, folder_, role_, run_id_, saves_ = sys.argv
+    told_ = _ROLES[role_](opened(Path(folder_)), run_id_, int(saves_))
     print(json.dumps(told_))

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from proof.forgeries import EXPLODED, FILES, Forgery, forgeries
+from proof.forgeries import EXPLODED, Forgery, forgeries
 from proof.report import Report
 from proof.workers import limited, tell, work_out
-from proof.workload import STORES, open_store
+from proof.workload import DATABASE, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
@@ -107,7 +107,7 @@ def _is_metadata(path: str) -> bool:
     return path in sys.path or Path(path).name in {"entry_points.txt", "METADATA"}
 
 
-def use(name: str, folder: Path) -> list[str]:
+def use(folder: Path) -> list[str]:
     """Ask a store for everything that it can do -> how each ended."""
     store: CheckpointStore | None = None
     ends: list[str] = []
@@ -124,7 +124,7 @@ def use(name: str, folder: Path) -> list[str]:
         ends.append("went well")
         return found
 
-    opened = ask(lambda: open_store(name, folder))
+    opened = ask(lambda: open_store(folder))
     store = opened if isinstance(opened, CheckpointStore) else None
     for call in [] if store is None else _calls(store):
         ask(call)
@@ -148,32 +148,32 @@ def _calls(store: CheckpointStore) -> Iterator[Callable[[], object]]:
     yield store.close
 
 
-def _work(name: str, folder: Path) -> Report:
+def _work(folder: Path) -> Report:
     """Use the stores in a folder under the hook."""
-    report = Report(name)
+    report = Report("tampering")
     clean, *cases = sorted(folder.iterdir())
-    _warm_up(name, clean)
-    hook = Hook(clean / _STORE / FILES[name])
+    _warm_up(clean)
+    hook = Hook(clean / _STORE / DATABASE)
     sys.addaudithook(hook)
     report.failures += _control(hook, clean)
     for case in cases:
-        hook.file, hook.heard = case / _STORE / FILES[name], []
+        hook.file, hook.heard = case / _STORE / DATABASE, []
         with limited():
-            ends = use(name, case / _STORE)
+            ends = use(case / _STORE)
         kind, _, way = case.name[5:].partition(", ")
         report.tried[kind] += 1
         wrong = [*hook.heard, *(end for end in ends if end.startswith("FOREIGN"))]
-        report.failures += [f"{name}, {kind}, {way}: {what}" for what in wrong]
+        report.failures += [f"{kind}, {way}: {what}" for what in wrong]
         report.found.update(end for end in ends if end not in wrong)
     hook.is_on = False
     report.found["audit events heard"] = hook.count
     return report
 
 
-def _warm_up(name: str, clean: Path) -> None:
+def _warm_up(clean: Path) -> None:
     """Import what stategraph imports when it is used first: for the store, for compressed payloads, and to say what is
     installed instead of a serializer that is not known."""
-    use(name, clean / _STORE)
+    use(clean / _STORE)
     with suppress(ConfigError):
         CheckpointEncoder(Sealer(), compress=True)
     try:
@@ -195,37 +195,33 @@ def _control(hook: Hook, clean: Path) -> Iterator[str]:
 
 
 def prove(share: float, seed: int) -> list[Report]:
-    """Tamper with both stores in every way at share 1.0, in some at a smaller one -> a report for each."""
-    return [_prove(name, share, seed) for name in STORES]
-
-
-def _prove(name: str, share: float, seed: int) -> Report:
-    report = Report(f"{name}: a store that was tampered with runs nothing and touches nothing outside")
+    """Tamper with a store in every way at share 1.0, in some at a smaller one."""
+    report = Report("a store that was tampered with runs nothing and touches nothing outside")
     step = round(1 / min(1.0, max(share, 0.05)))
     with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
-        _make_all(name, Path(folder), list(forgeries(name))[seed % step :: step], report)
-        work_out("tampering", [(name, folder)], report)
+        _make_all(Path(folder), list(forgeries())[seed % step :: step], report)
+        work_out("tampering", [(folder,)], report)
         for case in sorted(Path(folder).iterdir()):
-            report.failures += [f"{name}, {case.name}: {problem}" for problem in _left(name, case)]
-    return report
+            report.failures += [f"{case.name}: {problem}" for problem in _left(case)]
+    return [report]
 
 
-def _make_all(name: str, folder: Path, ways: Sequence[tuple[str, str, Forgery]], report: Report) -> None:
+def _make_all(folder: Path, ways: Sequence[tuple[str, str, Forgery]], report: Report) -> None:
     """Make a clean store, and one for every way to tamper."""
     clean = folder / "0000 clean"
-    _make(name, clean)
+    _make(clean)
     for number, (kind, way, forge) in enumerate(ways, 1):
         case = folder / f"{number:04} {kind}, {way.replace('/', '_')[:100]}"
         shutil.copytree(clean, case)
         try:
-            forge(name, case / _STORE)
+            forge(case / _STORE)
         except sqlite3.Error:  # SQLite keeps NULL out of most columns, and has not all modules everywhere
             report.found["ways that SQLite itself refuses"] += 1
             shutil.rmtree(case)
 
 
-def _make(name: str, case: Path) -> None:
-    with open_store(name, case / _STORE) as store:
+def _make(case: Path) -> None:
+    with open_store(case / _STORE) as store:
         for run, last in (("a", 2), ("b", 1)):
             store.retain(run, Policy("full"))
             for step in range(1, last + 1):
@@ -233,18 +229,18 @@ def _make(name: str, case: Path) -> None:
     (case / "secret").write_bytes(_SECRET)
 
 
-def _left(name: str, case: Path) -> Iterator[str]:
+def _left(case: Path) -> Iterator[str]:
     """-> what should not have happened to a store, and beside it."""
     beside = {file.name for file in case.iterdir()}
     if beside != {_STORE, "secret"} or (case / "secret").read_bytes() != _SECRET:
         yield f"beside it there is now {sorted(beside)}"
     inside = {file.name.partition("-")[0] for file in (case / _STORE).iterdir()}
-    if inside - {FILES[name], "owners"}:
+    if inside - {DATABASE, "owners"}:
         yield f"in it there is now {sorted(inside)}"
-    with closing(sqlite3.connect(case / _STORE / FILES[name])) as database, suppress(sqlite3.Error):
+    with closing(sqlite3.connect(case / _STORE / DATABASE)) as database, suppress(sqlite3.Error):
         if database.execute(f"SELECT count(*) FROM {EXPLODED}").fetchone() != (0,):  # noqa: S608 - a constant
             yield "a statement that was planted in it was run"
 
 
 if __name__ == "__main__":
-    tell(_work(sys.argv[1], Path(sys.argv[2])))
+    tell(_work(Path(sys.argv[1])))

@@ -19,7 +19,8 @@ from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.registry import get_checkpoint_store
 
-STORES = ("sqlite",)  # the disk store has the same table, in a folder
+DATABASE = "runs.db"
+"""The file of the store that is proved: the disk store has the same table, in a folder."""
 SMALL, LARGE = 20, 60_000
 _TIME = 1_700_000_000_000_000_000
 
@@ -156,14 +157,13 @@ class Workload:
 
     Args:
         script: What to do.
-        store: Name of the store.
         folder: Where it keeps its files.
         diary: Where to write what came of it.
     """
 
-    def __init__(self, script: Script, store: str, folder: Path, diary: Path) -> None:
+    def __init__(self, script: Script, folder: Path, diary: Path) -> None:
         self._script, self._states = script, states_of(script)
-        self._name, self._folder = store, folder
+        self._folder = folder
         self._diary = Diary(diary)
         self._store: CheckpointStore | None = None
         self._generations: dict[str, int] = {}
@@ -196,7 +196,7 @@ class Workload:
             self._do(place)
 
     def _open(self) -> int:
-        self._store = open_store(self._name, self._folder)
+        self._store = open_store(self._folder)
         for run in {operation.run for operation in self._script.operations if operation.run}:
             self._store.retain(run, policy_of(run))
         return 0
@@ -254,9 +254,9 @@ class Workload:
             self._diary.write(place, "saw", *attrs.astuple(entry))
 
 
-def open_store(name: str, folder: Path) -> CheckpointStore:
-    """-> the store of that name which keeps its files in a folder."""
-    return get_checkpoint_store(name, path=str(folder / "runs.db" if name == "sqlite" else folder))
+def open_store(folder: Path) -> CheckpointStore:
+    """Return the store that keeps its files in a folder."""
+    return get_checkpoint_store("sqlite", path=str(folder / DATABASE))
 
 
 # --------------------------------------------------------------------------- what is found

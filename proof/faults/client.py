@@ -94,14 +94,14 @@ class Servers:
             while sent:
                 yield _answered(*sent.popleft())
 
-    def record(self, store: str, script: str, with_data: bool = False) -> tuple[Path, list[Change]]:
+    def record(self, script: str, with_data: bool = False) -> tuple[Path, list[Change]]:
         """Run a script without faults -> the folder where it ran, which is gone, and the changes that it made there.
 
         Raises:
             UnavailableError: the shim does not see what this Python does to files.
         """
         root = self.folder / "record"
-        request = {"script": script, "store": store, "fault": int(shim.Fault.NOTHING), "at": 0}
+        request = {"script": script, "fault": int(shim.Fault.NOTHING), "at": 0}
         answer = self.ask("run", root, **request, record="data" if with_data else "kinds")
         if answer["ended"] != "ended":
             raise RuntimeError(f"the workload does not even work without faults: {answer}")

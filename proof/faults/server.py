@@ -19,7 +19,7 @@ from typing import Any
 
 from proof.faults import shim
 from proof.possible import Possible, problems_of
-from proof.workload import STORES, Workload, open_store, scripts, states_of
+from proof.workload import Workload, open_store, scripts, states_of
 
 KILLED, HUNG, RAISED, ENDED = "killed", "hung", "raised", "ended"
 _DIARY, _ANSWER, _RECORD, _STORE = "diary", "answer", "record", "store"
@@ -27,9 +27,8 @@ _DIARY, _ANSWER, _RECORD, _STORE = "diary", "answer", "record", "store"
 
 def main() -> None:
     """Answer requests until there are no more."""
-    for name in STORES:
-        _leave_behind(name)
-        open_store(name, _left(name).with_name(f"warm-{name}")).close()  # what that imports is imported once
+    _leave_behind()
+    open_store(_left().with_name("warm")).close()  # what that imports is imported once
     for script in scripts().values():
         states_of(script)
     gc.freeze()  # the processes that are forked off share what is here
@@ -39,34 +38,34 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _left(store: str) -> Path:
-    return Path(os.environ["PROOF_FOLDER"]) / f"left-{store}"
+def _left() -> Path:
+    return Path(os.environ["PROOF_FOLDER"]) / "left"
 
 
-def _leave_behind(store: str) -> None:
+def _leave_behind() -> None:
     """Leave a store as a process that was killed does."""
-    left = _left(store)
+    left = _left()
 
     def work() -> None:
-        open_store(store, left / _STORE)
+        open_store(left / _STORE)
         os.kill(os.getpid(), signal.SIGKILL)
 
     left.mkdir()
     _fork(left, work, timeout=60)
 
 
-def run(root: Path, *, script: str, store: str, fault: int, at: int, record: str, timeout: float) -> dict[str, Any]:
+def run(root: Path, *, script: str, fault: int, at: int, record: str, timeout: float) -> dict[str, Any]:
     """Run a workload in a fresh folder -> how it ended."""
     shutil.rmtree(root, ignore_errors=True)
     if scripts()[script].afresh:
         root.mkdir()
     else:
-        shutil.copytree(_left(store), root)
+        shutil.copytree(_left(), root)
 
     def work() -> None:
         target = root / _STORE
         shim.begin(root, target, root / _RECORD if record else None, with_data=record == "data")
-        workload = Workload(scripts()[script], store, target, root / _DIARY)
+        workload = Workload(scripts()[script], target, root / _DIARY)
         workload.run(lambda: _arm(root, shim.Fault(fault), at))
         (root / _ANSWER).write_text(json.dumps(shim.happened()))
 
@@ -74,7 +73,7 @@ def run(root: Path, *, script: str, store: str, fault: int, at: int, record: str
     return {"ended": ended, "happened": ended == KILLED or _answer(root), "trace": _trace(root)}
 
 
-def check(root: Path, *, script: str, store: str, timeout: float) -> dict[str, Any]:
+def check(root: Path, *, script: str, timeout: float) -> dict[str, Any]:
     """Look at what is left, in another process -> what is wrong."""
 
     def work() -> None:
@@ -82,7 +81,7 @@ def check(root: Path, *, script: str, store: str, timeout: float) -> dict[str, A
         text = diary.read_text() if diary.exists() else ""
         possible = Possible(scripts()[script])
         possible.read(text)
-        wrong = problems_of(possible, store, root / _STORE)
+        wrong = problems_of(possible, root / _STORE)
         (root / _ANSWER).write_text(json.dumps([wrong, possible.counts, possible.failed_twice]))
 
     (root / _ANSWER).unlink(missing_ok=True)
@@ -94,7 +93,7 @@ def check(root: Path, *, script: str, store: str, timeout: float) -> dict[str, A
 def run_and_check(root: Path, timeout: float, **request: Any) -> dict[str, Any]:
     """Run a workload, and look at what is left."""
     answer = run(root, timeout=timeout, **request)
-    answer |= check(root, script=request["script"], store=request["store"], timeout=timeout)
+    answer |= check(root, script=request["script"], timeout=timeout)
     shutil.rmtree(root, ignore_errors=True)
     return answer
 
