@@ -51,7 +51,11 @@ the data of the other in memory.
 
 
 class Provenance(NamedTuple):
-    """What a State knows besides its data and its step. The States of consecutive steps share one."""
+    """What a State knows besides its data and its step. The States of consecutive steps share one.
+
+    Attributes:
+        is_plain: Whether there is no error, pause, progress and facts, as in most steps.
+    """
 
     run_id: str
     status: RunStatus
@@ -65,6 +69,7 @@ class Provenance(NamedTuple):
     pause: Pause | None
     progress: Progress | None
     facts: Facts | None
+    is_plain: bool
 
 
 class Draft:
@@ -86,7 +91,7 @@ class Draft:
 
 _OWN = Draft.__slots__[1:]
 _PLACES = {name: place for place, name in enumerate(Provenance._fields)}
-for _name in _PLACES:
+for _name in Provenance._fields[:-1]:
     setattr(Draft, _name, property(attrgetter(f"_about.{_name}")))
 
 
@@ -204,7 +209,7 @@ class State(Draft, Mapping[str, Any]):
             _optional("progress", progress, Progress)
         about = Provenance(
             clock.new_run_id() if run_id is _NEW else check_run_id(run_id),
-            RunStatus(status),
+            status if type(status) is RunStatus else RunStatus(status),
             _optional("graph", graph, str),
             _optional("structure", structure, GraphStructure),
             _optional("parent", parent, ParentStep),
@@ -215,6 +220,7 @@ class State(Draft, Mapping[str, Any]):
             pause,
             progress,
             _optional("facts", facts, Facts),
+            is_plain=not (error or pause or progress or facts),
         )
         if is_nested_id(about.run_id):
             _check_place(about)
@@ -432,9 +438,9 @@ def completed_by(
     `keys` are the keys that were laid over the data of `state`, if the data were made that way.
     """
     about = state._about
-    if about.error or about.pause or about.facts or about.progress:
+    if not about.is_plain:
         progress = about.progress and about.progress.after_step()
-        about = about._replace(error=None, pause=None, facts=None, progress=progress)
+        about = _changed(about, {"error": None, "pause": None, "facts": None, "progress": progress})
     draft = _new(Draft)
     draft._data = data
     draft._about = about
@@ -449,15 +455,22 @@ def completed_by(
 
 def evolve(state: State, **changes: Any) -> State:
     """Return the State with other provenance, by the names of its attributes."""
-    draft, about = _draft_of(state), list(state._about)  # faster than the _replace of a named tuple
-    for name, value in changes.items():
-        if name in _OWN:
-            setattr(draft, name, value)
-        else:
-            about[_PLACES[name]] = value
-    draft._about = Provenance._make(about)
+    draft = _draft_of(state)
+    for name in changes.keys() & _OWN:
+        setattr(draft, name, changes.pop(name))
+    if changes:
+        draft._about = _changed(state._about, changes)
     draft.__class__ = State
     return draft  # type: ignore[return-value]
+
+
+def _changed(about: Provenance, changes: Mapping[str, Any]) -> Provenance:
+    values = list(about)  # faster than the _replace of a named tuple
+    for name, value in changes.items():
+        values[_PLACES[name]] = value
+    *_, error, pause, progress, facts, _ = values
+    values[-1] = not (error or pause or progress or facts)
+    return Provenance._make(values)
 
 
 def _draft_of(state: State) -> Draft:

@@ -395,8 +395,7 @@ def _as_kept(state: State) -> _Kept:
     about = provenance_of(state)
     if about.observer is not None:
         state = evolve(state, observer=None)
-    is_plain = about.pause is None and about.progress is None
-    if are_settled(data_of(state).values()) and (is_plain or not _has_further_objects(state)):
+    if are_settled(data_of(state).values()) and (about.is_plain or not _has_further_objects(state)):
         return state
     from stategraph.stores.toolkit import state_to_bytes  # imported when used: 20 ms
 
