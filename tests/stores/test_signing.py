@@ -60,7 +60,7 @@ class TestSigning:
     def test_rows_of_another_key_are_refused(self, store, path):
         """As forged, or as signed with a key that is not the one given."""
         saved(store, 1)
-        way_out = "not signed with this key: sign_with gives another one"
+        way_out = "not signed with this key: sign_with returned another key"
         with self.opened(path, b"guess" * 4) as other, pytest.raises(CheckpointCorruptError, match=way_out):
             other.load("a")
 
