@@ -122,8 +122,7 @@ class LockFile:
 
     def owner(self, byte: int) -> Owner | None:
         """Return the process that has locked a byte, and its node at work; None if no other process has."""
-        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
-        if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))[0] == fcntl.F_UNLCK:
+        if _OF_FILE and self._first_lock(byte, 1)[0] == fcntl.F_UNLCK:
             return None
         if not _OF_FILE and self.lock(byte):  # POSIX locks have no portable query, so try to lock
             self.unlock(byte)
@@ -148,14 +147,18 @@ class LockFile:
         found = note.unpack(kept) if len(kept) == note.size else (None,)
         return found if found[0] == byte else None
 
+    def _first_lock(self, byte: int, length: int) -> tuple[int, ...]:
+        """Return a lock of another process among these bytes, as fields of `struct flock`."""
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, length, 0)
+        return _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))
+
     def locked(self) -> set[int]:
         """Return the bytes that other processes have locked, where `CAN_SEE`."""
         found: set[int] = set()
         left = [(0, _MOST_BYTES)]
         while left:
             first, last = left.pop()
-            query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + first, last - first, 0)
-            kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))
+            kind, _, start, length, _ = self._first_lock(first, last - first)
             if kind != fcntl.F_UNLCK:
                 begin = max(start - _FIRST_BYTE, first)
                 end = min(start - _FIRST_BYTE + length, last) if length else last
