@@ -1,1 +1,1 @@
-"""The parts of the "redis" store: connections, scripts, records and table."""
+"""The parts of the "redis" store: connections, scripts and table."""

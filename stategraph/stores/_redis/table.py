@@ -14,13 +14,27 @@ import redis
 from stategraph._owners.base import Fence
 from stategraph._owners.leases import Lease, LeaseOwners, Worker
 from stategraph._values import clock
-from stategraph._values.ids import nested_range
-from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph._values.ids import given_id, nested_range
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointSaveError,
+    ConfigError,
+    FormatError,
+)
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis import scripts
 from stategraph.stores._redis.connections import Command, Links, Nodes, UnfitServerError, explained, is_passing
-from stategraph.stores._redis.records import row_of, run_of, run_or_unreadable, script_of
-from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
+from stategraph.stores._rows.columns import no_checkpoint, no_run, pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.records import (
+    MAX_STEP,
+    CheckpointRecord,
+    Removal,
+    RunRecord,
+    Unreadable,
+    Write,
+    WriteBatch,
+)
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import Connections, ServerTable
 
@@ -29,6 +43,7 @@ _CONNECTIONS = 8  # how many threads use one at the same time
 _LAYOUT = 1  # the version of the keys
 _WRITTEN, _WAS_WRITTEN = 1, 2  # answers to a save
 _PAGE = 500  # runs per request and partition
+_MAX_VALUE = 512 * 1024 * 1024  # bytes that a server accepts by default
 _SPARE = 4  # runs beyond the share of a partition, because runs are not spread evenly
 
 
@@ -119,7 +134,7 @@ class RedisTable(ServerTable[Links]):
         for place, write in enumerate(writes):
             try:
                 if not write.is_lost:
-                    commands[place] = script_of(write, self._nodes, self.store)
+                    commands[place] = _script_of(write, self._nodes, self.store)
             except CheckpointSaveError as error:
                 outcomes[place] = error
         if commands:
@@ -164,7 +179,7 @@ class RedisTable(ServerTable[Links]):
 
     def run(self, run_id: str) -> RunRecord | None:
         number, record = self._query(run_id, self._record(run_id))[0]
-        return None if number is None and record is None else run_of(self, run_id, number, record)
+        return None if number is None and record is None else _run_of(self, run_id, number, record)
 
     def _record(self, run_id: str) -> Command:
         return self._nodes.command(run_id, "HMGET", b":run:", "n", "d")
@@ -175,7 +190,7 @@ class RedisTable(ServerTable[Links]):
         run_ids = sorted(which.only_ids)
         records = self._query("", *map(self._record, run_ids))
         found = [
-            run_or_unreadable(self, run_id, *record)
+            _run_or_unreadable(self, run_id, *record)
             for run_id, record in zip(run_ids, records, strict=True)
             if record != [None, None]
         ]
@@ -212,7 +227,7 @@ class RedisTable(ServerTable[Links]):
                     places[source] = place.decode()
                     for key, number, record in zip(page[::3], page[1::3], page[2::3], strict=True):
                         run_id = key.decode(errors="surrogateescape")
-                        found[source].append(run_or_unreadable(self, run_id, number, record))
+                        found[source].append(_run_or_unreadable(self, run_id, number, record))
                 continue
             pending = [runs for runs in found.values() if runs]
             if not pending:
@@ -231,12 +246,12 @@ class RedisTable(ServerTable[Links]):
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
         (found,) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
-        rows = [row_of(run_id, member, payload) for member, payload in zip(*found, strict=True)]
+        rows = [_row_of(run_id, member, payload) for member, payload in zip(*found, strict=True)]
         return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         (found,) = self._query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))
-        return [row_of(run_id, member, b"") for member in found]
+        return [_row_of(run_id, member, b"") for member in found]
 
     # ------------------------------------------------------------------ leases
 
@@ -309,3 +324,87 @@ def _checked(answers: list[Any]) -> list[Any]:
         if isinstance(answer, Exception):
             raise answer
     return answers
+
+
+# --------------------------------------------------------------------------- records
+
+
+def _script_of(write: Write, nodes: Nodes, store: object) -> Command:
+    """Return the script that makes a write.
+
+    Raises:
+        CheckpointSaveError: Redis cannot hold it.
+    """
+    run_id, ownership = write.run_id, write.ownership
+    # 0 compares nothing, 1 compares the fence, and 2 requires that the run has no owner.
+    guard = (0, 0) if ownership is None else (1, ownership.fence) if ownership.fence else (2, 0)
+    if isinstance(write, Removal):
+        version = "" if write.version is None else write.version
+        return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard)
+    try:
+        return nodes.script(run_id, scripts.SAVE, given_id(run_id), *guard, *_values(write, nodes))
+    except (TypeError, ValueError, CheckpointCorruptError) as error:
+        cause = ValueError(str(error))
+        cause.__cause__ = error
+        raise CheckpointSaveError(run_id, f"the {store} cannot hold it: {error}") from cause
+
+
+def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
+    run, old = batch.run, batch.old
+    values: list[Any] = [
+        *(batch.outer or b"", b"" if old is None else _version_of(old), _version_of(run)),
+        *(pack_run(run), run.incarnation, run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
+        *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
+        "" if batch.cut_above is None else batch.cut_above,
+        "all" if batch.cut_nested else "parts" if batch.cut_parts else "",
+    ]
+    for row in batch.put:
+        if len(row.payload) > _MAX_VALUE:
+            raise ValueError(f"its data are {len(row.payload)} bytes; the limit of Redis is {_MAX_VALUE}")
+        about = pack_row(row._replace(payload=b""))
+        values += row.sequence, b"%d %d %d %d %b" % (row.sequence, row.base, row.step, row.revision, about), row.payload
+    return values
+
+
+def _version_of(run: RunRecord) -> bytes:
+    """Return the version and the seal of a run: after a failover, another run may have the same version."""
+    return b"%d %b" % (run.version, run.seal)
+
+
+def _row_of(run_id: str, member: bytes, payload: bytes | None) -> CheckpointRecord:
+    """Return a row of a run. Raises CheckpointCorruptError if it is damaged, or its payload is missing."""
+    *numbers, about = member.split(b" ", 4)
+    row = unpack_row(run_id, about)
+    if numbers != [b"%d" % number for number in (row.sequence, row.base, row.step, row.revision)]:
+        raise no_checkpoint(run_id, ValueError(f"it is kept as {numbers}"))
+    if payload is None:
+        raise CheckpointCorruptError(run_id, f"the data of its checkpoint number {row.sequence} are missing")
+    return row._replace(payload=payload)
+
+
+def _run_or_unreadable(
+    store: object, run_id: str, number: bytes | None, record: bytes | None
+) -> RunRecord | Unreadable:
+    """Return the run with these values, or the reason why it cannot be read."""
+    try:
+        return _run_of(store, run_id, number, record)
+    except CheckpointCorruptError as error:
+        return Unreadable(run_id, _number_of(number), error)
+
+
+def _run_of(store: object, run_id: str, number: bytes | None, record: bytes | None) -> RunRecord:
+    """Return the run with these values. Raises CheckpointCorruptError, which names the store, if they are damaged."""
+    if record is None:
+        raise no_run(run_id, "its record is missing", store)
+    position = _number_of(number)
+    if position is None:
+        raise no_run(run_id, f"its number is {number!r}", store)
+    return unpack_run(run_id, record, store)._replace(number=position)
+
+
+def _number_of(text: bytes | None) -> int | None:
+    try:
+        number = int(float(text or b""))
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number < 2**53 else None
