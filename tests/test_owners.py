@@ -38,7 +38,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.postgres_server import dsn, postgres_at, schema_of
 from tests.redis_server import prefix_of, redis_at, url
-from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, trace, traces
+from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, traces
 
 pytestmark = pytest.mark.timeout(60)
 FILES: dict[str, Callable[..., CheckpointStore]] = {"sqlite": lambda folder: SqliteStore(folder / "runs.db")}
@@ -56,12 +56,6 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkp
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
     """-> opens a store that processes share, once more each time."""
     return lambda: SHARED[request.param](tmp_path)
-
-
-@pytest.fixture(params=FILES)
-def open_files(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
-    """-> opens a store that is a file or a folder, once more each time."""
-    return lambda: FILES[request.param](tmp_path)
 
 
 # --------------------------------------------------------------------------- tasks and threads
@@ -166,28 +160,6 @@ class TestStreams:
             return await graph.aresume(RUN)
 
         assert asyncio.run(main())["trace"] == [*"abc"]
-
-    def test_a_task_that_is_cancelled(self, any_store: CheckpointStore) -> None:
-        """Lets go of its run."""
-        begun = asyncio.Event()
-
-        async def waits(state: State) -> dict[str, Any]:
-            begun.set()
-            await asyncio.sleep(60)
-            return {}
-
-        graph = make_graph({"a": trace("a"), "b": waits}, store=any_store)
-
-        async def main() -> None:
-            task = asyncio.ensure_future(graph.aexecute(State(run_id=RUN)))
-            await begun.wait()
-            assert any_store.owner(RUN) is not None
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert any_store.owner(RUN) is None
-
-        asyncio.run(main())
 
 
 def test_a_thing_within_a_run_belongs_to_its_owner(any_store: CheckpointStore) -> None:
@@ -443,8 +415,8 @@ class TestFilesOfLocks:
         return str(request.param)
 
     @pytest.fixture
-    def open_store(self, open_files: Callable[[], CheckpointStore]) -> Callable[[], CheckpointStore]:
-        return open_files
+    def open_store(self, kind: str, tmp_path: Path) -> Callable[[], CheckpointStore]:
+        return lambda: FILES[kind](tmp_path)
 
     @pytest.mark.parametrize("how", ["the same path", "a link to the folder", "a path with dots"])
     def test_paths_that_lead_to_one_store(self, kind: str, tmp_path: Path, how: str) -> None:
@@ -570,14 +542,6 @@ class RollsBack(FourMethodStore):
 class TestStoresOfOthers:
     """Whichever way they are written."""
 
-    def test_a_method_is_called_with_names(self) -> None:
-        """As before it was guarded."""
-        store = FourMethodStore()
-        store.save(state=State(run_id=RUN))
-        store.delete(run_id=RUN)
-
-        assert store.list() == []
-
     @pytest.mark.parametrize("method", ["save", "delete", "rollback", "save_many"])
     def test_a_method_of_its_own(self, method: str) -> None:
         """Is refused as any other while a call is at work on the run."""
@@ -592,74 +556,73 @@ class TestStoresOfOthers:
             with pytest.raises(RunBusyError):
                 getattr(store, method)(*arguments.get(method, [RUN]))
 
-    def test_methods_of_a_class_that_is_no_store(self) -> None:
-        """Are guarded where they become those of a store."""
 
-        class Plain:
-            save, delete = (vars(FourMethodStore)[name].__wrapped__ for name in ("save", "delete"))
-            load, list = FourMethodStore.load, FourMethodStore.list
-
-        class Mixed(Plain, CheckpointStore):
-            states: dict[str, State] = {}
-
-        store = Mixed()
-        with make_graph(traces("ab"), store=store).stream(State(run_id=RUN)) as states:
-            next(states)
-            with pytest.raises(RunBusyError):
-                store.delete(RUN)
+Handles = tuple[CheckpointStore, CheckpointStore]
 
 
-def test_a_run_that_was_waited_for_is_owned_as_any_other(
-    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By who waited for another process, too: it can delete it in the end, and keep parts."""
-    monkeypatch.setattr(locks, "_by_path", {})  # the second store is that of another process
-    with open_store() as other:
-        monkeypatch.setattr(locks, "_by_path", {})
-        with open_store() as store:
-            stream = make_graph(traces("ab"), store=other).stream(State(run_id=RUN))
-            next(stream)
-            threading.Timer(0.1, stream.close).start()
-
-            assert make_graph(traces("ab"), store=store, preserve=False).resume(RUN, wait=60)["trace"] == ["a", "b"]
-            assert store.list() == []
-            assert store.owner(RUN) is None
-
-
-@pytest.mark.parametrize("by", ["deleted", "asked for"])
-def test_a_run_that_another_process_has_taken_over_and_done(
-    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """Is free in this process as well, whose former owner hangs and has not found out."""
+@pytest.fixture
+def handles(open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch) -> Iterator[Handles]:
+    """Two handles to one store, with owners as those of two processes."""
     monkeypatch.setattr(locks, "_by_path", {})
-    with open_store() as store:
+    with open_store() as first:
         monkeypatch.setattr(locks, "_by_path", {})
-        with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+        with open_store() as second:
+            yield first, second
+
+
+def test_a_run_that_was_waited_for_is_owned_as_any_other(handles: Handles) -> None:
+    """A call that waited for another process can delete the run in the end, and keep parts."""
+    other, store = handles
+    stream = make_graph(traces("ab"), store=other).stream(State(run_id=RUN))
+    next(stream)
+    threading.Timer(0.1, stream.close).start()
+
+    assert make_graph(traces("ab"), store=store, preserve=False).resume(RUN, wait=60)["trace"] == ["a", "b"]
+    assert store.list() == []
+    assert store.owner(RUN) is None
+
+
+@pytest.mark.parametrize("by", ["delete", "owner"])
+def test_a_run_that_another_process_has_taken_over_and_done(handles: Handles, by: str) -> None:
+    """It is free in this process as well, where the former owner hangs and has not found out."""
+    store, other = handles
+    with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+        next(hangs)
+        make_graph(traces("abc"), store=other, preserve=True).resume(RUN, take_over=True)
+
+        getattr(store, by)(RUN)
+        assert store.owner(RUN) is None
+        with pytest.raises(RunLostError):
             next(hangs)
-            make_graph(traces("abc"), store=other, preserve=True).resume(RUN, take_over=True)
-
-            (store.delete if by == "deleted" else store.owner)(RUN)
-            assert store.owner(RUN) is None
-            with pytest.raises(RunLostError):
-                next(hangs)
 
 
-def test_who_is_taken_over_saves_nothing_at_once(
-    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though the other process has not written yet: the save itself compares who owns the run."""
-    monkeypatch.setattr(locks, "_by_path", {})
-    with open_store() as store:
-        monkeypatch.setattr(locks, "_by_path", {})
-        with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+def test_an_owner_that_was_taken_over_saves_nothing(handles: Handles) -> None:
+    """Compare the owner in the save itself: the other process has not written yet."""
+    store, other = handles
+    with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+        next(hangs)
+        ownership = base.Ownership(RUN)
+        base.own(other, ownership, take_over=True)
+
+        with pytest.raises(RunLostError):
             next(hangs)
-            ownership = base.Ownership(RUN)
-            base.own(other, ownership, take_over=True)
+        assert other.load(RUN).step == 1
+        base.release(ownership)
 
-            with pytest.raises(RunLostError):
-                next(hangs)
-            assert other.load(RUN).step == 1
-            base.release(ownership)
+
+def test_a_former_owner_frees_nobody_else(handles: Handles) -> None:
+    """Its release leaves the run to the new owner, in this process and in others."""
+    store, other = handles
+    late, owner = base.Ownership(RUN), base.Ownership(RUN)
+    base.own(store, late)
+    base.own(store, owner, take_over=True)
+    base.release(late)
+    assert store.owner(RUN) is not None
+    assert other.owner(RUN) is not None
+
+    base.release(owner)
+    assert store.owner(RUN) is None
+    assert other.owner(RUN) is None
 
 
 def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
@@ -679,21 +642,6 @@ def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
     with pytest.raises(RunLostError):
         store.cancel(RUN)
     assert store.list() == []
-
-
-def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
-    """Though another thread was about to own it on its behalf, or to write."""
-    late = base.Ownership(RUN)
-    base.release(late)
-    with pytest.raises(RunLostError):
-        base.own(any_store, late)
-    assert any_store.owner(RUN) is None
-
-    over = base.Ownership(RUN)
-    base.own(any_store, over)
-    base.release(over)
-    with pytest.raises(RunLostError), base.on_behalf_of(over):
-        any_store.save(State(run_id=RUN))
 
 
 def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
@@ -740,25 +688,6 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
     assert found == ["completed"]
 
 
-def test_who_has_lost_a_run_frees_nobody(
-    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By letting go: the run is that of who has taken it, in this process and for others."""
-    with open_store() as store:
-        monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
-        with open_store() as other:
-            late, owner = base.Ownership(RUN), base.Ownership(RUN)
-            base.own(store, late)
-            base.own(store, owner, take_over=True)
-            base.release(late)
-            assert store.owner(RUN) is not None
-            assert other.owner(RUN) is not None
-
-            base.release(owner)
-            assert store.owner(RUN) is None
-            assert other.owner(RUN) is None
-
-
 @pytest.mark.parametrize("take_over", [False, True])
 def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_over: bool) -> None:
     """Turn by turn of its event loop: the run is free afterwards."""
@@ -780,20 +709,3 @@ def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_o
         assert turns > 0  # how many it takes is a matter of the machine
 
     asyncio.run(main())
-
-
-def test_a_node_of_an_earlier_owner_is_not_under_way(
-    open_files: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The owner that the run has now has not come to any yet."""
-    with open_files() as store:
-        make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
-        ownership = base.Ownership(RUN)
-        base.own(store, ownership)
-        monkeypatch.setattr(locks, "_by_path", {})  # the next store is that of another process
-        with open_files() as other:
-            owner = other.owner(RUN)
-            assert owner is not None
-            assert owner.pid == os.getpid()
-            assert owner.node is None
-        base.release(ownership)

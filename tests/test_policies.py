@@ -44,6 +44,7 @@ from tests.scenarios import (
     returns,
     trace,
 )
+from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -60,23 +61,9 @@ def failed_within(cause: Exception) -> ExecutionError:
     return error
 
 
-class Recorder:
-    """An observer that keeps events."""
-
-    def __init__(self, *types: EventType) -> None:
-        self.types, self.events = types, []  # type: ignore[var-annotated]
-
-    def wants(self, type: EventType) -> bool:
-        """-> whether it is one of those asked for."""
-        return type in self.types
-
-    def on_event(self, event: Any) -> None:
-        """Keep it."""
-        self.events.append((event.type.value, dict(event.data)))
-
-    def told(self, *keys: str) -> list[tuple[Any, ...]]:
-        """-> the types of the events, with some of their data."""
-        return [(kind, *(data.get(key) for key in keys)) for kind, data in self.events]
+def told(observer: Recorder, *keys: str) -> list[tuple[Any, ...]]:
+    """Return the types of the events, with some of their data."""
+    return [(event.type.value, *(event.data.get(key) for key in keys)) for event in observer.events]
 
 
 class Failing:
@@ -246,7 +233,7 @@ class TestRetries:
         assert (final["done"], final.step) == (True, 2)
         assert [context.attempt for context in node.contexts] == [1, 2, 3]
         assert {context.idempotency_key for context in node.contexts} == {f"flow/{RUN}/#1/a"}
-        assert observer.told("node", "attempt", "delay")[:6] == [
+        assert told(observer, "node", "attempt", "delay")[:6] == [
             ("node.start", "a", None, None),
             ("node.error", "a", 1, None),
             ("node.retry", "a", 1, 0.001),
@@ -267,7 +254,7 @@ class TestRetries:
         error = store.load(RUN).error
         assert error is not None
         assert (error.type, error.message, error.node) == ("ValueError", "no luck (after 3 attempts)", "a")
-        assert [kind for kind, _ in observer.events] == ["node.error", "node.retry"] * 2 + ["node.error"]
+        assert told(observer) == [("node.error",), ("node.retry",)] * 2 + [("node.error",)]
         assert driver(graph, "resume", RUN)["done"] is True
         assert node.contexts[-1].attempt == 1
 
@@ -376,42 +363,6 @@ class TestRetries:
 
         assert (final["trace"], final["done"]) == (["x", "b"], True)
         assert len(failing.contexts) == 2
-
-    def test_chunks_of_a_failed_attempt(self, driver: Any, store: MemoryStore) -> None:
-        """They are put out again; what is kept of the run is those of the last attempt."""
-        left = [ValueError()]
-        observer = Recorder(EventType.NODE_CHUNK)
-
-        def node(state: State) -> Any:
-            yield "one"
-            if left:
-                raise left.pop()
-            yield "two"
-            return {"done": True}
-
-        assert run(driver, one_node(node, store, observer, retry=AT_ONCE))["done"] is True
-        assert [data["chunk"] for _, data in observer.events] == ["one", "one", "two"]
-
-    def test_a_graph_misuse(self, store: MemoryStore) -> None:
-        """A coroutine that nobody foresaw on a running loop is neither tried again nor handled."""
-        calls: list[int] = []
-
-        def node(state: State) -> Any:
-            calls.append(1)
-            return as_async(trace("a"))(state)
-
-        graph = make_graph(
-            {"a": node, "b": trace("b")},
-            store=store,
-            policies={"a": {"retry": AT_ONCE, "on_error": "b"}},
-        )
-
-        async def main() -> None:
-            with pytest.raises(AsyncNodeError, match="aexecute"):
-                graph.execute(State(run_id=RUN))
-
-        asyncio.run(main())
-        assert calls == [1]
 
 
 # --------------------------------------------------------------------------- timeouts
@@ -564,23 +515,6 @@ class TestTimeouts:
         assert (store.load(f"{RUN}/#1/a").status, store.load(f"{RUN}/#1/a").step) == (RunStatus.ACTIVE, 0)
         assert store.load(RUN).status is RunStatus.FAILED
 
-    @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])
-    def test_a_cancel_event_and_a_timeout(self, driver: Any, store: MemoryStore, gate: Gate, node: Any) -> None:
-        """The event takes effect before the next node; what took too long has failed by then."""
-        cancel = threading.Event()
-
-        def first(state: State) -> Any:
-            return {}
-
-        graph = make_graph(
-            {"first": first, "a": node or gate.wait, "b": trace("b")}, store=store, policies={"a": {"timeout": SOON}}
-        )
-        with pytest.raises(ExecutionError):
-            run(driver, graph, cancel=cancel, timeout=20)
-        cancel.set()
-        with pytest.raises(RunCancelledError):
-            driver(graph, "resume", RUN, cancel=cancel)
-
     @pytest.mark.parametrize("timeout", [0, -1, "1", True, float("inf"), float("nan"), 10**400])
     def test_what_is_not_allowed(self, store: MemoryStore, timeout: Any) -> None:
         """ConfigError names it."""
@@ -649,7 +583,7 @@ class TestHandlers:
         run(driver, graph)
         driver(graph, "resume", RUN, {"verdict": "go"})
 
-        assert observer.told("node", "source", "target", "edge") == [
+        assert told(observer, "node", "source", "target", "edge") == [
             ("node.error", "a", None, None, None),
             ("node.complete", "a", None, None, None),
             ("edge.transition", None, "a", "handler", "on_error"),

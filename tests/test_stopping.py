@@ -306,35 +306,22 @@ class TestAsyncioCancellation:
 
         asyncio.run(main())
 
-    @pytest.mark.parametrize("kind", ["sync", "async"])
-    def test_asyncio_timeout(self, kind: str) -> None:
+    def test_asyncio_timeout(self) -> None:
         """``asyncio.timeout`` around a run raises its TimeoutError, and the completed steps are saved."""
-        store, gate = MemoryStore(), Gate()
-
-        def slow(state: State) -> Any:
-            gate.wait()
-            return {"trace": [*state["trace"], "b"]}
+        store = MemoryStore()
 
         async def endless(state: State) -> Any:
-            gate.reached.set()
             await asyncio.Event().wait()
 
-        async def expire(limit: asyncio.Timeout) -> None:
-            await asyncio.to_thread(gate.reached.wait, 20)
-            limit.reschedule(0)
-            await asyncio.sleep(0.01)
-            gate.opened.set()
-
         async def main() -> None:
-            nodes = {"a": trace("a"), "b": slow if kind == "sync" else endless, "c": trace("c")}
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(None) as limit:
-                    expiry = asyncio.create_task(expire(limit))
-                    await make_graph(nodes, store=store, interval=10).aexecute(State(run_id=RUN))
-            await expiry  # nothing is left of the cancellation
+                async with asyncio.timeout(0.2):
+                    graph = make_graph({"a": trace("a"), "b": endless}, store=store, interval=10)
+                    await graph.aexecute(State(run_id=RUN))
+            await asyncio.sleep(0)  # nothing is left of the cancellation
 
         asyncio.run(main())
-        assert store.load(RUN)["trace"] == (["a", "b"] if kind == "sync" else ["a"])
+        assert store.load(RUN)["trace"] == ["a"]
 
     def test_a_cancellation_is_not_lost_when_a_graph_within_is_forgotten(self) -> None:
         """With durability "exit" its run is deleted as it completes; the outer answer is in the store all the same."""
@@ -376,19 +363,6 @@ class TestEventLoops:
         asyncio.run(main())
         assert store.calls == []
 
-    def test_a_coroutine_that_nobody_foresaw(self) -> None:
-        """It is closed, the error names aexecute, and aresume goes on from there."""
-        work = as_async(trace("b"))
-        store = MemoryStore()
-        graph = make_graph({"a": trace("a"), "b": lambda state: work(state)}, store=store)  # noqa: PLW0108
-
-        async def main() -> State:
-            with pytest.raises(AsyncNodeError, match="aexecute"):
-                graph.execute(State(run_id=RUN))
-            return await graph.aresume(RUN)
-
-        assert asyncio.run(main())["trace"] == ["a", "b"]
-
     def test_sync_nodes_may_run_on_the_loop(self) -> None:
         """If there is nothing to await, execute works anywhere."""
         graph = make_graph(traces("ab"), store=MemoryStore())
@@ -412,7 +386,7 @@ class TestEventLoops:
         assert loops[0].is_closed()
 
     def test_a_sync_function_that_returns_a_coroutine(self) -> None:
-        """It cannot be awaited here either; no node has failed, and the run goes on elsewhere."""
+        """It cannot be awaited here either; no node has failed or is tried again, and aresume goes on."""
         store = MemoryStore()
         function = as_async(trace("b"))
 
@@ -420,7 +394,7 @@ class TestEventLoops:
             return function(state)
 
         nodes = {**traces("a"), "b": later, **traces("c")}
-        graph = make_graph(nodes, store=store, policies={"b": {"on_error": "c"}})
+        graph = make_graph(nodes, store=store, policies={"b": {"on_error": "c", "retry": RetryPolicy(initial_delay=0)}})
 
         async def main() -> None:
             with pytest.raises(AsyncNodeError, match=r"'b'.*aexecute"):
@@ -468,27 +442,23 @@ class TestNothingIsLeft:
 
     def test_closing_a_store_closes_the_files_of_all_threads(self, tmp_path: Path) -> None:
         """Those of the worker threads of an event loop that goes on, too."""
-        before = {name for name in open_files() if str(tmp_path) in name}
 
         async def main() -> None:
             store = DiskStore(tmp_path)
             await make_graph(traces("ab"), store=store).aexecute(State(run_id=RUN))
             store.close()
-            assert {name for name in open_files() if str(tmp_path) in name} == before
+            assert open_files(tmp_path) == []
 
         asyncio.run(main())
 
 
-def open_files() -> list[str]:
-    """-> what the open file descriptors of this process stand for."""
+def open_files(folder: Path) -> list[str]:
+    """Return the files in a folder that this process has open, without the files of locks, which stay open."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists
             found.append(str(descriptor.readlink()))
-    # The file with the locks of a store stays open for as long as an exception that came out of a
-    # run is kept: its traceback holds the frames that hold the file.
-    found = [name for name in found if not name.removesuffix(" (deleted)").endswith("owners")]
-    return sorted(name for name in found if "/" in name and not name.startswith("/proc"))
+    return [name for name in found if str(folder) in name and not name.removesuffix(" (deleted)").endswith("owners")]
 
 
 # --------------------------------------------------------------------------- Ctrl-C
