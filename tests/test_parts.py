@@ -431,20 +431,6 @@ class TestKeeping:
 
         assert (final["l"], seen) == ([3, 3], [0, 0, 1, 1, 2, 2])
 
-    @pytest.mark.parametrize("preserve", [True, False])
-    def test_nothing_is_left_of_a_run(self, play: Scene, preserve: bool) -> None:
-        """That completed, or was deleted."""
-        for how in HOW.values():
-            work = Work()
-            work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
-            graph = work.graph(play.store, preserve=preserve, **how)
-            with pytest.raises(ExecutionError):
-                play.execute(graph)
-            play.resume(graph)
-            assert kept(play.store) == set()
-            play.store.delete(RUN)
-            assert play.store.list() == []
-
     @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=0)])
     def test_what_does_not_fit_together(self, play: Scene, retry: Any) -> None:
         """What is finished is not done again as long as it may fit; once it does not, it is, in case it was mended."""

@@ -81,36 +81,25 @@ class Items:
 class TestItems:
     """Each is made of its item."""
 
-    def test_an_unrelated_update(self, play: Scene, how: str) -> None:
-        """It repeats none."""
+    @pytest.mark.parametrize(
+        ("first", "updates", "done"),
+        [
+            (["a", "b", "last"], {"note": 1}, ["last"]),
+            (["a", "b", "last"], {"items": ["a", "x", "last"]}, ["x", "last"]),
+            (["a", "b", "last"], {"items": ["a", "x", "last", "more"]}, ["x", "last", "more"]),
+            (["a", "b", "c", "last"], {"items": ["b", "a", "c"]}, ["b", "a"]),
+        ],
+        ids=["unrelated", "changed", "changed and added", "another order"],
+    )
+    def test_updates(self, play: Scene, how: str, first: list[str], updates: dict[str, Any], done: list[str]) -> None:
+        """Repeat the items that changed or moved, and no others; each result stands at the place of its item."""
         items = Items()
-        items.fail(play, ["a", "b", "last"], **HOW[how])
+        items.fail(play, first, **HOW[how])
 
-        final = items.resume(play, {"note": 1}, **HOW[how])
+        final = items.resume(play, updates, **HOW[how])
 
-        assert items.log == ["last"]
-        assert final["results"] == ["made of 'a'", "made of 'b'", "made of 'last'"]
-
-    @pytest.mark.parametrize("one_more", [True, False])
-    def test_items_that_are_added_or_changed(self, play: Scene, how: str, one_more: bool) -> None:
-        """Only these are done."""
-        items = Items()
-        items.fail(play, ["a", "b", "last"], **HOW[how])
-
-        final = items.resume(play, {"items": ["a", "x", "last", *["more"] * one_more]}, **HOW[how])
-
-        assert items.log == ["x", "last", *["more"] * one_more]
+        assert items.log == done
         assert final["results"] == [f"made of {item!r}" for item in final["items"]]
-
-    def test_another_order(self, play: Scene, how: str) -> None:
-        """Each result stands at the place of its item."""
-        items = Items()
-        items.fail(play, ["a", "b", "c", "last"], **HOW[how])
-
-        final = items.resume(play, {"items": ["b", "a", "c"]}, **HOW[how])
-
-        assert final["results"] == ["made of 'b'", "made of 'a'", "made of 'c'"]
-        assert items.log == ["b", "a"]
 
     def test_another_list(self, play: Scene, how: str) -> None:
         """The node is pointed at another key, in a graph that has changed."""

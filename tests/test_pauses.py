@@ -12,13 +12,11 @@ import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointConfig,
     CheckpointCorruptError,
     CheckpointSaveError,
     CheckpointStore,
     EventType,
     ExecutionError,
-    GraphConfig,
     GraphError,
     InterruptNode,
     NotSerializableError,
@@ -135,14 +133,6 @@ class TestAsking:
         assert [event.type for event in recorder.events] == [EventType.GRAPH_PAUSE]
         assert (data["run_id"], data["reason"], data["response_param"]) == (RUN, "needs a review", "verdict")
         assert (data["node"], data["pause_node"]) == ("write", "ask")  # completed last; where it goes on
-
-    def test_a_state_of_another_run(self, memory_scene: Scene) -> None:
-        """That one waits does not make the run wait that returns it."""
-        other = State(run_id="other").paused("waits for an answer", response_param="ok")
-        graph = make_graph({"a": lambda state: other, **traces("b")}, store=memory_scene.store)
-
-        with pytest.raises(ExecutionError, match="returned a State of run 'other'"):
-            memory_scene.execute(graph)
 
     @pytest.mark.parametrize("state", [State(run_id=RUN), State(run_id=RUN).paused("by hand")], ids=["none", "no node"])
     def test_a_state_that_is_paused_by_hand(self, memory_scene: Scene, state: State) -> None:
@@ -266,12 +256,6 @@ class TestAnswering:
         """It is found where the node is made."""
         with pytest.raises(TypeError, match="schema: 5"):
             InterruptNode("draft", "verdict", schema=5)
-
-    def test_the_input_answers(self, any_play: Scene) -> None:
-        """A value that the run was given answers the first visit: it does not pause."""
-        final = any_play.execute(reviewed(any_play.store), State({"verdict": "good"}, run_id=RUN))
-
-        assert (final.status, final["trace"]) == (RunStatus.COMPLETED, ["publish"])
 
     def test_an_input_that_will_not_do(self, memory_play: Scene) -> None:
         """The node fails, and a resume can mend it."""
@@ -435,20 +419,6 @@ class TestGoingBack:
         goes_on_waiting = answers == 1 and goes_back == "fork"
         assert (dict(paused), paused.pause.response_param) == (({"a": 1}, "b") if goes_on_waiting else ({}, "a"))
 
-    def test_within_a_graph(self, play: Scene, goes_back: str) -> None:
-        """It asks again as well."""
-        inner = make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=play.store)
-        nodes = {"a": trace("a"), "in": inner.as_node(), "end": trace("end")}
-        graph = make_graph(nodes, store=play.store, name="outer", retention="full", preserve=True)
-        play.execute(graph)
-        play.resume(graph, {"ok": 1})
-        back = going_back(play, goes_back)
-
-        paused = play.call(graph, "resume", back.run_id)
-
-        assert paused.status is RunStatus.PAUSED
-        assert play.call(graph, "resume", back.run_id, {"ok": 2})["ok"] == 2
-
 
 class Dying(InterruptNode):
     """Dies when it looks at its answer for the second time."""
@@ -509,12 +479,8 @@ class TestPausingFromInside:
     def test_a_store_that_fails(self, memory_play: Scene) -> None:
         """It is no failure of the node: whatever handles those is not asked."""
         store = WatchedStore(memory_play.store, fails_always("save", OSError("full")))
-        graph = StateGraph(GraphConfig("flow", checkpoint=CheckpointConfig(interval=1)), store=store)
-        graph.add_node("ask", lambda state: state.paused("why"), on_error="handler")
-        graph.add_node("handler", raises(AssertionError("it was asked")))
-        graph.add_edge("ask", "handler")
-        graph.set_entry_point("ask")
-        graph.set_exit_point("handler")
+        nodes = {"ask": lambda state: state.paused("why"), "handler": raises(AssertionError("it was asked"))}
+        graph = make_graph(nodes, store=store, policies={"ask": {"on_error": "handler"}})
 
         with pytest.raises(CheckpointSaveError, match="full"):
             memory_play.execute(graph)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,37 +16,9 @@ import pytest
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, NODES, RUN, Node, live_threads, make_graph, traces
+from tests.scenarios import RUN, Node, live_threads, make_graph, raises, traces
 
-
-def within_seconds(work: Callable[[], Any]) -> Any:
-    """Do something in a thread that may hang; return what it returns, or raise what it raises."""
-    outcomes: list[tuple[Any, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            outcomes.append((work(), None))
-        except BaseException as error:
-            outcomes.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert outcomes, "it hangs"
-    thread.join(30)
-    answer, raised = outcomes[0]
-    if raised is not None:
-        raise raised
-    return answer
-
-
-def repr_of_type(value: object) -> str:
-    """Return the name of the type of a parameter."""
-    return type(value).__name__
-
-
-PARAMETERS = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
-KINDS = pytest.mark.parametrize("as_kind", NODES.values(), ids=list(NODES))
+pytestmark = pytest.mark.timeout(60)
 
 
 def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
@@ -64,50 +35,42 @@ def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
     return function
 
 
-@PARAMETERS
-@KINDS
-def test_no_item_begins_once_one_has_failed(call: Callable[..., State], as_kind: Callable[[Node], Node]) -> None:
+def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Any) -> None:
     """With one worker, the items behind the one that fails are not begun before the run is resumed."""
     calls: list[int] = []
-    node: Any = MapNode(as_kind(failing_at(2, calls)), over="items", into="results", max_workers=1)
+    node: Any = MapNode(as_node(failing_at(2, calls)), over="items", into="results", max_workers=1)
     graph = make_graph({"map": node}, store=MemoryStore())
 
     with pytest.raises(ExecutionError):
-        call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
+        driver(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
     before = list(calls)
-    final = call(graph, "resume", RUN)
+    final = driver(graph, "resume", RUN)
 
     assert before == [1, 2]
     assert calls == [1, 2, 2, 3, 4]
     assert final["results"] == [1, 2, 3, 4]
 
 
-@PARAMETERS
-@KINDS
 @pytest.mark.parametrize(("on_failure", "expected"), [("cancel", [1, 2]), ("finish", [1, 2, 3])])
-def test_branches_begin_as_on_failure_says(
-    call: Callable[..., State], as_kind: Callable[[Node], Node], on_failure: str, expected: list[int]
-) -> None:
+def test_branches_begin_as_on_failure_says(driver: Any, as_node: Any, on_failure: str, expected: list[int]) -> None:
     """Behind a branch that fails, others begin only with "finish"."""
     calls: list[int] = []
     function = failing_at(2, calls)
 
     def branch(number: int) -> Node:
-        return as_kind(lambda state: {f"key {function(number)}": number})
+        return as_node(lambda state: {f"key {function(number)}": number})
 
     branches = {f"branch {number}": branch(number) for number in (1, 2, 3)}
     node: Any = ParallelNode(branches, max_workers=1, on_failure=on_failure)
     graph = make_graph({"parallel": node}, interval=0, store=MemoryStore())
 
     with pytest.raises(ExecutionError):
-        call(graph, "execute", State(run_id=RUN))
+        driver(graph, "execute", State(run_id=RUN))
 
     assert calls == expected
 
 
-@PARAMETERS
-@KINDS
-def test_no_more_items_are_ahead_of_the_store(call: Callable[..., State], as_kind: Callable[[Node], Node]) -> None:
+def test_no_more_items_are_ahead_of_the_store(driver: Any, as_node: Any) -> None:
     """At most twice as many as there are workers have begun and are not saved."""
     begun: list[int] = []
     ahead: list[int] = []
@@ -120,8 +83,8 @@ def test_no_more_items_are_ahead_of_the_store(call: Callable[..., State], as_kin
             ahead.append(len(begun) - len(self.load_parts(RUN, 1, "map")))
             super().save_parts(run_id, parts)
 
-    node = MapNode(as_kind(begun.append), over="items", into="results", max_workers=2)
-    call(make_graph({"map": node}, store=Slow()), "execute", State({"items": [*range(50)]}, run_id=RUN))
+    node = MapNode(as_node(begun.append), over="items", into="results", max_workers=2)
+    driver(make_graph({"map": node}, store=Slow()), "execute", State({"items": [*range(50)]}, run_id=RUN))
 
     assert sorted(begun) == list(range(50))
     assert max(ahead) <= 4
@@ -179,7 +142,6 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     wait_until(are_gone)
 
 
-@PARAMETERS
 @pytest.mark.parametrize(
     "make",
     [
@@ -189,7 +151,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     ],
     ids=["branch", "item", "collected item"],
 )
-def test_a_sync_function_that_returns_a_coroutine(call: Callable[..., State], make: Callable[[Node], Any]) -> None:
+def test_a_sync_function_that_returns_a_coroutine(driver: Any, make: Callable[[Node], Any]) -> None:
     """A thread cannot await it, and says so."""
 
     async def later() -> dict[str, Any]:
@@ -199,7 +161,7 @@ def test_a_sync_function_that_returns_a_coroutine(call: Callable[..., State], ma
         return later()
 
     with pytest.raises(ExecutionError, match="no async function: define it with async def"):
-        call(make_graph({"a": make(function)}, store=MemoryStore()), "execute", State({"items": [1]}, run_id=RUN))
+        driver(make_graph({"a": make(function)}, store=MemoryStore()), "execute", State({"items": [1]}, run_id=RUN))
 
 
 TOO_LONG = """
@@ -267,46 +229,36 @@ class UnspeakableError(Exception):
         raise Quit("it cannot be told")
 
 
-def raising(error: BaseException) -> Node:
-    """Return a function that raises."""
-
-    def function(_: Any) -> Any:
-        raise error
-
-    return function
-
-
-@PARAMETERS
-@KINDS
-@pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=repr_of_type)
+@pytest.mark.parametrize(
+    "error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=lambda error: type(error).__name__
+)
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_whatever_ends_a_part(
-    call: Callable[..., State],
-    as_kind: Callable[[Node], Node],
+    driver: Any,
+    as_node: Any,
     error: BaseException,
     on_error: Literal["raise", "collect"],
 ) -> None:
     """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
     store, before = MemoryStore(), live_threads()
-    node = MapNode(as_kind(raising(error)), over="items", into="results", on_error=on_error, max_workers=2)
+    node = MapNode(as_node(raises(error)), over="items", into="results", on_error=on_error, max_workers=2)
     graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)
 
     with pytest.raises((Quit, type(error))):
-        within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN)))
+        driver(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
 
     assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
     assert live_threads() <= before
 
 
-@PARAMETERS
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: Literal["raise", "collect"]) -> None:
+def test_a_result_that_cannot_be_looked_at(driver: Any, on_error: Literal["raise", "collect"]) -> None:
     """Its thread does not end without saying so."""
     node = MapNode(lambda item: Unclosable(), over="items", into="results", on_error=on_error)
     graph = make_graph({"map": node}, store=MemoryStore())
 
     with pytest.raises(Quit):
-        within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3]}, run_id=RUN)))
+        driver(graph, "execute", State({"items": [1, 2, 3]}, run_id=RUN))
 
 
 FORKS = """

@@ -117,16 +117,6 @@ def test_the_same_options_give_the_same_object(name: str) -> None:
     assert (store.size, store.where) == (2, "there")
 
 
-def test_options_that_cannot_be_hashed_are_fine(name: str) -> None:
-    """Options come from files: lists and tables are common."""
-    register_checkpoint_store(name, Closable)
-
-    store = get_checkpoint_store(name, size={"nodes": ["a", "b"]})
-
-    assert get_checkpoint_store(name, size={"nodes": ["a", "b"]}) is store
-    assert get_checkpoint_store(name, size={"nodes": ["a", "c"]}) is not store
-
-
 class Secret:
     """Shows nothing of what is in it."""
 

@@ -36,6 +36,12 @@ def swept(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered]:
     return asyncio.run(sweep())
 
 
+def fail_before(play: Scene, node: str, names: str = "ab") -> None:
+    """Leave a run that failed at a node after these."""
+    with pytest.raises(ExecutionError):
+        play.execute(make_graph({**traces(names), node: raises(ValueError())}, store=play.store))
+
+
 class TestTurnsAndSweeps:
     """turn and recover go on with runs of a graph that has changed, as resume does."""
 
@@ -94,21 +100,9 @@ class TestRemoved:
         assert (final["trace"], final.get("ok"), final.step) == (["a", "b"], answer.get("ok"), 2)
         assert final.fingerprint == graph.fingerprint
 
-    def test_the_node_that_was_completed_last(self, any_play: Scene) -> None:
-        """The named node runs next, and none is left out."""
-        broken = make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store)
-        with pytest.raises(ExecutionError):
-            any_play.execute(broken)
-        graph = make_graph(traces("ac"), store=any_play.store)
-        graph.stands_at({"b": "c"})
-
-        assert any_play.resume(graph)["trace"] == ["a", "b", "c"]
-
     def test_it_is_durable(self, any_play: Scene) -> None:
         """A run that fails there needs the declaration no more."""
-        broken = make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store)
-        with pytest.raises(ExecutionError):
-            any_play.execute(broken)
+        fail_before(any_play, "c")
         graph = make_graph({"a": trace("a"), "c": raises(ValueError())}, store=any_play.store)
         graph.stands_at({"b": "c"})
         with pytest.raises(ExecutionError):
@@ -179,8 +173,7 @@ class TestMigrate:
 
     def test_the_node_that_was_completed_last(self, any_play: Scene) -> None:
         """The run goes on behind it, and is a run of the graph as it is now."""
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        fail_before(any_play, "c")
         graph = make_graph(traces("axc"), store=any_play.store, preserve=True)
         with pytest.raises(GraphMismatchError, match=r"'b'.*migrate"):
             any_play.resume(graph)
@@ -191,9 +184,7 @@ class TestMigrate:
 
     def test_it_is_durable(self, any_play: Scene) -> None:
         """A second resume needs no names any more."""
-        nodes = {**traces("ab"), "c": raises(ValueError())}
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph(nodes, store=any_play.store))
+        fail_before(any_play, "c")
         with pytest.raises(ExecutionError):
             any_play.resume(
                 make_graph({**traces("ax"), "c": raises(ValueError())}, store=any_play.store), migrate={"b": "x"}
@@ -323,8 +314,7 @@ class TestMigrate:
     def test_names_that_move_on(self, any_play: Scene) -> None:
         """The same call again does the same again."""
         names = {"a": "b", "b": "c"}
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("a"), "b": raises(ValueError())}, store=any_play.store))
+        fail_before(any_play, "b", "a")
         graph = make_graph({**traces("b"), "c": raises(ValueError())}, store=any_play.store)
         for _ in range(2):
             with pytest.raises(ExecutionError):
@@ -388,8 +378,7 @@ class TestMigrate:
 
     def test_a_name_that_the_graph_did_not_have(self, any_play: Scene) -> None:
         """A slip of the pen is no renaming; but one that was made already can be made again."""
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        fail_before(any_play, "c")
         graph = make_graph({**traces("ax"), "c": raises(ValueError())}, store=any_play.store)
 
         with pytest.raises(GraphMismatchError, match=r"'bb', which the graph did not have.*were a, b, c"):
@@ -402,8 +391,7 @@ class TestMigrate:
 
     def test_a_name_that_the_graph_does_not_have(self, any_play: Scene) -> None:
         """The error names it, and the nodes that there are."""
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        fail_before(any_play, "c")
 
         with pytest.raises(GraphMismatchError, match=r"'nowhere'.*a, x, c"):
             any_play.resume(make_graph(traces("axc"), store=any_play.store), migrate={"b": "nowhere"})
@@ -430,8 +418,7 @@ class TestMigrate:
 
     def test_what_else_has_changed_is_told(self, any_play: Scene) -> None:
         """Only the names are forgiven: what was added, removed or rewired besides is named."""
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        fail_before(any_play, "c")
         edges = [("a", "x"), ("x", "new"), ("new", "c")]
         graph = make_graph(traces(["a", "x", "c", "new"]), edges, store=any_play.store, exits="c")
 

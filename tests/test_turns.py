@@ -19,7 +19,6 @@ from stategraph import (
     RunBusyError,
     RunCancelledError,
     RunCompleteError,
-    RunExistsError,
     RunStatus,
     State,
     UnknownNameError,
@@ -267,17 +266,6 @@ def test_a_failure_of_the_engine_is_told_each_time(store):
             scene.perform(scene.order())
 
 
-def test_a_failed_run_goes_on_with_the_next_turn(store):
-    """That is what an operator orders."""
-    scene = Scene(store)
-    scene.fails["b"] = ValueError("no")
-    with pytest.raises(ExecutionError):
-        scene.perform(scene.order())
-    scene.fails.clear()
-
-    assert scene.perform(scene.order(2)).status is RunStatus.COMPLETED
-
-
 def test_a_cancelled_run_stays_until_the_next_turn(store):
     """It is no failure: that it was cancelled is what came of the turn."""
     scene = Scene(store, asks=True)
@@ -443,11 +431,3 @@ def test_an_order_says_what_is_wrong_with_it(wrong, error):
     """When it is made, not on a worker."""
     with pytest.raises(error):
         Order(**{"graph": "work", "run_id": "run", **wrong})
-
-
-def test_a_run_that_was_begun_with_other_data_is_told_as_always(store):
-    """What execute refuses, it refuses beside turns as before."""
-    scene = Scene(store)
-    scene.perform(scene.order())
-    with pytest.raises(RunExistsError):
-        scene.graph.execute(State({"n": 2}, run_id="run"))
