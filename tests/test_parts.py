@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import pytest
 
 from stategraph import (
+    CheckpointError,
     CheckpointStore,
     Event,
     EventType,
@@ -473,6 +475,26 @@ class TestKeeping:
             play.execute(make(lambda n: 0), State({"items": [1, 2]}, run_id=RUN))
 
         assert play.resume(make(lambda n: n))["out"] == [1, 2]
+
+    @pytest.mark.parametrize("method", ["save_parts", "load_parts", "drop_parts"])
+    @pytest.mark.parametrize("error", [OSError("no wire"), CheckpointError(RUN, "no wire")], ids=repr)
+    def test_a_store_that_fails(
+        self, memory_play: Scene, method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Raise an error that names the run, or the store's own CheckpointError."""
+        work = Work()
+        work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
+        with pytest.raises(ExecutionError):
+            memory_play.execute(work.graph(memory_play.store))
+        monkeypatch.setattr(memory_play.store, method, Mock(side_effect=error))
+
+        with pytest.raises(CheckpointError, match=r"run 'run'.*no wire") as raised:
+            memory_play.resume(work.graph(memory_play.store))
+
+        assert error in (raised.value, raised.value.__cause__)
+        if method == "save_parts" and raised.value is not error:
+            assert raised.value.state is not None
+            assert raised.value.state["trace"] == ["before"]
 
     @pytest.mark.parametrize("durability", ["sync", "async"])
     def test_a_result_that_cannot_be_kept(self, tmp_path: Any, durability: str) -> None:

@@ -4,16 +4,13 @@ import base64
 import re
 import runpy
 import shutil
-from itertools import pairwise
 
 import pytest
 
 from stategraph import (
-    CheckpointConfig,
     CheckpointNotFoundError,
     ExecutionError,
     FormatError,
-    GraphConfig,
     GraphMismatchError,
     InterruptNode,
     MapNode,
@@ -34,45 +31,35 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES
 from tests.drawings import read
 from tests.pages import ROOT
+from tests.scenarios import make_graph
 
 # --------------------------------------------------------------------------- a graph
 
 
-def graph_named(name, store=None, **checkpoint):
-    config = CheckpointConfig(**{"interval": 1, "retention": "full", "preserve": True, **checkpoint})
-    return StateGraph(GraphConfig(name, observer="noop", checkpoint=config), store=store or MemoryStore())
-
-
-def chain(graph, *nodes):
-    """Add nodes and edges from each to the next; the first is the entry, the last an exit."""
-    for name, node in nodes:
-        graph.add_node(name, node)
-    for (one, _), (other, _) in pairwise(nodes):
-        graph.add_edge(one, other)
-    graph.set_entry_point(nodes[0][0])
-    graph.set_exit_point(nodes[-1][0])
-    return graph
+def graph_of(nodes, edges=None, **options):
+    """Return a graph that keeps everything in memory; a chain, unless there are edges."""
+    return make_graph(
+        nodes, edges, **{"store": MemoryStore(), "name": "g", "retention": "full", "preserve": True, **options}
+    )
 
 
 def nothing(state):
     return {}
 
 
+def counts(state):
+    return {"n": state.get("n", 0) + 1}
+
+
 def forking(**nodes):
     """Return a graph of nodes a and b, c or d after b, and d after c."""
-    graph = graph_named("g")
-    for name in "abcd":
-        graph.add_node(name, nodes.get(name, nothing))
-    for edge in (("a", "b"), ("b", "c", key_exists("x")), ("b", "d"), ("c", "d")):
-        graph.add_edge(*edge)
-    graph.set_entry_point("a")
-    graph.set_exit_point("d")
-    return graph
+    edges = [("a", "b"), ("b", "c", key_exists("x")), ("b", "d"), ("c", "d")]
+    return graph_of({**dict.fromkeys("abcd", nothing), **nodes}, edges)
 
 
 def test_a_graph_that_is_not_whole_can_be_drawn():
     """To see what it lacks."""
-    graph = graph_named("begun")
+    graph = StateGraph("begun")
 
     assert read(graph.picture().to_svg()).nodes == ()
     graph.add_node("a", nothing)
@@ -99,7 +86,7 @@ def is_long(state):
 )
 def test_a_predicate_is_shown_in_short(predicate, label):
     """Where a few words say it."""
-    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph = graph_of({"a": nothing, "b": nothing})
     graph.add_edge("a", "a", predicate)
 
     labels = [label for label, _ in read(graph.picture().to_svg()).labels]
@@ -108,7 +95,7 @@ def test_a_predicate_is_shown_in_short(predicate, label):
 
 def test_names_of_edges_are_shown_in_place_of_predicates():
     """They were given for that."""
-    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph = graph_of({"a": nothing, "b": nothing})
     graph.add_edge("a", "a", key_exists("a"), name="rework")
     graph.add_edge("a", "a", key_exists("b"))
 
@@ -117,7 +104,7 @@ def test_names_of_edges_are_shown_in_place_of_predicates():
 
 def test_failures_go_their_own_way():
     """A line of dashes."""
-    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph = graph_of({"a": nothing, "b": nothing})
     graph.add_node("risky", nothing, on_error="b", retry=RetryPolicy(max_attempts=2))
     graph.add_edge("a", "risky")
     graph.add_edge("risky", "b", key_exists("x"))
@@ -147,12 +134,7 @@ def taken(drawn):
 
 def test_a_run_is_drawn_over_the_graph():
     """What it has done, and how often."""
-    graph = chain(
-        graph_named("g"),
-        ("draft", lambda state: {"n": state.get("n", 0) + 1}),
-        ("review", nothing),
-        ("publish", nothing),
-    )
+    graph = graph_of({"draft": counts, "review": nothing, "publish": nothing})
     graph.add_node("reject", nothing)
     graph.add_edge("draft", "draft", key_equals("n", 99))
     graph.set_exit_point("reject")
@@ -166,16 +148,9 @@ def test_a_run_is_drawn_over_the_graph():
     assert statuses(read(graph.picture().to_svg()))["draft"] == ""
 
 
-def looping(store=None, **checkpoint):
-    graph = graph_named("loop", store, **checkpoint)
-    for name, node in (("draft", lambda state: {"n": state.get("n", 0) + 1}), ("review", nothing), ("end", nothing)):
-        graph.add_node(name, node)
-    graph.add_edge("draft", "review")
-    graph.add_edge("review", "end", key_equals("n", 3))
-    graph.add_edge("review", "draft")
-    graph.set_entry_point("draft")
-    graph.set_exit_point("end")
-    return graph
+def looping(**options):
+    edges = [("draft", "review"), ("review", "end", key_equals("n", 3)), ("review", "draft")]
+    return graph_of({"draft": counts, "review": nothing, "end": nothing}, edges, **options)
 
 
 def test_what_was_done_several_times_is_counted():
@@ -216,7 +191,7 @@ def test_a_failure_is_drawn_at_the_node_that_failed():
     def fails(state):
         raise ValueError("no\n<topic>")
 
-    graph = chain(graph_named("g"), ("a", nothing), ("b", fails), ("c", nothing))
+    graph = graph_of({"a": nothing, "b": fails, "c": nothing})
     with pytest.raises(ExecutionError):
         graph.execute(State(run_id="r"))
     drawn = drawn_run(graph, "r")
@@ -233,13 +208,7 @@ def test_a_predicate_that_fails_is_told_at_the_node_it_follows():
     def fails(state):
         raise KeyError("verdict")
 
-    graph = graph_named("g")
-    for name in "ab":
-        graph.add_node(name, nothing)
-    graph.add_edge("a", "a", fails)
-    graph.add_edge("a", "b")
-    graph.set_entry_point("a")
-    graph.set_exit_point("b")
+    graph = graph_of({"a": nothing, "b": nothing}, [("a", "a", fails), ("a", "b")])
     with pytest.raises(ExecutionError):
         graph.execute(State(run_id="r"))
 
@@ -253,18 +222,9 @@ def test_a_failure_that_was_handled_is_told_from_what_was_done():
     def fails(state):
         raise ValueError("no")
 
-    graph = graph_named("g")
-    for name, node, handler in (
-        ("a", nothing, None),
-        ("b", fails, "mend"),
-        ("mend", nothing, None),
-        ("c", nothing, None),
-    ):
-        graph.add_node(name, node, on_error=handler)
-    for ends in (("a", "b"), ("b", "c"), ("mend", "c")):
-        graph.add_edge(*ends)
-    graph.set_entry_point("a")
-    graph.set_exit_point("c")
+    nodes = {"a": nothing, "b": fails, "mend": nothing, "c": nothing}
+    edges = [("a", "b"), ("b", "c"), ("mend", "c")]
+    graph = graph_of(nodes, edges, policies={"b": {"on_error": "mend"}})
     graph.execute(State(run_id="r"))
     drawn = drawn_run(graph, "r")
 
@@ -275,7 +235,7 @@ def test_a_failure_that_was_handled_is_told_from_what_was_done():
 def test_a_pause_is_drawn_where_it_waits():
     """With its reason."""
     ask = InterruptNode(None, "verdict", reason="approve it")
-    graph = chain(graph_named("g"), ("a", nothing), ("ask", ask), ("c", nothing))
+    graph = graph_of({"a": nothing, "ask": ask, "c": nothing})
     paused = graph.execute(State(run_id="r"))
     drawn = drawn_run(graph, "r")
 
@@ -324,8 +284,8 @@ def test_nested_runs_are_drawn_in_their_boxes():
     """The newest of each."""
     seen = []
     ask = InterruptNode(None, "verdict")
-    nested = chain(graph_named("nested"), ("first", nothing), ("ask", ask), ("last", nothing))
-    graph = chain(graph_named("g"), ("a", nothing), ("sub", nested.as_node()), ("c", nothing))
+    nested = graph_of({"first": nothing, "ask": ask, "last": nothing}, name="nested")
+    graph = graph_of({"a": nothing, "sub": nested.as_node(), "c": nothing})
 
     graph.execute(State(run_id="r"))
     seen.append(drawn_run(graph, "r"))
@@ -358,13 +318,11 @@ def test_finished_branches_and_items_are_drawn():
     def first(state):
         return {"items": [1, 2, 0]}
 
-    graph = chain(
-        graph_named("g"), ("a", first), ("both", ParallelNode({"x": nothing, "y": nothing})), ("sides", sides)
-    )
+    graph = graph_of({"a": first, "both": ParallelNode({"x": nothing, "y": nothing}), "sides": sides})
     with pytest.raises(ExecutionError):
         graph.execute(State(run_id="r"))
     drawn = drawn_run(graph, "r")
-    mapped = chain(graph_named("g"), ("a", first), ("each", each))
+    mapped = graph_of({"a": first, "each": each})
     with pytest.raises(ExecutionError):
         mapped.execute(State(run_id="r"))
 
@@ -380,9 +338,7 @@ def test_parts_of_types_that_are_unknown_here_are_not_told(monkeypatch):
     def cannot(*about):
         raise FormatError("r", "this process does not know the type 'T'")
 
-    graph = chain(
-        graph_named("g"), ("a", lambda state: {"items": [0]}), ("each", MapNode(lambda i: 1 // i, "items", "x"))
-    )
+    graph = graph_of({"a": lambda state: {"items": [0]}, "each": MapNode(lambda i: 1 // i, "items", "x")})
     with pytest.raises(ExecutionError):
         graph.execute(State(run_id="r"))
     monkeypatch.setattr(graph.store, "load_parts", cannot)
@@ -392,7 +348,7 @@ def test_parts_of_types_that_are_unknown_here_are_not_told(monkeypatch):
 
 def test_turns_of_a_conversation_begin_at_the_entry():
     """No edge leads there."""
-    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph = graph_of({"a": nothing, "b": nothing})
     graph.turn("r", {"n": 1})
     graph.turn("r", {"n": 2})
     drawn = drawn_run(graph, "r")
@@ -403,7 +359,7 @@ def test_turns_of_a_conversation_begin_at_the_entry():
 
 def test_a_cancelled_run_is_drawn_as_it_stopped():
     """And says so."""
-    graph = chain(graph_named("g"), ("a", nothing), ("ask", InterruptNode(None, "x")), ("b", nothing))
+    graph = graph_of({"a": nothing, "ask": InterruptNode(None, "x"), "b": nothing})
     graph.execute(State(run_id="r"))
     graph.cancel("r")
 
@@ -414,8 +370,8 @@ def test_a_cancelled_run_is_drawn_as_it_stopped():
 
 def test_what_cannot_be_drawn_is_refused():
     """With the errors that a resume raises."""
-    graph = chain(graph_named("g", store := MemoryStore()), ("a", nothing))
-    other = chain(graph_named("h", store), ("a", nothing))
+    graph = graph_of({"a": nothing})
+    other = graph_of({"a": nothing}, name="h", store=graph.store)
     graph.execute(State(run_id="r"))
 
     with pytest.raises(CheckpointNotFoundError):
@@ -428,9 +384,9 @@ def test_what_cannot_be_drawn_is_refused():
 
 def test_nodes_that_the_graph_has_lost_are_left_out():
     """The rest of the run is drawn."""
-    graph = chain(graph_named("g", store := MemoryStore()), ("a", nothing), ("b", nothing), ("c", nothing))
+    graph = graph_of(dict.fromkeys("abc", nothing))
     graph.execute(State(run_id="r"))
-    edited = chain(graph_named("g", store), ("a", nothing), ("c", nothing))
+    edited = graph_of(dict.fromkeys("ac", nothing), store=graph.store)
 
     assert statuses(drawn_run(edited, "r")) == {"a": "done", "c": "done"}
 
@@ -440,9 +396,9 @@ def test_nodes_that_the_graph_has_lost_are_left_out():
 
 def test_a_run_can_be_drawn_from_its_store_alone(tmp_path):
     """As it is drawn where the graph is there."""
-    nested = chain(graph_named("nested"), ("first", nothing), ("last", nothing))
+    nested = graph_of({"first": nothing, "last": nothing}, name="nested")
     with SqliteStore(tmp_path / "runs.db") as store:
-        graph = chain(graph_named("g", store), ("a", nothing), ("sub", nested.as_node()), ("c", nothing))
+        graph = graph_of({"a": nothing, "sub": nested.as_node(), "c": nothing}, store=store)
         graph.add_edge("a", "c", is_long)
         graph.execute(State(run_id="r"))
         svg = graph.picture("r").to_svg()
@@ -484,7 +440,7 @@ def test_the_pictures_of_the_documentation_are_made_by_its_tool():
 )
 def test_the_name_of_the_file_tells_the_format(tmp_path, name, begin):
     """As a path or as a str."""
-    picture = chain(graph_named("g"), ("é", nothing)).picture()
+    picture = graph_of({"é": nothing}).picture()
     picture.save(tmp_path / name)
     picture.save(str(tmp_path / name))
 
@@ -496,14 +452,14 @@ def test_the_name_of_the_file_tells_the_format(tmp_path, name, begin):
 def test_another_format_is_refused(tmp_path):
     """With those that there are."""
     with pytest.raises(UnknownNameError, match=r"'.png'.*'.html', '.mermaid', '.mmd', '.svg'"):
-        graph_named("g").picture().save(tmp_path / "g.png")
+        StateGraph("g").picture().save(tmp_path / "g.png")
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_notebooks_show_it_as_an_image():
     """SVG itself is hidden in notebooks that are not trusted."""
-    picture = chain(graph_named('<"g">'), ("a", nothing)).picture()
+    picture = graph_of({"a": nothing}, name='<"g">').picture()
     shown = re.fullmatch(
         r'<img alt="graph &lt;&quot;g&quot;&gt;" style="max-width:100%" src="data:image/svg\+xml;base64,(.*)">',
         picture._repr_html_(),

@@ -18,7 +18,6 @@ from stategraph.stores.memory import MemoryStore
 from tests.scenarios import DRIVERS, RUN, make_graph
 
 pytestmark = pytest.mark.timeout(60)
-DRIVER = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
 
 
 class TwoArgumentsError(Exception):
@@ -131,11 +130,11 @@ def noted(about: tuple[str, str]) -> str:
     return str(trouble("death" if item == "3" else item))
 
 
-def mapping(kinds: list[Any], call: Any, function: Any = trouble, **options: Any) -> State:
+def mapping(kinds: list[Any], driver: Any, function: Any = trouble, **options: Any) -> State:
     """-> what comes of a MapNode in processes that goes over these."""
     node = MapNode(function, over="items", into="out", processes=True, **{"max_workers": 2, **options})
     graph = make_graph({"work": node}, store=MemoryStore(), interval=0)
-    final: State = call(graph, "execute", State({"items": kinds}, run_id=RUN))
+    final: State = driver(graph, "execute", State({"items": kinds}, run_id=RUN))
     return final
 
 
@@ -154,10 +153,9 @@ TROUBLES = {
 """The type and the beginning of the text of an error, by what goes wrong."""
 
 
-@DRIVER
-def test_trouble_is_collected_as_that_of_its_item(call: Any) -> None:
+def test_trouble_is_collected_as_that_of_its_item(driver: Any) -> None:
     """By the type and the text that the exception had; the others have results."""
-    first, *out, last = mapping(["a", *TROUBLES, "b"], call, on_error="collect")["out"]
+    first, *out, last = mapping(["a", *TROUBLES, "b"], driver, on_error="collect")["out"]
 
     assert (first, last) == ("a", "b")
     for error, (name, text) in zip(out, TROUBLES.values(), strict=True):
@@ -191,8 +189,7 @@ def test_trouble_is_raised_as_that_of_its_item(driver: str, kind: str, why: str)
     assert kind != "code" or type(error) is MadeOfACodeError
 
 
-@DRIVER
-def test_trouble_of_a_branch(call: Any) -> None:
+def test_trouble_of_a_branch(driver: Any) -> None:
     """Is that of the branch, and of no other one."""
     branches = {
         "arguments": branch_with_two_arguments,
@@ -204,7 +201,7 @@ def test_trouble_of_a_branch(call: Any) -> None:
 
     with pytest.raises(ExecutionError) as caught:
         node = ParallelNode(branches, 2, processes=True, on_failure="finish")
-        call(make_graph({"work": node}, store=store), "execute", State(run_id=RUN))
+        driver(make_graph({"work": node}, store=store), "execute", State(run_id=RUN))
 
     assert len(errors_of(caught)) == 3
     for text in (
@@ -247,11 +244,10 @@ class TestDeath:
         begun = {file.name: file.read_text() for file in tmp_path.iterdir()}
         assert begun == {str(number): "x" for number in range(10)}
 
-    @DRIVER
-    def test_it_is_raised_as_that_of_its_item(self, call: Any) -> None:
+    def test_it_is_raised_as_that_of_its_item(self, driver: Any) -> None:
         """What was being done beside it is finished, and only it has failed."""
         with pytest.raises(ExecutionError, match="1: BrokenProcessPool: the process that did it died") as caught:
-            mapping(["a", "death", "b"], call)
+            mapping(["a", "death", "b"], driver)
 
         assert [type(error) for error in errors_of(caught)] == [BrokenProcessPool]
 
@@ -262,18 +258,17 @@ class TestDeath:
         assert ["the process that did it died" in one.message for one in out] == [True] * 4
 
 
-@DRIVER
-def test_a_result_that_ends_whoever_receives_it(call: Any) -> None:
+def test_a_result_that_ends_whoever_receives_it(driver: Any) -> None:
     """It is an error of its part; an interrupt comes out, and no process is left behind."""
     store = MemoryStore()
     with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be unpickled.*SystemExit"):
-        call(
+        driver(
             make_graph({"w": MapNode(exiting, "l", "out", 2, processes=True)}, store=store),
             "execute",
             State({"l": [1, 2]}, run_id=RUN),
         )
     with pytest.raises(KeyboardInterrupt):
-        call(
+        driver(
             make_graph({"w": MapNode(interrupting, "l", "out", 2, processes=True)}, store=store),
             "execute",
             State({"l": [1, 2, 3]}, run_id="other"),
@@ -287,10 +282,9 @@ def leaving(item: int) -> int:
     return sys.exit(3) if item == 2 else item
 
 
-@DRIVER
-def test_an_item_that_exits(call: Any) -> None:
+def test_an_item_that_exits(driver: Any) -> None:
     """It ends its process, and not that of the run."""
     node = MapNode(leaving, "l", "out", 2, processes=True, on_error="collect")
-    final = call(make_graph({"w": node}, store=MemoryStore()), "execute", State({"l": [1, 2, 3]}, run_id=RUN))
+    final = driver(make_graph({"w": node}, store=MemoryStore()), "execute", State({"l": [1, 2, 3]}, run_id=RUN))
 
     assert (final["out"][0], final["out"][1].type, final["out"][2]) == (1, "BrokenProcessPool", 3)

@@ -12,10 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from stategraph import (
     AnswerError,
-    CheckpointConfig,
     CheckpointStore,
     ExecutionError,
-    GraphConfig,
     InterruptNode,
     Pause,
     SchemaError,
@@ -23,8 +21,10 @@ from stategraph import (
     StateGraph,
     register_type,
 )
+from stategraph.stores.memory import MemoryStore
 from stategraph.testing import assert_resumes_everywhere, is_same
 from stategraph.web._runs import form_of
+from tests.scenarios import make_graph, reopened
 
 
 @register_type
@@ -76,16 +76,8 @@ class Outer(TypedDict, total=False):
 
 
 def make(schema: Any, *nodes: Any, store: CheckpointStore | None = None) -> StateGraph:
-    config = GraphConfig("typed", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
-    graph = StateGraph(config, store=store, schema=schema)
-    names = "abc"[: len(nodes)]
-    for name, node in zip(names, nodes, strict=True):
-        graph.add_node(name, node)
-    if len(nodes) > 1:
-        graph.add_sequence(*names)
-    graph.set_entry_point(names[0])
-    graph.set_exit_point(names[-1])
-    return graph
+    nodes_by_name = dict(zip("abc", nodes, strict=False))
+    return make_graph(nodes_by_name, store=store or MemoryStore(), schema=schema, name="typed", preserve=True)
 
 
 class TestValues:
@@ -135,8 +127,6 @@ class TestValues:
         any_store.save(State({"value": Old(name="x")}, run_id="a", step=1))
         New.__qualname__, New.__module__ = Old.__qualname__, Old.__module__
         register_type(New, name="tests.Upgraded", version=2, upgrade=lambda values, version: {**values, "size": 7})
-        from tests.scenarios import reopened
-
         loaded = reopened(any_store).load("a")["value"]
         assert loaded == New(name="x", size=7) or type(loaded) is Old  # a store in memory keeps the object itself
 

@@ -437,20 +437,6 @@ def test_an_observer_hears_of_what_is_done_with_its_state() -> None:
     assert {event.source for event in observer.events} == {"state"}
 
 
-def test_an_observer_hears_only_what_it_wants() -> None:
-    """Its `wants` is asked first."""
-
-    class Picky(Recorder):
-        def wants(self, type: EventType) -> bool:
-            return type is EventType.STATE_CLONE
-
-    observer = Picky()
-
-    State(observer=observer).set("a", 1).clone()
-
-    assert [event.type for event in observer.events] == [EventType.STATE_CLONE]
-
-
 # --------------------------------------------------------------------------- as JSON
 
 
