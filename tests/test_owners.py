@@ -58,6 +58,13 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], C
     return lambda: SHARED[request.param](tmp_path)
 
 
+def begun(store: CheckpointStore, names: str) -> Any:
+    """Return an open stream of a run that has done its first node."""
+    stream = make_graph(traces(names), store=store).stream(State(run_id=RUN))
+    next(stream)
+    return stream
+
+
 # --------------------------------------------------------------------------- tasks and threads
 
 
@@ -425,8 +432,7 @@ class TestFilesOfLocks:
         (tmp_path / "link").symlink_to(tmp_path / "real")
         other = {"the same path": "real", "a link to the folder": "link", "a path with dots": "link/../real"}[how]
         first, second = SHARED[kind](tmp_path / "real"), SHARED[kind](tmp_path / other)
-        stream = make_graph(traces("ab"), store=first).stream(State(run_id=RUN))
-        next(stream)
+        stream = begun(first, "ab")
 
         with pytest.raises(RunBusyError):
             make_graph(traces("ab"), store=second).resume(RUN)
@@ -440,8 +446,7 @@ class TestFilesOfLocks:
         """Whoever owns a run in one does not in the other."""
         (tmp_path / "a").mkdir()
         with SHARED[kind](tmp_path / "a") as store:
-            stream = make_graph(traces("ab"), store=store).stream(State(run_id=RUN))
-            next(stream)
+            stream = begun(store, "ab")
             stream.close()
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with (
@@ -517,8 +522,7 @@ class TestFilesOfLocks:
     def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
         """Another is made, and this process still knows what it owns."""
         with open_store() as store:
-            stream = make_graph(traces("ab"), store=store).stream(State(run_id=RUN))
-            next(stream)
+            stream = begun(store, "ab")
             (file,) = tmp_path.rglob("*owners")
             file.unlink()
             store.save(State(run_id="other", step=1))
@@ -573,8 +577,7 @@ def handles(open_store: Callable[[], CheckpointStore], monkeypatch: pytest.Monke
 def test_a_run_that_was_waited_for_is_owned_as_any_other(handles: Handles) -> None:
     """A call that waited for another process can delete the run in the end, and keep parts."""
     other, store = handles
-    stream = make_graph(traces("ab"), store=other).stream(State(run_id=RUN))
-    next(stream)
+    stream = begun(other, "ab")
     threading.Timer(0.1, stream.close).start()
 
     assert make_graph(traces("ab"), store=store, preserve=False).resume(RUN, wait=60)["trace"] == ["a", "b"]

@@ -27,6 +27,7 @@ from stategraph import (
     RunCancelledError,
     RunStatus,
     State,
+    StateGraph,
 )
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -67,13 +68,24 @@ class Gate:
 
 
 async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> None:
-    """Cancel a task while a thread stands at the gate, then let the thread through."""
+    """Cancel a task while a thread stands at the gate, let the thread through, and wait for the cancellation."""
     await asyncio.to_thread(gate.reached.wait, 20)
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
     gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def execute_and_cancel(graph: StateGraph, gate: Gate) -> None:
+    """Cancel the task of a run while a thread stands at the gate."""
+
+    async def main() -> None:
+        await cancel_at(gate, asyncio.create_task(graph.aexecute(State(run_id=RUN))))
+
+    asyncio.run(main())
 
 
 class TestCancelEvent:
@@ -257,8 +269,6 @@ class TestAsyncioCancellation:
                 await started.wait()
                 task.cancel()
             await cancel_at(gate, task, times)
-            with pytest.raises(asyncio.CancelledError):
-                await task
 
         asyncio.run(main())
         assert store.saves == [(1, "active")]
@@ -272,13 +282,8 @@ class TestAsyncioCancellation:
             gate.wait()
             return {"n": 1}
 
-        async def main() -> None:
-            task = asyncio.create_task(make_graph({"a": slow}, store=store).aexecute(State(run_id=RUN)))
-            await cancel_at(gate, task)
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        execute_and_cancel(make_graph({"a": slow}, store=store), gate)
 
-        asyncio.run(main())
         assert (store.load(RUN)["n"], store.load(RUN).status) == (1, RunStatus.COMPLETED)
 
     def test_while_a_sync_function_makes_a_coroutine(self) -> None:
@@ -286,25 +291,14 @@ class TestAsyncioCancellation:
         gate = Gate()
 
         async def endless() -> dict[str, Any]:
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
             return {}
 
         def slow(state: State) -> Any:
             gate.wait()
             return endless()
 
-        async def main() -> None:
-            graph = make_graph({"a": slow, "b": trace("b")}, store=MemoryStore())
-            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
-            await cancel_at(gate, task)
-            await asyncio.wait([task], timeout=1)
-            stopped = task.done()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert stopped
-
-        asyncio.run(main())
+        execute_and_cancel(make_graph({"a": slow, "b": trace("b")}, store=MemoryStore()), gate)
 
     def test_asyncio_timeout(self) -> None:
         """``asyncio.timeout`` around a run raises its TimeoutError, and the completed steps are saved."""
@@ -335,13 +329,7 @@ class TestAsyncioCancellation:
         nodes = {"inner": inner.as_node(), "z": wait}
         graph = make_graph(nodes, store=store, durability="exit", preserve=True)
 
-        async def main() -> None:
-            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
-            await cancel_at(gate, task)
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        asyncio.run(main())
+        execute_and_cancel(graph, gate)
 
         assert store.load(RUN).status is RunStatus.COMPLETED
 

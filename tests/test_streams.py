@@ -35,6 +35,7 @@ from tests.scenarios import (
     RUN,
     Scene,
     WatchedStore,
+    as_sync,
     call_async,
     live_threads,
     make_graph,
@@ -82,12 +83,25 @@ def talks(state: State) -> Generator[Any, None, Any]:
     return {"said": ["one", "two"]}
 
 
-async def atalks(state: State) -> AsyncIterator[Any]:
-    """The same; what it yields last is its result."""
-    yield "one"
-    await asyncio.sleep(0)
-    yield "two"
-    yield Updates({"said": ["one", "two"]})
+def as_async_generator(function: Callable[[State], Iterator[Any]]) -> Callable[[State], AsyncIterator[Any]]:
+    """Return a generator function as an async one, which yields last what the other returns."""
+
+    async def node(state: State) -> AsyncIterator[Any]:
+        generator = function(state)
+        while True:
+            await asyncio.sleep(0)
+            try:
+                chunk = next(generator)
+            except StopIteration as end:
+                if end.value is not None:
+                    yield end.value if isinstance(end.value, State) else Updates(end.value)
+                return
+            yield chunk
+
+    return node
+
+
+EITHER = pytest.mark.parametrize("kind", [as_sync, as_async_generator], ids=["generator", "async generator"])
 
 
 def chunks(states: list[State]) -> list[tuple[Any, ...]]:
@@ -200,7 +214,7 @@ class TestSteps:
         assert [(state.run_id, state.checkpoint_node) for state in states] == [(RUN, "a"), (RUN, "inner"), (RUN, "b")]
 
 
-@pytest.mark.parametrize("node", [talks, atalks], ids=["generator", "async generator"])
+@pytest.mark.parametrize("node", [talks, as_async_generator(talks)], ids=["generator", "async generator"])
 class TestChunks:
     """What a node puts out before it has finished."""
 
@@ -505,31 +519,22 @@ class TestResults:
             yield {"chunk": 1}
             return result(state)
 
-        async def ayields(state: State) -> AsyncIterator[Any]:
-            yield {"chunk": 1}
-            yield result(state)
-
-        states = stream(
-            memory_play, _alone({"yields": yields, "returns": returns, "async": ayields}[kind]), "stream", State()
-        )
+        node: Any = {"yields": yields, "returns": returns, "async": as_async_generator(yields)}[kind]
+        states = stream(memory_play, _alone(node), "stream", State())
 
         assert dict(states[-1]) == ({} if last == "none" else {"n": 1})
         assert chunks(states) == [({"chunk": 1},)]
 
     @pytest.mark.parametrize("last", [{"n": 1}, {}, MappingProxyType({"n": 1})])
-    @pytest.mark.parametrize("kind", ["sync", "async"])
-    def test_a_dict_that_is_yielded_last(self, memory_play: Scene, kind: str, last: Any) -> None:
+    @EITHER
+    def test_a_dict_that_is_yielded_last(self, memory_play: Scene, kind: Any, last: Any) -> None:
         """It is a chunk. The warning names the node, and says how to give updates."""
 
         def node(state: State) -> Iterator[Any]:
             yield "one"
             yield last
 
-        async def anode(state: State) -> AsyncIterator[Any]:
-            yield "one"
-            yield last
-
-        graph = make_graph({"model": node if kind == "sync" else anode}, store=memory_play.store)
+        graph = make_graph({"model": kind(node)}, store=memory_play.store)
         with pytest.warns(FutureWarning, match=r"'model'.* chunk .*yield Updates\(\{\.\.\.\}\)"):
             states = stream(memory_play, graph, "stream", State({"before": 0}, run_id=RUN))
 
@@ -563,23 +568,17 @@ class TestResults:
         with pytest.raises(AttributeError):
             updates.data = {}  # type: ignore[misc]
 
-    @pytest.mark.parametrize("kind", ["sync", "async", "nothing at all"])
-    def test_no_updates(self, memory_play: Scene, kind: str) -> None:
+    @EITHER
+    @pytest.mark.parametrize("chunks", [["chunk"], []])
+    def test_no_updates(self, memory_play: Scene, kind: Any, chunks: list[str]) -> None:
         """A generator that gives none has none."""
 
         def node(state: State) -> Iterator[str]:
-            yield "chunk"
+            yield from chunks
 
-        async def anode(state: State) -> AsyncIterator[str]:
-            yield "chunk"
+        final = memory_play.execute(_alone(kind(node)), State({"before": 0}, run_id=RUN))
 
-        async def empty(state: State) -> AsyncIterator[str]:
-            for chunk in list[str]():
-                yield chunk
-
-        graph = _alone({"sync": node, "async": anode}.get(kind, empty))
-
-        assert dict(memory_play.execute(graph, State({"before": 0}, run_id=RUN))) == {"before": 0}
+        assert dict(final) == {"before": 0}
 
     @pytest.mark.parametrize("before", [[], ["a"]])
     def test_chunks_that_cannot_be_kept(self, play: Scene, before: list[str]) -> None:
@@ -597,19 +596,15 @@ class TestResults:
         assert saved.error is not None
         assert (saved.status, saved.error.type, saved.partial) == (RunStatus.FAILED, "ValueError", None)
 
-    @pytest.mark.parametrize("is_async", [True, False])
-    def test_many_chunks(self, memory_play: Scene, is_async: bool) -> None:
+    @EITHER
+    def test_many_chunks(self, memory_play: Scene, kind: Any) -> None:
         """Each costs the same, however many were before it: so does the State that shows it."""
 
         def node(state: State) -> Any:
             yield from range(state["n"])
             return {}
 
-        async def anode(state: State) -> AsyncIterator[int]:
-            for number in range(state["n"]):
-                yield number
-
-        graph = _alone(anode if is_async else node)
+        graph = _alone(kind(node))
 
         def peak(count: int) -> int:
             """Return how many bytes it takes to keep all States of so many chunks."""
@@ -628,19 +623,15 @@ class TestResults:
         peak(10)  # what is imported for the first is there
         assert peak(4000) < 8 * peak(1000)
 
-    @pytest.mark.parametrize("is_async", [True, False])
-    def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, is_async: bool) -> None:
+    @EITHER
+    def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, kind: Any) -> None:
         """In the error, and in the store until the run goes on."""
 
         def fails(state: State) -> Iterator[str]:
             yield "one"
             raise ValueError("no")
 
-        async def afails(state: State) -> AsyncIterator[str]:
-            yield "one"
-            raise ValueError("no")
-
-        failing = make_graph({"talks": afails if is_async else fails}, store=any_play.store)
+        failing = make_graph({"talks": kind(fails)}, store=any_play.store)
         with pytest.raises(ExecutionError) as caught:
             any_play.execute(failing)
 
@@ -706,8 +697,4 @@ class TestResults:
 
 def _alone(node: Any, **policies: Any) -> StateGraph:
     """-> a graph of one node with policies."""
-    graph = StateGraph(make_graph(traces("a"), store=MemoryStore()).config, store=MemoryStore())
-    graph.add_node("talks", node, **policies)
-    graph.set_entry_point("talks")
-    graph.set_exit_point("talks")
-    return graph
+    return make_graph({"talks": node}, store=MemoryStore(), policies={"talks": policies})

@@ -72,6 +72,12 @@ class Scene:
         return perform(order, [self.graph], **how)
 
 
+@pytest.fixture
+def scene(store):
+    """A scene that asks nothing and keeps its run."""
+    return Scene(store)
+
+
 # --------------------------------------------------------------------------- beginning
 
 
@@ -109,9 +115,8 @@ def test_forget_leaves_what_goes_on(store):
     assert store.load("run").status is RunStatus.PAUSED
 
 
-def test_an_interrupted_turn_goes_on_where_it_was(store):
+def test_an_interrupted_turn_goes_on_where_it_was(scene):
     """Its saved steps are kept."""
-    scene = Scene(store)
     scene.fails["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         scene.perform(scene.order())
@@ -122,17 +127,15 @@ def test_an_interrupted_turn_goes_on_where_it_was(store):
     assert (final["a"], final["b"], scene.ran) == (1, 1, ["a", "b", "b"])
 
 
-def test_a_run_that_was_submitted_begins(store):
+def test_a_run_that_was_submitted_begins(scene):
     """It is as if it had been left before its first step."""
-    scene = Scene(store)
     scene.graph.submit(State({"n": 5}, run_id="run"))
 
     assert scene.perform(Order("work", "run"))["n"] == 5
 
 
-def test_another_state_of_the_run_is_not_taken(store):
+def test_another_state_of_the_run_is_not_taken(scene):
     """The run that is there is taken on, whatever the order says that it begins with."""
-    scene = Scene(store)
     scene.perform(scene.order())
 
     found = scene.perform(Order("work", "run", state=State({"n": 2}, run_id="run")))
@@ -150,9 +153,8 @@ def test_labels_and_by_are_kept(store):
     assert store.history("run")[0].by == "ada"
 
 
-def test_an_order_without_a_state_needs_a_run(store):
+def test_an_order_without_a_state_needs_a_run(scene):
     """There is nothing that it could begin with."""
-    scene = Scene(store)
     with pytest.raises(CheckpointNotFoundError):
         scene.perform(Order("work", "run", 2))
 
@@ -188,9 +190,8 @@ def test_an_answer_that_was_taken_up_is_not_given_again(store):
     assert (final["decision"], final["n"], scene.ran) == ("yes", 10, ["a", "b", "b"])
 
 
-def test_updates_are_laid_over_the_data_once(store):
+def test_updates_are_laid_over_the_data_once(scene):
     """What nodes have made of them since stays."""
-    scene = Scene(store)
     scene.fails["b"] = ValueError("no")
     with pytest.raises(ExecutionError):
         scene.perform(scene.order())
@@ -220,9 +221,8 @@ def test_an_answer_to_a_pause_that_is_over_is_refused(store):
     assert store.load("run") == before
 
 
-def test_going_on_with_a_run_that_is_complete_is_refused(store):
+def test_going_on_with_a_run_that_is_complete_is_refused(scene):
     """As resume refuses it."""
-    scene = Scene(store)
     scene.perform(scene.order())
 
     with pytest.raises(RunCompleteError):
@@ -242,9 +242,8 @@ def test_a_pause_that_comes_again_is_a_turn_of_its_own(store):
 # --------------------------------------------------------------------------- failures and cancellations
 
 
-def test_a_failure_is_told_each_time(store):
+def test_a_failure_is_told_each_time(scene):
     """And the node does not run again for it."""
-    scene = Scene(store)
     scene.fails["b"] = ValueError("no")
 
     texts = set()
@@ -257,9 +256,8 @@ def test_a_failure_is_told_each_time(store):
     assert scene.ran == ["a", "b"]
 
 
-def test_a_failure_of_the_engine_is_told_each_time(store):
+def test_a_failure_of_the_engine_is_told_each_time(scene):
     """One node too many is of its own class."""
-    scene = Scene(store)
     scene.graph = scene.make(max_iterations=1)
     for _ in range(2):
         with pytest.raises(MaxIterationsError):
@@ -276,18 +274,16 @@ def test_a_cancelled_run_stays_until_the_next_turn(store):
     assert scene.perform(scene.order(2, updates={"decision": "yes"})).status is RunStatus.COMPLETED
 
 
-def test_a_run_that_is_cancelled_at_work_ends_the_turn(store):
+def test_a_run_that_is_cancelled_at_work_ends_the_turn(scene):
     """Its owner stops at the next save, and returns how it stands."""
-    scene = Scene(store)
     scene.does["a"] = lambda: scene.graph.cancel("run")
 
     assert scene.perform(scene.order()).status is RunStatus.CANCELLED
     assert scene.ran == ["a"]
 
 
-def test_a_worker_that_stops_leaves_the_turn_undone(store):
+def test_a_worker_that_stops_leaves_the_turn_undone(scene):
     """The event of the worker is no cancellation of the run: the order is performed again, elsewhere."""
-    scene = Scene(store)
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(RunCancelledError):
@@ -296,9 +292,8 @@ def test_a_worker_that_stops_leaves_the_turn_undone(store):
     assert scene.perform(scene.order()).status is RunStatus.COMPLETED
 
 
-def test_a_run_at_work_is_not_worked_on_twice(store):
+def test_a_run_at_work_is_not_worked_on_twice(scene):
     """The second delivery is refused, or takes the run over."""
-    scene = Scene(store)
 
     def deliver_again():
         with pytest.raises(RunBusyError):
@@ -310,11 +305,10 @@ def test_a_run_at_work_is_not_worked_on_twice(store):
     assert scene.ran == ["a", "b"]
 
 
-def test_a_run_that_takes_down_its_workers_is_failed(store):
+def test_a_run_that_takes_down_its_workers_is_failed(scene):
     """After so many of them, and the error says at which node. What a process leaves that dies is put there by hand."""
-    scene = Scene(store)
     submitted = scene.graph.submit(State({"n": 1}, run_id="run"))
-    store.amend(attrs.evolve(submitted, progress=Progress(recoveries=3)))
+    scene.store.amend(attrs.evolve(submitted, progress=Progress(recoveries=3)))
 
     for _ in range(2):
         with pytest.raises(ExecutionError, match="has taken down 3 owners"):
@@ -327,9 +321,8 @@ def test_a_run_that_takes_down_its_workers_is_failed(store):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_renamed_node_is_told(store, number):
+def test_a_renamed_node_is_told(scene, number):
     """And the run waits for whoever says what became of it."""
-    scene = Scene(store)
     scene.fails["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         scene.perform(scene.order())
@@ -342,25 +335,22 @@ def test_a_renamed_node_is_told(store, number):
     assert scene.perform(scene.order(number, migrate={"b": "c"}, allow_changed=True))["c"] == 1
 
 
-def test_a_run_of_another_graph_is_left_alone(store):
+def test_a_run_of_another_graph_is_left_alone(scene):
     """One id, one run."""
-    scene = Scene(store)
-    store.save(State(run_id="run", graph="other", step=1))
+    scene.store.save(State(run_id="run", graph="other", step=1))
 
     with pytest.raises(GraphMismatchError, match="other"):
         scene.perform(scene.order())
 
 
-def test_a_graph_that_is_not_there_is_named(store):
+def test_a_graph_that_is_not_there_is_named(scene):
     """With those that are."""
-    scene = Scene(store)
     with pytest.raises(UnknownNameError, match="did you mean 'work'"):
         perform(Order("wrok", "run"), {"work": scene.graph})
 
 
-def test_a_graph_that_saves_nothing_takes_no_orders(store):
+def test_a_graph_that_saves_nothing_takes_no_orders(scene):
     """Nothing would be known of what was done."""
-    scene = Scene(store)
     scene.checkpoint = {"interval": 0}
     with pytest.raises(CheckpointingDisabledError):
         perform(scene.order(), [scene.make()])
