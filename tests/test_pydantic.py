@@ -157,12 +157,15 @@ class TestSchema:
             ),
             ({"id": "A", "items": [{"name": "x", "price": 0}]}, r"'items\[0\].price' of Order.*greater than 0"),
             ({"id": "A", "totl": 1}, "'totl' of Order: expected one of its fields .*did you mean 'total'"),
+            ({"path": 7}, "'path' of Job: expected str, found 7"),
+            ({"pth": "x"}, "'pth' of Job: expected one of its fields .*did you mean 'path'"),
+            ({"path": "x", "size": "1"}, "'size' of Job: expected int, found '1'"),
         ],
     )
     def test_what_does_not_fit_is_told(self, data: dict[str, Any], told: str) -> None:
         """By the key, in the words of the model; before anything runs."""
         with pytest.raises(SchemaError, match=told):
-            make(Order, lambda state: {}).execute(State(data))
+            make(Order if "of Order" in told else Job, lambda state: {}).execute(State(data))
 
     def test_a_model_is_checked_as_a_whole_when_an_object_is_made(self) -> None:
         """What its validators look at may come from later nodes."""
@@ -238,18 +241,6 @@ class TestTypedDict:
         graph = make(Job, read, lambda state: {"items": [{"name": "tea"}]}, store=any_store)
         final = graph.execute(State({"path": "/tmp"}))
         assert (final["size"], final["items"], seen) == (4, [Item(name="tea")], [State])
-
-    @pytest.mark.parametrize(
-        ("data", "told"),
-        [
-            ({"path": 7}, "'path' of Job: expected str, found 7"),
-            ({"pth": "x"}, "'pth' of Job: expected one of its fields .*did you mean 'path'"),
-            ({"path": "x", "size": "1"}, "'size' of Job: expected int, found '1'"),
-        ],
-    )
-    def test_what_does_not_fit_is_told(self, data: dict[str, Any], told: str) -> None:
-        with pytest.raises(SchemaError, match=told):
-            make(Job, lambda state: {}).execute(State(data))
 
     def test_one_within_another(self) -> None:
         """Is a mapping with these keys."""

@@ -255,17 +255,13 @@ def test_an_unknown_name_comes_with_a_suggestion(get: Get, wrong: Any, text: str
 @pytest.mark.parametrize("wrong", ["", None, 5, b"name", ["name"]], ids=repr)
 def test_a_name_is_a_text(kind: tuple[Register, Get, Any], wrong: Any) -> None:
     """That is not empty."""
-    register, _, make = kind
-
     with pytest.raises(ConfigError, match="a name is a str that is not empty"):
-        register(wrong, make)
+        kind[0](wrong, kind[2])
 
 
 @pytest.mark.parametrize("thing", [None, 5, "memory", object()], ids=lambda thing: type(thing).__name__)
-def test_what_is_neither_a_thing_nor_a_factory_is_refused(
-    name: str, kind: tuple[Register, Get, Any], thing: Any
-) -> None:
-    """When it is registered."""
+def test_what_cannot_be_registered(name: str, kind: tuple[Register, Get, Any], thing: Any) -> None:
+    """Refuse what is neither a store, an observer nor a factory when it is registered."""
     with pytest.raises(ConfigError):
         kind[0](name, thing)
 

@@ -37,7 +37,6 @@ from tests.scenarios import (
     WatchedStore,
     as_sync,
     call_async,
-    live_threads,
     make_graph,
     raises,
     reopened,
@@ -473,26 +472,6 @@ class TestGraphsAsParts:
             seen += stream(play, graph, "stream", State({"items": [{"n": 1}, {"n": 13}]}, run_id="fails"))
         assert play.store.load("fails").status is RunStatus.FAILED
 
-    def test_leaving_while_others_are_at_work(self, play: Scene) -> None:
-        """They have ended when the stream has, and no thread is left."""
-        before = live_threads()
-        graph = self.many(play, [], workers=3)
-        items = [{"n": number} for number in range(1, 9)]
-        stream(play, graph, "stream", State({"items": items}, run_id=RUN), most=1)
-        final = play.resume(graph)
-
-        assert [item["negative"] for item in final["out"]] == [-number for number in range(1, 9)]
-        assert live_threads() <= before
-
-    def test_a_reader_takes_the_time_of_no_node(self, memory_play: Scene) -> None:
-        """An hour to look at what is shown is no hour of work."""
-        node = MapNode(self.halves(memory_play, []).as_node(outputs=["negative"]), "items", "out", 1)
-        graph = make_graph({"each": node}, store=memory_play.store, policies={"each": {"timeout": 0.2}})
-        with contextlib.closing(graph.stream(State({"items": [{"n": 1}]}, run_id=RUN))) as shown:
-            next(shown)
-            time.sleep(0.3)
-            assert [state.status for state in shown] == [RunStatus.COMPLETED]
-
 
 class TestResults:
     """Of nodes that are generators."""
@@ -672,27 +651,30 @@ class TestResults:
 
         assert chunks(states) == [("try 1",), ("try 2",)]
 
-    def test_time_of_whoever_looks_is_not_that_of_the_node(self, memory_play: Scene) -> None:
-        """However long somebody looks at a chunk."""
+    @pytest.mark.parametrize("kind", ["chunks", "graphs as items"])
+    def test_a_reader_takes_no_time_of_the_node(self, kind: str) -> None:
+        """The timeout of the node does not count the time in which somebody looks at a chunk or at a part."""
 
-        def node(state: State) -> Iterator[Any]:
+        def talk(state: State) -> Iterator[Any]:
             yield "one"
-            yield "two"
             yield Updates({"n": 1})
 
-        graph = make_graph({"talks": node}, store=memory_play.store, policies={"talks": {"timeout": 0.2}})
-        seen: list[State] = []
-        for state in graph.stream(State(run_id=RUN)):
+        inner = make_graph({"a": returns({"n": 1})}, store=MemoryStore()).as_node(outputs=["n"])
+        node: Any = talk if kind == "chunks" else MapNode(inner, "items", "out", 1)
+        graph = make_graph({"talks": node}, store=MemoryStore(), policies={"talks": {"timeout": 0.2}})
+        given = State({"items": [{}]}, run_id=RUN)
+        seen: list[RunStatus] = []
+        for state in graph.stream(given):
             time.sleep(0.25)
-            seen.append(state)
+            seen.append(state.status)
 
         async def main() -> None:
-            async for state in graph.astream(State(run_id=RUN)):
+            async for state in graph.astream(given):
                 await asyncio.sleep(0.25)
-                seen.append(state)
+                seen.append(state.status)
 
         asyncio.run(main())
-        assert [dict(state) for state in seen] == [{}, {}, {"n": 1}] * 2
+        assert seen == [RunStatus.ACTIVE, RunStatus.COMPLETED] * 2
 
 
 def _alone(node: Any, **policies: Any) -> StateGraph:
