@@ -41,8 +41,14 @@ from tests.redis_server import prefix_of, redis_at, url
 from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, traces
 
 pytestmark = pytest.mark.timeout(60)
-FILES: dict[str, Callable[..., CheckpointStore]] = {"sqlite": lambda folder: SqliteStore(folder / "runs.db")}
-SHARED: dict[str, Callable[..., CheckpointStore]] = {**FILES, "postgres": postgres_at, "redis": redis_at}
+
+
+def sqlite_at(folder: Path) -> CheckpointStore:
+    """Return the sqlite store of a folder."""
+    return SqliteStore(folder / "runs.db")
+
+
+SHARED: dict[str, Callable[..., CheckpointStore]] = {"sqlite": sqlite_at, "postgres": postgres_at, "redis": redis_at}
 
 
 @pytest.fixture(params=["memory", "disk", "four methods", "postgres", "redis"])
@@ -298,8 +304,8 @@ class TestProcesses:
         assert busy.value.owner == owner
         assert owner.pid == other.process.pid
         assert owner.since is not None
-        assert owner.node == ("b" if kind in FILES else None)
-        assert kind not in FILES or owner.since <= owner.node_since <= datetime.now(UTC)
+        assert owner.node == ("b" if kind == "sqlite" else None)
+        assert kind != "sqlite" or owner.since <= owner.node_since <= datetime.now(UTC)
 
     def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
         """Its run is free at once."""
@@ -417,21 +423,17 @@ class TestForks:
 class TestFilesOfLocks:
     """The ways in which they could fail."""
 
-    @pytest.fixture(params=FILES)
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
-
     @pytest.fixture
-    def open_store(self, kind: str, tmp_path: Path) -> Callable[[], CheckpointStore]:
-        return lambda: FILES[kind](tmp_path)
+    def open_store(self, tmp_path: Path) -> Callable[[], CheckpointStore]:
+        return lambda: sqlite_at(tmp_path)
 
     @pytest.mark.parametrize("how", ["the same path", "a link to the folder", "a path with dots"])
-    def test_paths_that_lead_to_one_store(self, kind: str, tmp_path: Path, how: str) -> None:
+    def test_paths_that_lead_to_one_store(self, tmp_path: Path, how: str) -> None:
         """The run has one owner, whichever path was taken."""
         (tmp_path / "real").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "real")
         other = {"the same path": "real", "a link to the folder": "link", "a path with dots": "link/../real"}[how]
-        first, second = SHARED[kind](tmp_path / "real"), SHARED[kind](tmp_path / other)
+        first, second = sqlite_at(tmp_path / "real"), sqlite_at(tmp_path / other)
         stream = begun(first, "ab")
 
         with pytest.raises(RunBusyError):
@@ -442,37 +444,34 @@ class TestFilesOfLocks:
         assert make_graph(traces("ab"), store=second).resume(RUN)["trace"] == ["a", "b"]
         second.close()
 
-    def test_a_copy_is_a_store_of_its_own(self, kind: str, tmp_path: Path) -> None:
+    def test_a_copy_is_a_store_of_its_own(self, tmp_path: Path) -> None:
         """Whoever owns a run in one does not in the other."""
         (tmp_path / "a").mkdir()
-        with SHARED[kind](tmp_path / "a") as store:
-            stream = begun(store, "ab")
-            stream.close()
+        with sqlite_at(tmp_path / "a") as store:
+            begun(store, "ab").close()
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with (
-            SHARED[kind](tmp_path / "a") as store,
-            SHARED[kind](tmp_path / "b") as copy,
+            sqlite_at(tmp_path / "a") as store,
+            sqlite_at(tmp_path / "b") as copy,
             make_graph(traces("ab"), store=store).stream_resume(RUN) as states,
         ):
             next(states)
             assert make_graph(traces("ab"), store=copy).resume(RUN)["trace"] == ["a", "b"]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, this is a known limit")
-    def test_others_open_and_close_the_file(self, kind: str, start: Callable[..., Process], tmp_path: Path) -> None:
+    def test_others_open_and_close_the_file(self, tmp_path: Path) -> None:
         """In the process that owns a run: its locks stay."""
-        with SHARED[kind](tmp_path) as store:
-            stream = make_graph(traces("ab"), store=store).stream(State(run_id="mine"))
-            next(stream)
+        with sqlite_at(tmp_path) as store:
+            stream = begun(store, "ab")
             for file in tmp_path.rglob("*owners"):
                 file.read_bytes()
 
             program = (
-                "import sys; from pathlib import Path; from tests.test_owners import SHARED; "
-                "print(SHARED[sys.argv[1]](Path(sys.argv[2])).owner('mine').pid)"
+                "import sys; from stategraph.stores import SqliteStore; "
+                "print(SqliteStore(sys.argv[1]).owner('run').pid)"
             )
-            done = subprocess.run(
-                [sys.executable, "-c", program, kind, str(tmp_path)], capture_output=True, text=True, check=True
-            )
+            command = [sys.executable, "-c", program, str(tmp_path / "runs.db")]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
             assert int(done.stdout) == os.getpid()
             stream.close()
 
