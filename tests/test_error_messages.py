@@ -184,7 +184,7 @@ class TestOfSignedStores:
 
     @pytest.mark.usefixtures("signed")
     @pytest.mark.parametrize("options", [{"sign_with": lambda: KEY[::-1]}, {}])
-    def test_with_another_key_or_none_nobody_is_told_to_delete(
+    def test_with_another_key_or_none_the_log_does_not_recommend_to_delete(
         self, opened: Callable[..., CheckpointStore], options: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         assert opened(**options).list() == []
@@ -193,7 +193,7 @@ class TestOfSignedStores:
         assert "delete" not in caplog.text
 
     @pytest.mark.usefixtures("signed")
-    def test_whoever_opens_it_without_a_key_is_warned(
+    def test_opening_it_without_a_key_warns(
         self, opened: Callable[..., CheckpointStore], caplog: pytest.LogCaptureFixture
     ) -> None:
         opened(sign_with=_key)
@@ -422,7 +422,7 @@ def test_a_serializer_may_give_other_bytes_each_time(tmp_path: Path) -> None:
         ("redis", "url", "NO_SUCH_NAME", "no environment variable is named NO_SUCH_NAME"),
     ],
 )
-def test_an_address_of_something_else_is_told_by_its_scheme(name, option, given, told):
+def test_an_address_of_something_else_is_named_by_its_scheme(name, option, given, told):
     """No more of it is shown: there may be a password in it."""
     with pytest.raises(ConfigError, match=told) as refused:
         get_checkpoint_store(name, **{option: given})
@@ -434,7 +434,7 @@ def test_an_address_of_something_else_is_told_by_its_scheme(name, option, given,
     ("path", "text"),
     [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "and no URI")],
 )
-def test_what_is_no_path(name: str, path: str, text: str) -> None:
+def test_a_path_that_is_none(name: str, path: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         get_checkpoint_store(name, path=path)
 

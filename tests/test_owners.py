@@ -646,7 +646,7 @@ def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
     assert store.list() == []
 
 
-def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
+def test_a_run_with_an_owner_is_not_pruned(any_store: CheckpointStore) -> None:
     """Though its time is over: who has it may be about to go on with it."""
     over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
     over.execute(State(run_id=RUN))

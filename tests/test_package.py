@@ -64,7 +64,7 @@ def test_the_public_members_are_there(name: str) -> None:
     assert [member for member in MEMBERS[name].split() if not hasattr(getattr(stategraph, name), member)] == []
 
 
-def test_a_name_that_is_not_there_is_told_as_by_any_module() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     """Although names are looked up when they are asked for."""
     with pytest.raises(AttributeError, match="module 'stategraph' has no attribute 'Graph'"):
         _ = stategraph.Graph  # type: ignore[attr-defined]

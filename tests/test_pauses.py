@@ -116,7 +116,7 @@ class TestAsking:
         assert [row.kind for row in history if row.pause is not None] == ["pause"] * (len(history) > 1)
 
     @pytest.mark.parametrize("options", [{"durability": "async"}, {"durability": "exit"}, {"interval": 5}], ids=str)
-    def test_it_is_saved_whatever_else_is(self, any_play: Scene, options: dict[str, Any]) -> None:
+    def test_a_pause_is_durable_when_the_call_returns(self, any_play: Scene, options: dict[str, Any]) -> None:
         """When the call returns, the pause is durable."""
         paused = any_play.execute(reviewed(any_play.store, **options))
 
@@ -266,7 +266,7 @@ class TestAnswering:
         assert memory_play.resume(graph, {"verdict": 4})["verdict"] == 4
 
     @pytest.mark.parametrize("given", [{}, {"verdict": "again"}])
-    def test_every_visit_asks_anew(self, any_play: Scene, given: dict[str, Any]) -> None:
+    def test_every_visit_asks_again(self, any_play: Scene, given: dict[str, Any]) -> None:
         """An answer, or an input, is one for a single visit."""
         nodes = {"write": write, "ask": ASK, "publish": trace("publish")}
         edges = [("write", "ask"), ("ask", "write", key_equals("verdict", "again")), ("ask", "publish")]

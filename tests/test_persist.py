@@ -604,7 +604,7 @@ class TestRefusals:
         assert scene.store.load(RUN) == before
         assert scene.resume(graph)["answer"] == "3: states"
 
-    def test_a_run_that_is_cancelled_meanwhile(self, scene: Scene) -> None:
+    def test_a_run_that_is_cancelled(self, scene: Scene) -> None:
         """It stays as it is."""
         graph = begin(scene, fails_in(STEPS, "answer"), {"topic": "states"})
         before, cancel = scene.store.load(RUN), threading.Event()

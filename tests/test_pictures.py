@@ -202,7 +202,7 @@ def test_a_failure_is_drawn_at_the_node_that_failed():
     assert statuses(drawn_run(graph, graph.store.load("r"))) == {"a": "done", "b": "failed", "c": ""}
 
 
-def test_a_predicate_that_fails_is_told_at_the_node_it_follows():
+def test_a_predicate_that_fails_is_drawn_at_the_node_before_it():
     """The way from there to itself was not taken."""
 
     def fails(state):
@@ -216,7 +216,7 @@ def test_a_predicate_that_fails_is_told_at_the_node_it_follows():
     assert taken(drawn_run(graph, "r")) == set()
 
 
-def test_a_failure_that_was_handled_is_told_from_what_was_done():
+def test_a_handled_failure_has_a_status_of_its_own():
     """The run went on at its handler."""
 
     def fails(state):
@@ -263,7 +263,7 @@ def test_what_is_under_way_is_drawn():
     ]
 
 
-def test_where_a_run_goes_on_that_nobody_is_at_work_on_is_drawn():
+def test_the_next_node_of_a_run_without_an_owner_is_drawn():
     """As the node that is next, or that may be; no way to it was taken."""
     graph = forking()
     graph.execute(State(run_id="r"))
@@ -332,7 +332,7 @@ def test_finished_branches_and_items_are_drawn():
     assert drawn_run(mapped, "r").node("each").texts[2] == "2 parts done"
 
 
-def test_parts_of_types_that_are_unknown_here_are_not_told(monkeypatch):
+def test_parts_of_unknown_types_are_not_counted(monkeypatch):
     """The rest is drawn."""
 
     def cannot(*about):

@@ -209,7 +209,7 @@ class TestDelays:
             {"random": 0.5},
         ],
     )
-    def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
+    def test_wrong_values_are_refused(self, options: dict[str, Any]) -> None:
         """ConfigError names it."""
         with pytest.raises(ConfigError, match=f"retry.{next(iter(options))}"):
             RetryPolicy(**options)
@@ -258,7 +258,7 @@ class TestRetries:
         assert driver(graph, "resume", RUN)["done"] is True
         assert node.contexts[-1].attempt == 1
 
-    def test_what_is_not_to_be_retried(self, driver: Any, store: MemoryStore) -> None:
+    def test_errors_that_are_not_retried(self, driver: Any, store: MemoryStore) -> None:
         """One attempt, and nothing said of attempts."""
         node = Failing(1)
         with pytest.raises(ExecutionError) as caught:
@@ -516,7 +516,7 @@ class TestTimeouts:
         assert store.load(RUN).status is RunStatus.FAILED
 
     @pytest.mark.parametrize("timeout", [0, -1, "1", True, float("inf"), float("nan"), 10**400])
-    def test_what_is_not_allowed(self, store: MemoryStore, timeout: Any) -> None:
+    def test_wrong_values_are_refused(self, store: MemoryStore, timeout: Any) -> None:
         """ConfigError names it."""
         with pytest.raises(ConfigError, match="timeout"):
             one_node(trace("a"), store, timeout=timeout)
@@ -598,7 +598,7 @@ class TestHandlers:
             one_node(trace("a"), store, on_error="nobody").validate()
 
     @pytest.mark.parametrize("handler", [5, ["b"]])
-    def test_what_is_not_allowed(self, store: MemoryStore, handler: Any) -> None:
+    def test_wrong_values_are_refused(self, store: MemoryStore, handler: Any) -> None:
         """ConfigError names it."""
         with pytest.raises(ConfigError, match="on_error"):
             one_node(trace("a"), store, on_error=handler)

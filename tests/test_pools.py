@@ -35,7 +35,7 @@ def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
     return function
 
 
-def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Any) -> None:
+def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Callable[[Node], Node]) -> None:
     """With one worker, the items behind the one that fails are not begun before the run is resumed."""
     calls: list[int] = []
     node: Any = MapNode(as_node(failing_at(2, calls)), over="items", into="results", max_workers=1)
@@ -52,7 +52,9 @@ def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Any) -> None:
 
 
 @pytest.mark.parametrize(("on_failure", "expected"), [("cancel", [1, 2]), ("finish", [1, 2, 3])])
-def test_branches_begin_as_on_failure_says(driver: Any, as_node: Any, on_failure: str, expected: list[int]) -> None:
+def test_branches_begin_as_on_failure_says(
+    driver: Any, as_node: Callable[[Node], Node], on_failure: str, expected: list[int]
+) -> None:
     """Behind a branch that fails, others begin only with "finish"."""
     calls: list[int] = []
     function = failing_at(2, calls)
@@ -70,7 +72,7 @@ def test_branches_begin_as_on_failure_says(driver: Any, as_node: Any, on_failure
     assert calls == expected
 
 
-def test_no_more_items_are_ahead_of_the_store(driver: Any, as_node: Any) -> None:
+def test_no_more_items_are_ahead_of_the_store(driver: Any, as_node: Callable[[Node], Node]) -> None:
     """At most twice as many as there are workers have begun and are not saved."""
     begun: list[int] = []
     ahead: list[int] = []
@@ -233,9 +235,9 @@ class UnspeakableError(Exception):
     "error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=lambda error: type(error).__name__
 )
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_whatever_ends_a_part(
+def test_a_part_that_raises_no_exception_of_ours(
     driver: Any,
-    as_node: Any,
+    as_node: Callable[[Node], Node],
     error: BaseException,
     on_error: Literal["raise", "collect"],
 ) -> None:

@@ -258,7 +258,7 @@ class TestDeath:
         assert ["the process that did it died" in one.message for one in out] == [True] * 4
 
 
-def test_a_result_that_ends_whoever_receives_it(driver: Any) -> None:
+def test_a_result_that_ends_its_receiver(driver: Any) -> None:
     """It is an error of its part; an interrupt comes out, and no process is left behind."""
     store = MemoryStore()
     with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be unpickled.*SystemExit"):

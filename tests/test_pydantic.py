@@ -162,7 +162,7 @@ class TestSchema:
             ({"path": "x", "size": "1"}, "'size' of Job: expected int, found '1'"),
         ],
     )
-    def test_what_does_not_fit_is_told(self, data: dict[str, Any], told: str) -> None:
+    def test_values_that_do_not_fit(self, data: dict[str, Any], told: str) -> None:
         """By the key, in the words of the model; before anything runs."""
         with pytest.raises(SchemaError, match=told):
             make(Order if "of Order" in told else Job, lambda state: {}).execute(State(data))

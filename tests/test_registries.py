@@ -159,7 +159,7 @@ def test_stores_that_are_closed_are_let_go(name: str) -> None:
     assert [one() for one in gone] == [None] * 10
 
 
-def test_a_closed_store_is_made_anew(name: str) -> None:
+def test_a_closed_store_is_made_again(name: str) -> None:
     """Only that one."""
     register_checkpoint_store(name, Closable)
     first, other = get_checkpoint_store(name), get_checkpoint_store(name, size=2)

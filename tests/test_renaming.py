@@ -324,7 +324,7 @@ class TestMigrate:
 
     @pytest.mark.parametrize("pauses", [True, False])
     @pytest.mark.parametrize("depth", [1, 2])
-    def test_what_has_changed_within_is_told(self, play: Scene, depth: int, pauses: bool) -> None:
+    def test_changes_of_a_nested_graph_are_named(self, play: Scene, depth: int, pauses: bool) -> None:
         """As of the graph itself; and nothing happens before that."""
         last = InterruptNode(None, "ok") if pauses else raises(ValueError("not yet"))
 
@@ -416,7 +416,7 @@ class TestMigrate:
 
         assert play.resume(graph, {"items": [5, 0]}, migrate={"a": "x"})["out"] == [10, 0]
 
-    def test_what_else_has_changed_is_told(self, any_play: Scene) -> None:
+    def test_other_changes_are_named(self, any_play: Scene) -> None:
         """Only the names are forgiven: what was added, removed or rewired besides is named."""
         fail_before(any_play, "c")
         edges = [("a", "x"), ("x", "new"), ("new", "c")]

@@ -404,7 +404,7 @@ class TestMaxIterations:
         assert (caught.value.state.step, caught.value.path) == (10, ("a",) * 11)
         assert caught.value.state.error == ErrorInfo("MaxIterationsError", caught.value.reason, "a")
 
-    def test_every_call_begins_anew(self, scene: Scene) -> None:
+    def test_every_call_counts_its_own_nodes(self, scene: Scene) -> None:
         """A run of any length is completed by resuming it."""
         graph = scene.graph(traces("ab"), self.edges, max_iterations=10)
         with pytest.raises(MaxIterationsError):
@@ -444,7 +444,7 @@ class TestBaseExceptions:
 
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_they_pass_where_nobody_cancels_what_is_left(self, as_node: Any, kind: type[BaseException]) -> None:
+    def test_they_pass_through_a_bare_event_loop(self, as_node: Any, kind: type[BaseException]) -> None:
         """The steps are saved before the event loop stops, not only by the clean-up of asyncio.run."""
         store = MemoryStore()
         scene = Scene(store, run_on_bare_loop, as_node)

@@ -180,7 +180,7 @@ def test_classes_of_values_are_registered() -> None:
     assert final["outers"] == [outer({"x": inner(1)})]
 
 
-def test_a_class_that_no_store_can_keep_is_told_of() -> None:
+def test_a_class_that_no_store_can_keep_is_refused() -> None:
     """In a graph that saves anything: said by validate."""
 
     @attrs.define
@@ -435,7 +435,7 @@ def wrapped(*args: Any) -> Any:
     ],
     ids=["text", "annotated", "callable", "method", "async", "partial", "wrapped", "an awaitable"],
 )
-def test_whatever_is_callable_may_take_an_object(node: Any, note: str, call: Call) -> None:
+def test_any_callable_may_take_an_object(node: Any, note: str, call: Call) -> None:
     """Annotations may be texts, and others may name what only type checkers know."""
     assert execute(call, make({"a": node}))["note"] == note
 
@@ -502,7 +502,7 @@ def test_changes_within_an_object_are_not_lost(call: Call, store: CheckpointStor
     assert dict(store.load(RUN)) == dict(final)
 
 
-def test_a_default_that_nobody_changed_is_no_update(call: Call) -> None:
+def test_an_unchanged_default_is_no_update(call: Call) -> None:
     """Nor is a value that a converter of the class has copied: two branches that hand theirs on do not collide."""
 
     @attrs.define
@@ -613,7 +613,7 @@ def test_an_item_that_does_not_fit_is_done_again(call: Call) -> None:
     assert call(graph, "resume", RUN)["items"] == [Item("a"), Item("again")]
 
 
-def test_what_a_list_has_to_be_as_a_whole_is_told_of_the_whole(call: Call) -> None:
+def test_an_error_about_a_whole_list_names_the_list(call: Call) -> None:
     """Not of its items, which may be right."""
     pair = dataclasses.make_dataclass("Pair", [("given", list[int]), ("made", tuple[float, float])])
     graph = make({"a": MapNode(lambda item: item, over="given", into="made")}, pair)
@@ -634,13 +634,13 @@ def test_what_a_list_has_to_be_as_a_whole_is_told_of_the_whole(call: Call) -> No
         (make({"ask": InterruptNode(None, "okay")}, None).as_node(), "takes an answer under 'okay'"),
     ],
 )
-def test_nodes_that_name_what_is_no_field(node: Any, text: str) -> None:
+def test_nodes_that_name_an_unknown_field(node: Any, text: str) -> None:
     """Refuse a graph whose node reads, writes or asks for a key that its schema lacks."""
     with pytest.raises(GraphError, match=f"node 'a' {text}, which is no field of FrozenAttrs"):
         make({"a": node}).validate()
 
 
-def test_policies_that_name_what_is_no_field(tmp_path: Path) -> None:
+def test_policies_that_name_an_unknown_field(tmp_path: Path) -> None:
     """Refuse unknown keys that are to be saved, or decide about a cached result; suggest the nearest field."""
     with pytest.raises(GraphError, match=r"checkpoint.persist names 'itms', which is no field.*did you mean 'items'"):
         make({"a": returning({})}, persist=["itms"]).validate()
@@ -817,7 +817,7 @@ def test_what_is_meant_is_made(expected: Any, value: Any, made: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_does_not_fit_is_told(expected: Any, value: Any, message: str) -> None:
+def test_values_that_do_not_fit(expected: Any, value: Any, message: str) -> None:
     """Where it stands, what is expected, what was found: no str is made of an int, no int of a bool."""
     with pytest.raises(SchemaError, match=re.escape(message)):
         fitted(expected, value)

@@ -145,7 +145,7 @@ def test_a_state_is_a_frozen_attrs_class(state: State) -> None:
 
 
 @pytest.mark.parametrize("name", PROVENANCE)
-def test_evolve_keeps_what_it_is_not_told_to_change(state: State, name: str) -> None:
+def test_evolve_keeps_all_other_fields(state: State, name: str) -> None:
     """attrs.evolve works as on every attrs class."""
     other = attrs.evolve(state, step=4)
 

@@ -36,7 +36,7 @@ def kinds(store: CheckpointStore, run_id: str = RUN) -> list[str]:
     return [row.kind for row in store.history(run_id)]
 
 
-def test_an_approval_is_told_in_full(play: Scene) -> None:
+def test_the_history_of_an_approval(play: Scene) -> None:
     """What was given, shown, answered, by whom and when; each can be loaded as it was then."""
     graph = review(play.store)
     play.execute(graph, State({"topic": "tea"}, run_id=RUN), by="carla", labels={"team": "news"})
@@ -71,7 +71,7 @@ def test_a_second_turn_leaves_the_first_as_it_was(play: Scene) -> None:
     assert [play.store.load(RUN, 3, number)["topic"] for number in range(3)] == ["tea", "tea", "milk"]
 
 
-def test_failures_and_updates_are_told(play: Scene) -> None:
+def test_failures_and_updates_are_recorded(play: Scene) -> None:
     """With the calls that led to a failure, also that of the first node."""
     with pytest.raises(ExecutionError):
         play.execute(make_graph({"a": raises(ValueError("no"))}, store=play.store, **FULL), State(run_id=RUN))
@@ -124,7 +124,7 @@ def test_going_on_with_what_has_parts_adds_nothing(play: Scene, middle: str) -> 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_a_step_is_told_once_though_the_run_is_cancelled(play: Scene, is_nested: bool, durability: str) -> None:
+def test_a_step_of_a_cancelled_run_is_recorded_once(play: Scene, is_nested: bool, durability: str) -> None:
     """Of a nested run, too."""
 
     def cancelling(state: State) -> dict[str, int]:
@@ -145,7 +145,7 @@ def test_a_step_is_told_once_though_the_run_is_cancelled(play: Scene, is_nested:
     assert kinds(play.store)[-2:] == ["step", "end"]
 
 
-def test_what_a_nested_graph_still_asks_is_told_in_order(play: Scene) -> None:
+def test_repeated_questions_of_a_nested_graph_are_in_order(play: Scene) -> None:
     """A resume that finds the question open tells it again, and not as of a time before."""
     options = {"store": play.store, **FULL}
     nested = make_graph({"ask": InterruptNode(None, "ok"), "c": lambda state: {}}, **options)
@@ -165,7 +165,7 @@ def test_what_a_nested_graph_still_asks_is_told_in_order(play: Scene) -> None:
     assert times == sorted(times)
 
 
-def test_what_is_no_name(play: Scene) -> None:
+def test_a_rollback_by_no_name(play: Scene) -> None:
     """Of who takes a run back: it stays as it is."""
     graph = review(play.store)
     play.execute(graph, State({"topic": "tea"}, run_id=RUN))
@@ -177,7 +177,7 @@ def test_what_is_no_name(play: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
-def test_the_input_is_told_once(play: Scene, how: str) -> None:
+def test_the_input_is_recorded_once(play: Scene, how: str) -> None:
     """Also of a run that never gets beyond its first node."""
     first = InterruptNode(None, "x") if how == "pauses" else raises(ValueError())
     graph = make_graph({"a": first, "b": lambda state: {}}, store=play.store, **FULL)
@@ -193,7 +193,7 @@ def test_the_input_is_told_once(play: Scene, how: str) -> None:
     assert kinds(play.store).count("input") == 1
 
 
-def test_what_is_submitted_twice_is_told_once(play: Scene) -> None:
+def test_a_run_submitted_twice_is_recorded_once(play: Scene) -> None:
     """Also if it is executed then; other labels are another input."""
     graph = make_graph({"a": lambda state: {"n": 1}}, store=play.store, **FULL)
     for _ in range(2):

@@ -480,7 +480,7 @@ class TestResults:
         ("kind", "last"),
         [*itertools.product(["yields", "returns", "async"], ["Updates", "State", "none"]), ("returns", "mapping")],
     )
-    def test_what_comes_last(self, memory_play: Scene, kind: str, last: str) -> None:
+    def test_the_result_of_a_generator(self, memory_play: Scene, kind: str, last: str) -> None:
         """Updates or a State, yielded or returned, are the result, and so is a mapping that is returned.
 
         Dicts before it, as language models give them, are chunks without a warning.

@@ -105,7 +105,7 @@ def test_a_predicate() -> None:
     assert [name for _, name in calls_of(caught.value.__cause__)] == ["failing", "deeper"]
 
 
-def test_what_is_no_failure_of_the_users_code() -> None:
+def test_an_error_outside_of_the_users_code() -> None:
     """One of our calls stays, so that it can be told where it comes from."""
     graph = make_graph({"a": lambda state: None}, store=MemoryStore())
 

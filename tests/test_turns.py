@@ -242,7 +242,7 @@ def test_a_pause_that_comes_again_is_a_turn_of_its_own(store):
 # --------------------------------------------------------------------------- failures and cancellations
 
 
-def test_a_failure_is_told_each_time(scene):
+def test_a_failure_is_raised_each_time(scene):
     """And the node does not run again for it."""
     scene.fails["b"] = ValueError("no")
 
@@ -256,7 +256,7 @@ def test_a_failure_is_told_each_time(scene):
     assert scene.ran == ["a", "b"]
 
 
-def test_a_failure_of_the_engine_is_told_each_time(scene):
+def test_a_failure_of_the_engine_is_raised_each_time(scene):
     """One node too many is of its own class."""
     scene.graph = scene.make(max_iterations=1)
     for _ in range(2):
@@ -321,7 +321,7 @@ def test_a_run_that_takes_down_its_workers_is_failed(scene):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_renamed_node_is_told(scene, number):
+def test_a_renamed_node_is_named(scene, number):
     """And the run waits for whoever says what became of it."""
     scene.fails["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
