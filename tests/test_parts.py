@@ -135,31 +135,23 @@ def kept(store: CheckpointStore, step: int = 2) -> set[str]:
 class TestStopped:
     """By one thing or another: what has finished is kept, and is not done again."""
 
-    def test_by_a_failure(self, play: Scene, kind: Any, how: str) -> None:
-        """In another process as well; the result is that of a run that never stopped."""
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_by_an_error(self, play: Scene, kind: Any, how: str, error: type[BaseException]) -> None:
+        """A failure, or Ctrl-C, which leaves the run active; another process resumes it as if it had never stopped."""
         work = Work(kind)
-        work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
-        with pytest.raises(ExecutionError):
+        work.second = broken_first(lambda state: {"b": 1}, error("once"))
+        with pytest.raises((ExecutionError, KeyboardInterrupt)) as raised:
             play.execute(work.graph(play.store, **HOW[how]))
+        failed = isinstance(raised.value, ExecutionError)
         assert kept(play.store) == {"a"}
+        assert play.store.load(RUN).status is (RunStatus.FAILED if failed else RunStatus.ACTIVE)
 
         final = play.resume(work.graph(reopened(play.store), preserve=True, **HOW[how]))
 
+        assert failed == (error is ValueError)
         assert dict(final) == {"trace": ["before", "end"], "a": [1, {"x": (1, 2)}], "b": 1, "c": 1}
         assert (work.log, final.step) == (["a", "b", "b", "c"], 3)
         assert kept(play.store) == set()
-
-    def test_by_an_interrupt(self, play: Scene, kind: Any, how: str) -> None:
-        """Ctrl-C passes through unchanged, and leaves the run active."""
-        work = Work(kind)
-        work.second = broken_first(lambda state: {"b": 1}, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            play.execute(work.graph(play.store, **HOW[how]))
-        assert (play.store.load(RUN).status, kept(play.store)) == (RunStatus.ACTIVE, {"a"})
-
-        play.resume(work.graph(reopened(play.store), **HOW[how]))
-
-        assert work.log == ["a", "b", "b", "c"]
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -251,26 +251,6 @@ def test_a_required_field_may_come_later(call: Call) -> None:
     assert dict(final) == {"note": "n"}
 
 
-def test_updates_of_resume_are_checked(call: Call, store: CheckpointStore) -> None:
-    """Before they are saved."""
-    left = [ValueError("once")]
-
-    def node(state: State) -> dict[str, Any]:
-        if left:
-            raise left.pop()
-        return {}
-
-    graph = make({"a": returning({"note": "n"}), "b": node}, store=store)
-    failure(call, graph)
-
-    with pytest.raises(SchemaError, match=r"^the input: 'total' of FrozenAttrs: expected float, found '5' \(str\)$"):
-        call(graph, "resume", RUN, {"total": "5"})
-    assert "total" not in store.load(RUN)
-
-    final = call(graph, "resume", RUN, {"total": 5})
-    assert type(final["total"]) is float
-
-
 def test_defaults_are_checked_and_made_to_fit(call: Call) -> None:
     """Defaults are treated as input is; validate names one that does not fit."""
     graph = make({"a": returning({})})
