@@ -527,9 +527,9 @@ INTERRUPTED_TWICE = """
         time.sleep(600)
 
     async def ahang(_):
+        if next(count) == 0:  # once all tasks are waiting: an interrupt that comes before is one of the function
+            asyncio.get_running_loop().call_soon(lambda: print("here", flush=True))
         try:
-            if next(count) == 0:
-                print("here", flush=True)
             await asyncio.sleep(600)
         finally:
             await asyncio.sleep(600)  # cleaning up
