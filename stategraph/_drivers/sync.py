@@ -42,7 +42,7 @@ from stategraph.errors import AsyncNodeError, ExecutionError
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._drivers.own_loop import OwnLoop
+    from stategraph._drivers.gathering import OwnLoop
 
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
@@ -197,7 +197,7 @@ class Performer:
 
     def _run(self, awaitable: Any) -> Any:
         if self._loop is None:
-            from stategraph._drivers.own_loop import OwnLoop  # imported when used: asyncio takes 20 ms
+            from stategraph._drivers.gathering import OwnLoop  # imported when used: asyncio takes 20 ms
 
             self._loop = OwnLoop()
         return self._loop.run(awaitable)
