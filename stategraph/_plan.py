@@ -128,7 +128,7 @@ def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> Ab
 
 
 def new_run(
-    plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, asked: Any
+    plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, options: Any
 ) -> RunContext:
     """Return the context of a call.
 
@@ -138,7 +138,7 @@ def new_run(
         store: Its store.
         observer: Receives the events of the run.
         shows: Whether the caller iterates over the States of the run.
-        asked: The options of the call, as the last arguments of RunContext.
+        options: The options of the call, as the last arguments of RunContext.
     """
     checkpoint = config.checkpoint
     queue: SaveQueue | None = None
@@ -149,7 +149,7 @@ def new_run(
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
     services = RunIO(store, observer, config.name, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    return RunContext(plan, services, wanted, shows, *asked)
+    return RunContext(plan, services, wanted, shows, *options)
 
 
 def blocks(run: RunContext) -> RunContext:

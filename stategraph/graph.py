@@ -14,7 +14,7 @@ from stategraph._drivers.options import (
     ResumeCall,
     RunCall,
     TurnCall,
-    asked_of,
+    checked_options,
     executed,
     resumed,
     signal_of,
@@ -436,7 +436,9 @@ class StateGraph(GraphBuilder):
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer
-        return new_run(self._runnable(), self.config, self.store, observer, shows=shows, asked=asked_of(how, kind))
+        return new_run(
+            self._runnable(), self.config, self.store, observer, shows=shows, options=checked_options(how, kind)
+        )
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         return blocks(self._new_run(how, kind, shows=shows))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 import attrs
 
 from stategraph._drivers.calls import Shown
-from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
@@ -115,8 +115,8 @@ class AsyncPerformer:
             Notify: call,
             Show: _pass_over,
             StartNode: self._start_at_once,
-            Limit: self._limit,
-            Unlimit: self._unlimit,
+            Limit: self._limits.push,
+            Unlimit: self._limits.pop,
             Gather: self._gather,
         }
         if part_of is not None:
@@ -211,12 +211,6 @@ class AsyncPerformer:
     def _is_turn_over(self) -> bool:
         """Return whether to let other tasks of the loop run: neither nodes nor stores have to wait for anything."""
         return time.monotonic() - self._others_wait_since > _TURN
-
-    def _limit(self, error: MakeError, seconds: float) -> None:
-        self._limits.push(error, seconds)
-
-    def _unlimit(self, _: None, __: None) -> None:
-        self._limits.stack.pop()
 
     def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
         from stategraph._drivers.gathering import OnLoop  # imported when used: most graphs have no parts

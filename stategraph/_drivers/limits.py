@@ -156,6 +156,10 @@ class Limits:
         """Limit the following commands."""
         self.stack.append(TimeLimit(self.clock.now() + seconds, seconds, error, self.clock.now))
 
+    def pop(self, _: None, __: None) -> None:
+        """Remove the newest limit."""
+        self.stack.pop()
+
     def check(self) -> None:
         """Raise if the run should stop, or if the time of a node is up."""
         if self.signal is not None:

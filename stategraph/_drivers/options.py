@@ -94,7 +94,7 @@ class TurnCall(RunCall, ChangedCall, total=False):
     unfinished: Literal["finish", "discard"]
 
 
-def asked_of(how: Call, kind: type = Call) -> tuple[Any, ...]:
+def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     """Return the options of a call as the last arguments of RunContext, from `patience` on.
 
     Raises:
