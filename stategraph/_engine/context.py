@@ -148,10 +148,10 @@ def kept_name(name: str, state: State) -> str:
 # --------------------------------------------------------------------------- events, and States that are shown
 
 
-def emit_at(run: RunContext, type: EventType, run_id: str, step: int, /, **about: Any) -> Task[None]:
-    """Report an event at a step."""
+def emit_at(run: RunContext, type: EventType, state: State, ahead: int = 0, /, **about: Any) -> Task[None]:
+    """Report an event at the step of a State, or that many steps ahead."""
     if type in run.wanted:
-        yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, **about}))
+        yield (Notify, run.services.notify, (type, {"run_id": state.run_id, "step": state.step + ahead, **about}))
 
 
 def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
@@ -160,7 +160,7 @@ def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = 
         about: dict[str, Any] = {"node": state.checkpoint_node, "status": state.status.value}
         if began_ns is not None:
             about["took"] = seconds_since(began_ns)
-        yield from emit_at(run, type, state.run_id, state.step, **{**about, **more})
+        yield from emit_at(run, type, state, **{**about, **more})
 
 
 def seconds_since(began_ns: int) -> float:
@@ -187,23 +187,22 @@ def announce_entry(
         begins: Whether the next node starts: there may be no matching edge, or the run may have reached its node limit.
     """
     state = run.state
-    at = state.run_id, state.step
     edges: tuple[Edge, ...] = ()
     if way is not None:
         edges = stage.edges[: way.tried if isinstance(way, NoWay) else place_of(way, stage.edges) + 1]
     elif stage.policies.on_error == name and not (state.progress and state.progress.woken):
         handled = {"source": stage.name, "target": name, "edge": "on_error", "predicate": "on_error"}
-        yield from emit_at(run, EventType.EDGE_TRANSITION, *at, **handled)
+        yield from emit_at(run, EventType.EDGE_TRANSITION, state, **handled)
     for edge in edges:
         about = {"source": edge.source, "target": edge.target, "edge": edge.name}
         about["predicate"] = describe_predicate(edge.predicate)
-        yield from emit_at(run, EventType.EDGE_EVALUATE, *at, **about, result=edge is way)
+        yield from emit_at(run, EventType.EDGE_EVALUATE, state, **about, result=edge is way)
         if edge is way:
-            yield from emit_at(run, EventType.EDGE_TRANSITION, *at, **about)
+            yield from emit_at(run, EventType.EDGE_TRANSITION, state, **about)
     if begins:
         if name in run.completed:
-            yield from emit_at(run, EventType.CYCLE_DETECTED, state.run_id, state.step + 1, node=name)
-        yield from emit_at(run, EventType.NODE_START, state.run_id, state.step + 1, node=name)
+            yield from emit_at(run, EventType.CYCLE_DETECTED, state, 1, node=name)
+        yield from emit_at(run, EventType.NODE_START, state, 1, node=name)
 
 
 def announce_completion(run: RunContext, handler: str) -> Task[None]:
@@ -219,7 +218,7 @@ def announce_failure(run: RunContext, name: str, error: BaseException, attempt: 
     """Report that an attempt of a node failed."""
     if EventType.NODE_ERROR in run.wanted:
         about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
-        yield from emit_at(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, node=name, **about)
+        yield from emit_at(run, EventType.NODE_ERROR, run.state, 1, node=name, **about)
 
 
 def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:

@@ -228,7 +228,7 @@ class StepExecution:
 
     def emit(self, type: EventType, **about: Any) -> Task[None]:
         """Report an event of this step."""
-        yield from emit_at(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
+        yield from emit_at(self.run, type, self.state, 1, node=self.stage.name, **about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Emit a chunk: show it at once, and keep it with the run until the node has finished.
