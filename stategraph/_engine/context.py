@@ -245,7 +245,7 @@ _Inside: TypeAlias = Callable[[], AbstractContextManager[None]]
 # --------------------------------------------------------------------------- observers around nodes
 
 
-def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
+def observed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
     """Run a task whose nodes the observer wraps in a context manager."""
     inside = partial(_inside, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
     go_on, value = task.send, None
@@ -255,7 +255,7 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
         except StopIteration as end:
             return cast(_Answer, end.value)
         try:
-            value = yield _placed(run, command, inside)
+            value = yield _observed(run, command, inside)
             go_on = task.send
         except GeneratorExit:
             task.close()
@@ -264,11 +264,11 @@ def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
             go_on, value = task.throw, error
 
 
-def _placed(run: RunContext, command: Command, inside: _Inside) -> Command:
+def _observed(run: RunContext, command: Command, inside: _Inside) -> Command:
     kind, function, argument = command
     if kind is Gather:
         tasks, *how = argument
-        return kind, function, ((placed(run, task) for task in tasks), *how)
+        return kind, function, ((observed(run, task) for task in tasks), *how)
     if kind is Await:
         return kind, _Awaited(inside, function), argument  # type: ignore[arg-type]
     if kind is RunNode or kind is StartNode:

@@ -21,7 +21,7 @@ from stategraph._engine.context import (
     context_of,
     emit,
     fitting,
-    placed,
+    observed,
     show,
 )
 from stategraph._engine.saving import (
@@ -30,13 +30,13 @@ from stategraph._engine.saving import (
     end_early,
     flush,
     handle,
-    heed_cancel,
     newest_of,
     no_way_on,
     owning,
     pause_at,
     save,
     save_with_next,
+    stop_if_cancelled,
     too_many_nodes,
 )
 from stategraph._graph.compiled import CompiledNode
@@ -72,7 +72,7 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
             run.began_ns = clock.monotonic_ns()
             yield from emit(run, EventType.GRAPH_START, run.state)
             if hasattr(run.services.observer, "enter_node"):
-                steps = placed(run, steps)
+                steps = observed(run, steps)
         pausing = yield from steps
         if pausing is None:
             yield from _complete(run)
@@ -164,7 +164,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
         if asks and monotonic() >= look_at:
-            look_at = yield from heed_cancel(run)
+            look_at = yield from stop_if_cancelled(run)
         if watched:
             yield from show(run, state)
         name = following
@@ -227,7 +227,7 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
-    started = evolve(stamped(run, with_data(state, with_defaults(run, given))), checkpoint_node="")
+    started = evolve(prepared(run, with_data(state, with_defaults(run, given))), checkpoint_node="")
     if run.labels:
         started = evolve(started, labels=run.labels)
     started = with_origins(run, started, before, put, gone)
@@ -246,7 +246,7 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def stamped(run: RunContext, state: State) -> State:
+def prepared(run: RunContext, state: State) -> State:
     """Return the State prepared to run on this graph."""
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):

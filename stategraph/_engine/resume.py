@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
-from stategraph._engine.loop import run_from, stamped, with_all_keys, with_origins
+from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import (
     amend,
     check_saves,
     failure_at,
     handled_data,
     owning,
-    rescue,
     save,
+    save_pending,
 )
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, off_removed
@@ -164,7 +164,7 @@ def revive(
     if run.plan.persist is not None:  # keys that are not saved get their defaults again
         unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
         data = lay_over(unsaved, data)
-    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
+    state = with_origins(run, prepared(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     run.has_joined_parts = run.plan.loads_parts  # possibly: an earlier call may have crashed before
     amends = saved.step == step
@@ -268,7 +268,7 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
     handler = stage.policies.on_error
     if handler is None:
         failure.__cause__ = cause
-        yield from rescue(run, failure)
+        yield from save_pending(run, failure)
         raise failure
     before = evolve(saved, status=RunStatus.ACTIVE, pause=None)
     after = completed_by(name, before, handled_data(run, failure, before, name))

@@ -129,7 +129,7 @@ def take_up(run: RunContext) -> Task[None]:
         yield (Amend, run.services.write, partial(run.services.store._take_up, ownership))
 
 
-def heed_cancel(run: RunContext) -> Task[float]:
+def stop_if_cancelled(run: RunContext) -> Task[float]:
     """Stop the run if it was cancelled; return the time of the next check, in time.monotonic."""
     yield (Load, run.services.stop_if_cancelled, None)
     return monotonic() + LOOK_AGAIN
@@ -210,8 +210,8 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     elif isinstance(error, Escaped | StoreFailed | CannotAwait):
         public = cast(BaseException, error.__cause__)
     if public is not error:
-        move_notes(error, public)
-    yield from rescue(run, public)
+        copy_notes(error, public)
+    yield from save_pending(run, public)
     if run.state.status is RunStatus.CANCELLED and run.saved is run.state:  # the next call does not have to be notified
         yield from _noting(public, "While its cancellation was being cleared", take_up(run))
     if public is not error:
@@ -235,13 +235,13 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     return stopped
 
 
-def move_notes(error: BaseException, other: BaseException) -> None:
+def copy_notes(error: BaseException, other: BaseException) -> None:
     """Copy the notes of an error, which report later failures, to the error raised in its place."""
     for note in getattr(error, "__notes__", ()):
         other.add_note(note)
 
 
-def rescue(run: RunContext, error: BaseException) -> Task[None]:
+def save_pending(run: RunContext, error: BaseException) -> Task[None]:
     """Save pending States before an error is raised; a second failure becomes a note on the first."""
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from _noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
@@ -409,7 +409,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
     if run.plan.write_behind or run.services.is_cancelled:
-        yield from heed_cancel(run)
+        yield from stop_if_cancelled(run)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 

@@ -304,7 +304,7 @@ class StepExecution:
             yield from run.outer_step.keep_incoming(at_last=at_last)
         yield from self.stored((Save, run.services.save, run.state))
         run.saved = run.state
-        self._heed_cancel()
+        self._stop_if_cancelled()
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of finished parts that were made from the same data as now, by their labels."""
@@ -330,9 +330,9 @@ class StepExecution:
             run.unsaved_parts += parts
         elif parts:
             yield from self.stored((Parts, run.services.save_parts, (run.state, parts)))
-            self._heed_cancel()
+            self._stop_if_cancelled()
 
-    def _heed_cancel(self) -> None:
+    def _stop_if_cancelled(self) -> None:
         """Raise Stopped if a save has found the run cancelled."""
         if self.run.services.is_cancelled:
             raise Stopped("it was cancelled")

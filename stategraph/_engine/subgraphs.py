@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.loop import run_from, stamped, with_all_keys, with_defaults, with_origins
+from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults, with_origins
 from stategraph._engine.resume import renamed, revive
-from stategraph._engine.saving import amend, move_notes
+from stategraph._engine.saving import amend, copy_notes
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
@@ -134,7 +134,7 @@ class NestedRun:
             return (yield from self._go_on(run, saved, inputs, updates))
         except RunCancelledError as error:
             stopped = Stopped(error.reason)
-            move_notes(error, stopped)
+            copy_notes(error, stopped)
             raise stopped from error.__cause__
         except (CheckpointError, GraphMismatchError, SchemaError) as error:
             if isinstance(error, SchemaError) and not error.run_id:
@@ -178,7 +178,7 @@ class NestedRun:
             progress=progress,
             generation=outer.generation,
         )
-        begun = stamped(run, begun)
+        begun = prepared(run, begun)
         begun = with_origins(run, begun, begun)
         run.services.save_with_next(begun)
         return begun
