@@ -61,8 +61,7 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
     return sizes
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("are_async", [True, False])
+@pytest.mark.parametrize(("how", "are_async"), [*((how, True) for how in HOW), ("sync", False), ("async", False)])
 def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path: Path) -> None:
     """What is saved of each run, and what its history tells, is what there is of a run that is alone."""
     nodes = async_traces("abcd") if are_async else traces("abcd")
@@ -77,8 +76,7 @@ def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path:
                 assert (one.step, one.status, one.kind) == (expected.step, expected.status, expected.kind)
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("runs", [1, 8])
+@pytest.mark.parametrize(("how", "runs"), [*((how, 8) for how in HOW), ("sync", 1), ("exit", 1)])
 def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
     """Parts that save before their run does, several at a time, belong to one run, which none takes for deleted."""
 
