@@ -59,6 +59,11 @@ from stategraph.state import State, data_of, evolve, recorded, time_ns_of
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
+_SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
+"""Errors with which a retried save would fail again."""
+
+_MOST_KEYS = 8  # listed in an error
+
 _SOONEST, _LATEST = 0.001, 0.05  # seconds between attempts to own a busy run
 
 
@@ -188,12 +193,6 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
     run.has_joined_parts = False
     if run.plan.loads_parts:
         yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))
-
-
-_SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
-"""Errors with which a retried save would fail again."""
-
-_MOST_KEYS = 8  # listed in an error
 
 
 # --------------------------------------------------------------------------- ending early
