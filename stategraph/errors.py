@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, dataclass_transform
 
 import attrs
 
-from stategraph._text.shown import Hidden, cut, may_be_secret, shorten
+from stategraph._text.shown import Hidden, brief, may_be_secret, shorten
 
 _State: TypeAlias = Any  # State, Pause and Owner raise errors: importing them here would be a cycle
 _Pause: TypeAlias = Any
@@ -63,7 +63,7 @@ class ConfigError(StateGraphError, ValueError):
 
     def __str__(self) -> str:
         value = self.value if self.is_shown else Hidden.of(self.value)
-        return f"{cut(self.key)}: {shorten(value)} is not allowed; {cut(self.allowed, 500)}"
+        return f"{brief(self.key)}: {shorten(value)} is not allowed; {brief(self.allowed, 500)}"
 
 
 class UnknownNameError(StateGraphError, LookupError):
@@ -79,7 +79,7 @@ class UnknownNameError(StateGraphError, LookupError):
     def __str__(self) -> str:
         import difflib  # imported when used
 
-        near = difflib.get_close_matches(cut(self.name) if isinstance(self.name, str) else "", self.known, n=1)
+        near = difflib.get_close_matches(brief(self.name) if isinstance(self.name, str) else "", self.known, n=1)
         known = ", ".join(map(shorten, list(self.known)[:20])) + (", ..." if len(self.known) > 20 else "")
         hint = f"; did you mean {shorten(near[0])}?" if near else ""
         return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
@@ -107,7 +107,7 @@ class InvalidRunIdError(StateGraphError, ValueError):
         reason = self.reason or (
             "use 1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part between slashes empty or beginning with a dot"
         )
-        return f"run_id: {shorten(self.run_id)}{size} is not allowed; {cut(reason, 500)}"
+        return f"run_id: {shorten(self.run_id)}{size} is not allowed; {brief(reason, 500)}"
 
 
 # --------------------------------------------------------------------------- running
@@ -148,9 +148,9 @@ class SchemaError(StateGraphError, ValueError):
     def __str__(self) -> str:
         saved = f"the State of run {self.run_id!r} after step {self.step}"
         where = f"node {shorten(self.node)}" if self.node else saved if self.run_id else "the input"
-        what = f"{cut(self.key)!r} of {self.schema}" if self.key else self.schema
-        text = f"{where}: {what}: expected {cut(self.expected, 500)}, found {cut(self.found, 500)}"
-        more = "; ".join(cut(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
+        what = f"{brief(self.key)!r} of {self.schema}" if self.key else self.schema
+        text = f"{where}: {what}: expected {brief(self.expected, 500)}, found {brief(self.found, 500)}"
+        more = "; ".join(brief(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
         text = f"{text}; {more}" if more else text
         return f"{text}. {_WAYS_ON}" if self.run_id else text
 
@@ -242,8 +242,8 @@ class GraphMismatchError(StateGraphError):
     way_out: str
 
     def __str__(self) -> str:
-        changes = "; ".join(cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
-        return f"run {self.run_id!r} does not fit this graph: {changes}. {cut(self.way_out, 500)}"
+        changes = "; ".join(brief(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
+        return f"run {self.run_id!r} does not fit this graph: {changes}. {brief(self.way_out, 500)}"
 
 
 class RecomputeError(StateGraphError, RuntimeError):
@@ -256,7 +256,7 @@ class RecomputeError(StateGraphError, RuntimeError):
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        listed = [f"{shorten(key)} ({cut(reason, 500)})" for key, reason in list(self.reasons.items())[:10]]
+        listed = [f"{shorten(key)} ({brief(reason, 500)})" for key, reason in list(self.reasons.items())[:10]]
         more = ", ..." if len(self.reasons) > 10 else ""
         values = ", ".join(f"{shorten(key)}: ..." for key in list(self.reasons)[:10]) + more
         return (
@@ -279,14 +279,14 @@ class AnswerError(StateGraphError, ValueError):
     def __str__(self) -> str:
         pause = self.pause
         if pause is None:
-            return f"run {self.run_id!r}: {cut(self.problem, 500)}"
+            return f"run {self.run_id!r}: {brief(self.problem, 500)}"
         until = f" until {pause.deadline}" if pause.deadline else ""
         which = ", pause=state.pause.each[0]" if pause.others else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}}{which})"
         shown = "" if pause.value is None else f", to {shorten(pause.value)}"
-        reason = "" if pause.reason == "waits for an answer" else f" ({cut(pause.reason)})"  # that of InterruptNode
+        reason = "" if pause.reason == "waits for an answer" else f" ({brief(pause.reason)})"  # that of InterruptNode
         return (
-            f"run {self.run_id!r}: {cut(self.problem, 500)}; it waits{until} at node {shorten(pause.node)} for an "
+            f"run {self.run_id!r}: {brief(self.problem, 500)}; it waits{until} at node {shorten(pause.node)} for an "
             f"answer under {pause.response_param!r}{reason}, as {how}{shown}"
         )
 
@@ -388,7 +388,7 @@ class NotSerializableError(CheckpointError, TypeError):
         self.path = path
 
     def __str__(self) -> str:
-        text = f"{cut(self.path) or 'the State'} cannot be saved: {self.reason}"
+        text = f"{brief(self.path) or 'the State'} cannot be saved: {self.reason}"
         if self.state is None:
             return text
         node = f", after node {shorten(self.state.checkpoint_node)}" if self.state.checkpoint_node else ""

@@ -1,4 +1,7 @@
-"""Text for errors and logs: short forms of values and exceptions, without secrets."""
+"""Text for errors, logs and screens: short forms of values and exceptions, without secrets.
+
+Text of others on a screen can neither disturb the output nor imitate it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ _BRACKETS: dict[object, tuple[str, str]] = {
 """The brackets of containers by their repr, which a subclass may replace."""
 
 
-def cut(text: str, limit: int = 2 * _SHOWN) -> str:
+def brief(text: str, limit: int = 2 * _SHOWN) -> str:
     """Return a text, cut in its middle to `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
 
@@ -125,3 +128,46 @@ def shown_items(items: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
     """
     for key, value in items.items():
         yield key, Hidden.of(value) if isinstance(key, str) and may_be_secret(f".{key}") else value
+
+
+# --------------------------------------------------------------------------- text for a screen
+
+SHORT = 300
+"""The characters of a value that are shown by default."""
+
+_PARTS = re.compile(
+    r"(\d+) of its parts failed: (.*?)(?: \(\d+ sub-exceptions?\))?", re.DOTALL
+)  # as `do_parts` says it
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def clean(text: str) -> str:
+    """Return a text with escapes for control characters, marks of writing direction, and lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def cut(text: str, limit: int = SHORT) -> str:
+    """Return a clean text, cut to `limit` characters."""
+    return clean(text if len(text) <= limit else f"{text[:limit]}...")
+
+
+def failure_text(kind: str, message: str) -> str:
+    """Return the type and the message of an error on one line; for failed parts, begin with the parts."""
+    if kind == "ExceptionGroup" and (parts := _PARTS.fullmatch(message)):
+        count, failed = parts.groups()
+        return " ".join(f"part {failed}".split() if count == "1" else f"{count} parts: {failed}".split())
+    return " ".join(f"{kind}: {message}".split())
+
+
+def span(seconds: float) -> str:
+    """Return a duration with two or three digits."""
+    if seconds < 0.001:
+        return "<1 ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds >= size)
+    return f"{seconds / size:.0f} {unit}"

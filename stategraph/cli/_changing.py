@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from stategraph._text.screen import clean
+from stategraph._text.shown import clean
 from stategraph.cli._looking import row_store
 from stategraph.cli._opening import load_graph, status_text
 from stategraph.cli._options import (

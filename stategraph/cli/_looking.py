@@ -12,7 +12,7 @@ from typing import IO, Any
 import click
 
 from stategraph._capabilities import fresh_rows
-from stategraph._text.screen import SHORT, cut, failure_text, span
+from stategraph._text.shown import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Kind, Owner

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from stategraph import errors
-from stategraph._text import shown
-from stategraph._text.screen import SHORT, clean, cut, failure_text, span
+from stategraph._text.shown import SHORT, brief, clean, cut, failure_text, span
 from stategraph._values.provenance import Kind, Owner
 from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores.serializers import plain
@@ -99,7 +98,7 @@ class Screen:
         cells = [[_styled(cell) for cell in row] for row in rows]
         for row in cells:
             text, style = row[0]
-            row[0] = (text if len(text) <= longest else shown.cut(text, longest - 3)), style
+            row[0] = (text if len(text) <= longest else brief(text, longest - 3)), style
         for number, name in enumerate(columns[:-1]):
             widest = max([len(name), *(len(row[number][0]) for row in cells)])
             width = min(widest, longest if number == 0 else 10)

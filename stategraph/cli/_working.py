@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from stategraph._text.screen import cut
-from stategraph._text.shown import describe_exception
+from stategraph._text.shown import cut, describe_exception
 from stategraph.cli._opening import load_graph
 from stategraph.cli._options import ALLOW_CHANGED, EVERY, RENAMES, Request, command
 from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Failure, Screen, as_commands, note

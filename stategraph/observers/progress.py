@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import attrs
 
-from stategraph._text.screen import cut, span
+from stategraph._text.shown import cut, span
 from stategraph._util.validators import is_duration
 from stategraph._values.events import PART_EVENTS, Event, EventType
 from stategraph.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph._text.screen import failure_text, span
+from stategraph._text.shown import failure_text, span
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import GraphStructure, Kind, RunStatus
 from stategraph.errors import FormatError

@@ -10,7 +10,7 @@ from unicodedata import east_asian_width
 
 import attrs
 
-from stategraph._text.screen import span
+from stategraph._text.shown import span
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture._run import Visit, Walk

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from stategraph._text.screen import clean, cut, failure_text, span
+from stategraph._text.shown import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.cli._options import parsed_pairs

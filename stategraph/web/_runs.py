@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import attrs
 
-from stategraph._text.screen import span
-from stategraph._text.shown import describe_exception
+from stategraph._text.shown import describe_exception, span
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
