@@ -325,7 +325,7 @@ def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_mapping(items: object) -> None:
     """Raise TypeError unless the items are a mapping."""
-    if not isinstance(items, Mapping):
+    if type(items) is not dict and not isinstance(items, Mapping):
         raise TypeError(f"the data of a State are a mapping of keys to values, not {type(items).__name__}")
 
 

@@ -42,7 +42,7 @@ NO_LABELS: Mapping[str, str] = freeze({})
 
 def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
-    if isinstance(labels, Mapping) and not labels:
+    if labels is NO_LABELS or (isinstance(labels, Mapping) and not labels):
         return NO_LABELS
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in chain(labels, labels.values())):
         raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
