@@ -99,7 +99,7 @@ def _to_ns(value: datetime | int) -> int:
     """Return a timestamp in nanoseconds since 1970.
 
     Raises:
-        ValueError: the value is neither an aware datetime nor a number of nanoseconds.
+        ValueError: The value is neither an aware datetime nor a number of nanoseconds.
     """
     if type(value) is int and 0 <= value < _LATEST_NS:  # passed by attrs.evolve and by stores
         return value
