@@ -273,7 +273,7 @@ class TestRoutes:
             graph.add_route("first", shared, {"x": "second"})
 
     def test_how_it_looks(self, graph):
-        """In the structure, in words, and to whoever asks an edge."""
+        """In the structure, in words, and by the predicates of its edges."""
         graph.add_route("first", shared, {"x": "second", Verdict.BAD: "third"})
 
         one, other = graph.edges
@@ -312,7 +312,7 @@ class TestRoutes:
             graph.execute(State())
 
     async def later(self, state):
-        """Answer nobody at once."""
+        """Answer later."""
 
     @pytest.mark.parametrize("function", ["second", None, later, lambda: "second"], ids=lambda one: type(one).__name__)
     def test_a_function_that_cannot_be_asked(self, graph, function):

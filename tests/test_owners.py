@@ -134,7 +134,7 @@ class TestTakingOver:
         assert len(refused) == 1
 
     def test_a_run_of_another_graph(self, scene: Scene) -> None:
-        """It cannot be resumed here, whoever owns it."""
+        """It cannot be resumed here, even by a take-over."""
         other = make_graph(traces("xy"), store=scene.store, name="other")
         graph = make_graph(traces("abc"), store=scene.store)
         with graph.stream(State(run_id=RUN)) as states:
@@ -149,7 +149,7 @@ class TestStreams:
     """They own their run from the first State to the last, or until they are left."""
 
     def test_one_that_is_open(self, any_store: CheckpointStore) -> None:
-        """Nobody else works on its run; to close it lets go of the run."""
+        """No other call works on its run; closing it releases the run."""
         graph = make_graph(traces("abc"), store=any_store)
         stream = graph.stream(State(run_id=RUN))
         assert any_store.owner(RUN) is None  # it has not begun
@@ -176,7 +176,7 @@ class TestStreams:
 
 
 def test_a_thing_within_a_run_belongs_to_its_owner(any_store: CheckpointStore) -> None:
-    """Nested runs and finished parts are the outer run's; nobody takes one of them alone."""
+    """Nested runs and finished parts have the owner of the outer run."""
     nested = make_graph(traces("x"), store=any_store)
     found: list[Any] = []
 
@@ -445,7 +445,7 @@ class TestFilesOfLocks:
         second.close()
 
     def test_a_copy_is_a_store_of_its_own(self, tmp_path: Path) -> None:
-        """Whoever owns a run in one does not in the other."""
+        """The owner of a run in one does not own it in the other."""
         (tmp_path / "a").mkdir()
         with sqlite_at(tmp_path / "a") as store:
             begun(store, "ab").close()
@@ -676,7 +676,7 @@ def test_lost_parts(any_store: CheckpointStore) -> None:
 
 
 def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
+    """Release the run only once its last State is saved, with durability "async" too."""
     found: list[Any] = []
     release = base.release
 

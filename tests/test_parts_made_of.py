@@ -252,7 +252,7 @@ class TestBranches:
 
     @pytest.mark.parametrize("updates", [{"n": 2}, {"n": True}, {"other": 1}], ids=repr)
     def test_another_state(self, play: Scene, how: str, updates: Any) -> None:
-        """All are done again: nobody knows what they read."""
+        """All are done again: what they read is unknown."""
         branches = Branches()
         branches.fail(play, **HOW[how])
 
@@ -275,7 +275,7 @@ class TestBranches:
 
 
 class TestGenerations:
-    """A run that was rolled back makes its steps anew."""
+    """A run that was rolled back makes its steps again."""
 
     def test_parts_of_the_one_before(self, play: Scene) -> None:
         """They are not joined, even if a store should still have them."""
@@ -291,7 +291,7 @@ class TestGenerations:
         assert branches.log == ["a", "b"]
 
     def test_a_nested_graph(self, play: Scene) -> None:
-        """It begins anew, and does all of its items once more."""
+        """It starts over, and does all of its items once more."""
         items = Items()
         inner = items.graph(play.store).as_node()
         graph = make_graph({"before": trace("before"), "inner": inner}, store=play.store, name="outer")

@@ -157,7 +157,7 @@ class TestGoingOn:
         assert type(final) is State
 
     def test_it_counts_no_steps_and_saves_nothing(self, scene: Scene) -> None:
-        """The steps are made as they were, with their numbers and idempotency keys, and are nobody's news."""
+        """Repeated steps keep their numbers and idempotency keys; observers hear of a recomputation alone."""
         keys: list[str] = []
 
         def draw(state: State, context: NodeContext) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class TestGoingOn:
         assert scene.resume(graph)["model"] == [1]
 
     def test_a_key_that_was_removed(self, scene: Scene) -> None:
-        """Nobody makes it again."""
+        """No node makes it again."""
         log: Log = []
         steps = {
             "load": lambda _: {"raw": "a b"},

@@ -247,7 +247,7 @@ def test_a_pause_is_drawn_where_it_waits():
 
 
 def test_what_is_under_way_is_drawn():
-    """Whoever is at work says where; if that is not known, of several nodes that can come next any may be."""
+    """Show the node that the owner is at work on; where that is unknown, any node that can come next."""
     seen = []
 
     def looks(state):
@@ -427,7 +427,7 @@ def test_older_runs_are_drawn_with_what_is_known_of_them(tmp_path):
 
 
 def test_the_pictures_of_the_documentation_are_made_by_its_tool():
-    """``python tools/make_pictures.py`` makes them anew where pictures have changed."""
+    """``python tools/make_pictures.py`` draws them again where pictures have changed."""
     made = runpy.run_path(str(ROOT / "tools" / "make_pictures.py"))["pictures"]()
     images = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "images").glob("*.svg")}
 

@@ -243,7 +243,7 @@ class TestRetries:
         ]
 
     def test_in_vain(self, driver: Any, store: MemoryStore) -> None:
-        """The failure tells how many attempts there were, wherever it is told, and resume begins to count anew."""
+        """The error and the stored State say how many attempts there were; a resume counts from 1."""
         node = Failing(3)
         observer = Recorder(EventType.NODE_ERROR, EventType.NODE_RETRY)
         graph = one_node(node, store, observer, retry=AT_ONCE)
@@ -442,7 +442,7 @@ class TestTimeouts:
 
     @pytest.mark.parametrize("node", ["hang", "ParallelNode({'p': hang})", "ParallelNode({'p': hang, 'q': quick})"])
     def test_the_process_can_end(self, node: str) -> None:
-        """A function that never ends is left to itself, whoever calls it, and keeps nobody."""
+        """A function that never ends does not keep its process from ending."""
         code = f"""if True:
             import asyncio, threading
             from stategraph import ExecutionError, GraphConfig, ParallelNode, State, StateGraph

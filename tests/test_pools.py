@@ -241,7 +241,7 @@ def test_a_part_that_raises_no_exception_of_ours(
     error: BaseException,
     on_error: Literal["raise", "collect"],
 ) -> None:
-    """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
+    """It ends the run, which is saved; no thread is left at work or waiting."""
     store, before = MemoryStore(), live_threads()
     node = MapNode(as_node(raises(error)), over="items", into="results", on_error=on_error, max_workers=2)
     graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)

@@ -49,8 +49,8 @@ class NotMadeAgain:
         return _refuse, ()
 
 
-class EndsWhoeverMakesIt:
-    """Can be pickled; whoever makes it again is to exit, or is interrupted."""
+class EndsItsReceiver:
+    """Can be pickled; to unpickle it exits, or is an interrupt."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
@@ -72,12 +72,12 @@ def _raise(error: type[BaseException]) -> None:
 
 def exiting(item: int) -> Any:
     """-> something whose arrival ends the process."""
-    return EndsWhoeverMakesIt(SystemExit) if item == 2 else item
+    return EndsItsReceiver(SystemExit) if item == 2 else item
 
 
 def interrupting(item: int) -> Any:
     """-> something whose arrival is an interrupt."""
-    return EndsWhoeverMakesIt(KeyboardInterrupt) if item == 2 else item
+    return EndsItsReceiver(KeyboardInterrupt) if item == 2 else item
 
 
 def _refuse() -> None:

@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def name() -> str:
-    """-> a name that nobody has registered yet: the registries live as long as the process."""
+    """Return a name that is not registered yet: the registries live as long as the process."""
     return f"registered-{next(_numbers)}"
 
 

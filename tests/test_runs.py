@@ -431,7 +431,7 @@ class TestBaseExceptions:
     def test_they_pass_unchanged(self, scene: Scene, kind: type[BaseException], interval: int) -> None:
         """The run is active, has all completed steps, and goes on."""
         if kind is GeneratorExit and scene.as_node is as_async and scene.call is DRIVERS["async"]:
-            pytest.skip("in a coroutine it means that nobody is left to carry out a command")
+            pytest.skip("in a coroutine it means that the driver is gone")
         nodes = {**traces("abcd"), "c": broken_first(trace("c"), kind())}
         graph = scene.graph(nodes, interval=interval)
 
@@ -596,7 +596,7 @@ def bounded(call: Any) -> Any:
 
 
 def run_on_bare_loop(graph: Any, method: str, *args: Any, **options: Any) -> State:
-    """A driver: an event loop that nobody tidies up after an exception."""
+    """Call a graph on an event loop that is not tidied up after an exception."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(getattr(graph, f"a{method}")(*args, **options))  # type: ignore[no-any-return]

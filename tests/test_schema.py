@@ -169,7 +169,7 @@ def test_types_of_fields_that_are_refused(annotation: Any, message: str) -> None
 
 
 def test_classes_of_values_are_registered() -> None:
-    """Whoever gives a schema knows them; nested ones too. The store keeps their values exactly."""
+    """A schema registers the classes of its values, nested ones too; stores keep the values exactly."""
     inner = attrs.make_class("Inner", {"kind": attrs.field(type=int)})
     outer = dataclasses.make_dataclass("Outer", [("inner", dict[str, inner | None])])  # type: ignore[valid-type]
     schema = dataclasses.make_dataclass("Whole", [("outers", list[outer])])  # type: ignore[valid-type]

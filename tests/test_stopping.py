@@ -608,7 +608,7 @@ INTERRUPTED = """
 
 
 def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
-    """A timer interrupts a busy run again and again: none of them waits for ever for a lock that nobody holds."""
+    """A timer interrupts a busy run again and again: no run waits for a lock that was left locked."""
     process = start(INTERRUPTED, measured=False)  # coverage has a lock of its own, which an interrupt leaves behind
 
     output, errors = process.communicate(timeout=25)

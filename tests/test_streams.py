@@ -126,7 +126,7 @@ class TestSteps:
         assert any_play.store.load(RUN) == states[-1]
 
     def test_it_begins_when_it_is_asked_for(self, any_play: Scene) -> None:
-        """And is never ahead of whoever iterates; what is wrong with the graph is said at once."""
+        """It is never ahead of the iteration; errors of the graph are raised at once."""
         log: Any = []
         graph = make_graph(
             {"a": lambda s: log.append("a") or {}, "b": lambda s: log.append("b") or {}}, store=any_play.store
@@ -653,7 +653,7 @@ class TestResults:
 
     @pytest.mark.parametrize("kind", ["chunks", "graphs as items"])
     def test_a_reader_takes_no_time_of_the_node(self, kind: str) -> None:
-        """The timeout of the node does not count the time in which somebody looks at a chunk or at a part."""
+        """The timeout of the node does not count the time in which a reader looks at a chunk or a part."""
 
         def talk(state: State) -> Iterator[Any]:
             yield "one"

@@ -67,7 +67,7 @@ def causes_of(error: BaseException | None) -> list[BaseException]:
 @pytest.mark.parametrize("call", [execute, aexecute, stream])
 @pytest.mark.parametrize("kind", NODES)
 def test_the_users_calls_come_first(call: Callable[[Any, State], Any], kind: str) -> None:
-    """Whatever the node is, and whoever drives it."""
+    """With any kind of node and any driver."""
     graph = make_graph(NODES[kind](), store=MemoryStore())
 
     with pytest.raises(ExecutionError) as caught:

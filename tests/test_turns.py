@@ -47,7 +47,7 @@ class Scene:
         self.graph = self.make()
 
     def make(self, second="b", *, max_iterations=1000):
-        """Return the graph anew, as another process would."""
+        """Build the graph once more, as another process would."""
         asks = {"ask": InterruptNode("a", "decision")} if self.asks else {}
         nodes = {"a": self.node("a"), **asks, second: self.node(second)}
         return make_graph(nodes, store=self.store, name="work", max_iterations=max_iterations, **self.checkpoint)
@@ -83,7 +83,7 @@ def scene(store):
 
 @pytest.mark.parametrize("preserve", [True, False])
 def test_an_order_that_is_performed_twice_runs_no_node_again(store, preserve):
-    """Even where a complete run is not to be preserved: it stays until somebody says that the order is done."""
+    """Even where a complete run is not to be preserved: it stays until `forget`."""
     scene = Scene(store, preserve=preserve)
 
     first, again = (scene.perform(scene.order()) for _ in range(2))
@@ -208,7 +208,7 @@ def test_updates_are_laid_over_the_data_once(scene):
 
 
 def test_an_answer_to_a_pause_that_is_over_is_refused(store):
-    """Somebody has answered by hand; the run stays as it is."""
+    """The run was answered by hand, and stays as it is."""
     scene = Scene(store, asks=True)
     pause = scene.perform(scene.order()).pause
     late = scene.order(2, updates={"decision": "no"}, pause=pause)
@@ -230,7 +230,7 @@ def test_going_on_with_a_run_that_is_complete_is_refused(scene):
 
 
 def test_a_pause_that_comes_again_is_a_turn_of_its_own(store):
-    """Numbers go on, whoever counts them."""
+    """Numbers go on where an order has skipped some."""
     scene = Scene(store, asks=True)
     assert next_number(scene.graph, "run") == 1
     scene.perform(scene.order())
@@ -322,7 +322,7 @@ def test_a_run_that_takes_down_its_workers_is_failed(scene):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_renamed_node_is_named(scene, number):
-    """And the run waits for whoever says what became of it."""
+    """The run waits for an order that says what became of the node."""
     scene.fails["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         scene.perform(scene.order())
