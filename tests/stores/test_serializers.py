@@ -18,8 +18,8 @@ from stategraph.errors import (
     FormatError,
     UnknownNameError,
 )
-from stategraph.stores._codec.compression import LARGEST
 from stategraph.stores._codec.type_codecs import DecodeError
+from stategraph.stores._rows.encoder import LARGEST
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.serializers import Serializer, find_format, register_serializer

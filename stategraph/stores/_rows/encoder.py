@@ -23,7 +23,6 @@ from stategraph.errors import (
     UnknownNameError,
 )
 from stategraph.state import State, time_ns_of, took_ns_of
-from stategraph.stores._codec.compression import ZSTD, compressed, decompress, zstandard_package
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
@@ -63,14 +62,14 @@ class DeltaBase:
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
     """Return a function that decodes payloads of an encoding; run and step are for its error."""
-    name = encoding.removesuffix(ZSTD)
+    name = encoding.removesuffix(_ZSTD)
     try:
         decode = registered_format(name).decode
     except UnknownNameError as error:
         reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
         way_out = f"register_serializer makes it known, or open the store with serializer={name!r} if it is installed"
         raise FormatError(run_id, f"{reason}; {way_out}") from None
-    return decode if name == encoding else lambda payload: decode(decompress(payload))
+    return decode if name == encoding else lambda payload: decode(_decompressed(payload))
 
 
 class CheckpointEncoder:
@@ -97,7 +96,7 @@ class CheckpointEncoder:
         written = find_format(serializer)
         self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
         self._encode = written.encode
-        self._zstd: Any = zstandard_package() if compress else None
+        self._zstd: Any = _zstandard_package() if compress else None
 
     def snapshot(
         self, state: State, incarnation: bytes = b"", place: Place | None = None
@@ -155,8 +154,8 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         payload = self._encode(parts)
-        smaller = None if self._zstd is None else compressed(self._zstd, payload)
-        return (self._serializer, payload) if smaller is None else (self._serializer + ZSTD, smaller)
+        smaller = None if self._zstd is None else _compressed(self._zstd, payload)
+        return (self._serializer, payload) if smaller is None else (self._serializer + _ZSTD, smaller)
 
     def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
         """Return the decoded payloads of a snapshot and of the rows that build on it; raise as `state`."""
@@ -264,3 +263,49 @@ def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
         raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
     except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
+
+
+# --------------------------------------------------------------------------- compression
+
+LARGEST = 1 << 28
+"""The most bytes of a payload that is compressed, and of a decompressed one: a small row must not fill the memory."""
+
+_SMALLEST = 4096  # bytes: smaller payloads gain little
+_WORTHWHILE = 0.9  # the largest ratio of sizes that justifies decompression at every load
+_ZSTD = "+zstd"
+
+
+def _compressed(zstd: Any, payload: bytes) -> bytes | None:
+    """Return a compressed payload; None if it is too small, too large, or hardly becomes smaller."""
+    if not _SMALLEST < len(payload) <= LARGEST:
+        return None
+    smaller: bytes = zstd.ZstdCompressor(level=1).compress(payload)  # several threads must not share a compressor
+    return smaller if len(smaller) <= _WORTHWHILE * len(payload) else None
+
+
+def _decompressed(payload: bytes) -> bytes:
+    """Return a decompressed payload.
+
+    Raises:
+        DecodeError: It is damaged, or larger than any payload that is compressed.
+        ConfigError: The package zstandard is not installed.
+    """
+    zstd = _zstandard_package()
+    try:
+        size = zstd.frame_content_size(payload)
+        if not 0 <= size <= LARGEST:
+            raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {LARGEST} are written so")
+        data: bytes = zstd.ZstdDecompressor().decompress(payload, allow_extra_data=False)
+    except zstd.ZstdError as error:
+        raise DecodeError(f"its bytes cannot be decompressed: {error}") from error
+    return data
+
+
+def _zstandard_package() -> Any:
+    """Return the package zstandard. Raises ConfigError if it is not installed."""
+    try:
+        import zstandard  # imported when used: an extra
+    except ImportError as error:
+        way_out = "the package zstandard comes first, as the extra stategraph[zstd] brings it"
+        raise ConfigError("checkpoint.options.compress", True, way_out) from error
+    return zstandard
