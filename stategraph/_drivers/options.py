@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
+from stategraph._drivers.limits import StopSignal
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import execute
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_duration
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels
 from stategraph.errors import ConfigError
 from stategraph.state import State
-
-if TYPE_CHECKING:
-    from stategraph._drivers.limits import StopSignal
-    from stategraph._values.progress import Pause
 
 
 class Call(TypedDict, total=False):
@@ -180,6 +178,4 @@ def signal_of(how: Call) -> StopSignal | None:
     cancel, timeout = how.get("cancel"), how.get("timeout")
     if cancel is None and timeout is None:
         return None
-    from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited
-
     return StopSignal.of(cancel, timeout)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator
 from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from stategraph._drivers.calls import Shown
+from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
 from stategraph._text.shown import describe_exception
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.state import State
-
-if TYPE_CHECKING:
-    from stategraph._drivers.limits import StopSignal
 
 _ABANDONED = (
     "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "

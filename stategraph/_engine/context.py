@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -20,14 +20,12 @@ from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values import clock
 from stategraph._values.events import EventType, report
+from stategraph._values.progress import Part
 from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError
 from stategraph.nodes.base import NodeContext
 from stategraph.state import State, took_ns_of
-
-if TYPE_CHECKING:
-    from stategraph._values.progress import Part
 
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
 

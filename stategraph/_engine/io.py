@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
+from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -25,9 +26,6 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State
-
-if TYPE_CHECKING:
-    from stategraph._values.progress import KeptParts, Part
 
 _Answer = TypeVar("_Answer")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from inspect import isawaitable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from stategraph._engine.context import (
     LOOK_AGAIN,
@@ -46,15 +46,13 @@ from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_given_id
-from stategraph._values.progress import evolved
+from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve, recorded, time_ns_of, with_data
-
-if TYPE_CHECKING:
-    from stategraph._values.progress import Pause
 
 _MANY_KEYS = 500  # of a State: with fewer, comparing all keys is faster than tracking the changed ones
 
@@ -145,8 +143,6 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:
-            from stategraph._values.progress import evolved  # imported when used: with handlers
-
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             yield from announce_completion(run, following)
@@ -281,8 +277,6 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
     """
     saved = yield from newest_of(run, state.run_id)
     if saved is not None:
-        from stategraph._values.sameness import differing_items  # imported when used: a run seldom begins twice
-
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
         if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison
@@ -318,8 +312,6 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     progress = state.progress
     if progress is None:
         return state, state, (), ()
-    from stategraph._values.sameness import differing_items  # imported when used: a plain resume compares nothing
-
     new = set() if newest is None else differing_items(newest, state).keys()
     left = evolved(progress.without_step(), answered=progress.answered - new)
     # If the State is not of the newest saved step, all its keys are new.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
@@ -19,7 +19,7 @@ from stategraph._engine.saving import (
     save_pending,
 )
 from stategraph._engine.step import StepExecution
-from stategraph._graph.changed import check_compatible, off_removed
+from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import Ownership
 from stategraph._progress import awaited, awake, is_overdue
@@ -31,12 +31,10 @@ from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.errors import AnswerError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
-
-if TYPE_CHECKING:
-    from stategraph._values.progress import Pause
 
 
 def resume(
@@ -107,8 +105,6 @@ def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
     run.renamed_nested = {}
     if not migrate:
         return off_removed(run.plan, saved)
-    from stategraph._graph.changed import migrate_state, split_migration  # imported when used
-
     own, run.renamed_nested = split_migration(migrate, run.plan)
     return off_removed(run.plan, migrate_state(saved, own, run.plan))
 
@@ -188,8 +184,6 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     """
     if not run.plan.loads_parts:
         return state
-    from stategraph._values.sameness import differing_items  # imported when used: for graphs with nested runs
-
     persist = run.plan.persist
     values = before if persist is None else {key: value for key, value in before.items() if key in persist}
     given = differing_items(before, data_of(state))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import ref
 
 import attrs
@@ -41,6 +41,7 @@ from stategraph._util.callables import begin_with_users
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph._values.frozen import lay_over
+from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
@@ -55,9 +56,6 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State, data_of, evolve, recorded, time_ns_of
-
-if TYPE_CHECKING:
-    from stategraph._values.progress import Pause
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """Errors with which a retried save would fail again."""
@@ -399,8 +397,6 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if schema is not None and lost:
         why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
-    from stategraph._values.progress import pause_of  # imported when used
-
     save_with_next(run, run.state)
     pause = pause_of([_identified(run, attrs.evolve(each, node=stage.name)) for each in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier

@@ -9,11 +9,11 @@ import attrs
 
 from stategraph._protocol import Task
 from stategraph._values.ids import escaped, nested_id
+from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph._values.progress import NodeOutline, Pause, Structures
 
 
 def graph_of(given: Any) -> Any:

@@ -13,10 +13,11 @@ from stategraph._progress import awaited
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
+from stategraph._values.ids import check_run_id
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
-from stategraph.errors import GraphError
+from stategraph.errors import GraphError, InvalidRunIdError
 from stategraph.nodes.base import NestedStep, Node, Question, StepContext
 from stategraph.nodes.function import with_changes
 from stategraph.state import State, evolve
@@ -198,9 +199,6 @@ def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) ->
 
 
 def _fits_ids(name: str) -> bool:
-    from stategraph._values.ids import check_run_id
-    from stategraph.errors import InvalidRunIdError
-
     try:
         check_run_id(name)
     except InvalidRunIdError:
