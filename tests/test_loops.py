@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import ExecutionError, RetryPolicy, RunCancelledError, State
+from stategraph import ExecutionError, MapNode, RetryPolicy, RunCancelledError, State
 from stategraph._drivers import threads as threads_of
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
@@ -39,9 +39,14 @@ async def nothing(state: State) -> dict[str, Any]:
     return {}
 
 
-def executed(nodes: dict[str, Any], **options: Any) -> State:
+def coroutine_of_nothing(state: State) -> Any:
+    """Return the coroutine of `nothing`: this is no async function itself."""
+    return nothing(state)
+
+
+def executed(nodes: dict[str, Any], given: dict[str, Any] | None = None, **options: Any) -> State:
     """Return the State that a chain of nodes ends with."""
-    return make_graph(nodes, store=MemoryStore(), **options).execute(State(run_id=RUN))
+    return make_graph(nodes, store=MemoryStore(), **options).execute(State(given or {}, run_id=RUN))
 
 
 class TestOneTask:
@@ -102,6 +107,18 @@ class TestOneTask:
 
         assert seen.count("turn") >= 5
         assert seen[-1] == "cancelled"
+
+    @pytest.mark.filterwarnings("error::ResourceWarning")
+    def test_of_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Threads of items leave no loop open in which they have awaited what a sync function returned."""
+        inner = make_graph({"a": coroutine_of_nothing}, store=MemoryStore(), name="inner").as_node()
+        noted: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", noted.append)
+
+        executed({"map": MapNode(inner, "items", "made", 2), "b": lambda state: {}}, given={"items": [{}] * 4})
+        gc.collect()
+
+        assert noted == []
 
     def test_context(self) -> None:
         """What an async node sets in its context is seen by the next one, not by the caller."""

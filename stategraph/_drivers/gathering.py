@@ -95,7 +95,11 @@ class InThreads(_Gathering):
             return
         if not hasattr(self._of_thread, "driver"):
             self._of_thread.driver = self._new_driver()
-        self._of_thread.driver.drive(task)
+        driver = self._of_thread.driver
+        try:
+            driver.drive(task)
+        finally:
+            driver.close()
 
     def _over(self, outcome: Outcome) -> None:
         if outcome[1] is not None:

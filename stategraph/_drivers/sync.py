@@ -135,6 +135,7 @@ class Performer:
         """Close the event loop, if there is one."""
         if self._loop is not None:
             self._loop.close()
+            self._loop = None
 
     # ------------------------------------------------------------------ limits
 
