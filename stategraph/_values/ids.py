@@ -112,10 +112,6 @@ def is_parts_id(run_id: str) -> bool:
     return "#" in run_id.rpartition(NESTED)[2]
 
 
-PARTS = "*[^/]#*"
-"""A GLOB pattern for SQL that matches the ids of parts only: in all other ids, # follows /."""
-
-
 def outer_id(run_id: str) -> str:
     """Return the id of the run around a nested run or parts; return the id of a run that is not nested unchanged."""
     return run_id.rpartition(NESTED)[0] or run_id

@@ -80,10 +80,6 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _is_64_bit(value: int) -> bool:
-    return -(1 << 63) <= value < 1 << 64
-
-
 def _has_str_keys(value: dict[Any, Any]) -> bool:
     return all(type(key) is str and is_utf8(key) for key in value)
 
@@ -254,10 +250,6 @@ OBJECT = TypeCodec("object", 31, (), _by_encoder, _object_of, is_deep=True)
 # --------------------------------------------------------------------------- the table
 
 
-def _str_of(parts: Any) -> str:
-    return bytes.fromhex(parts).decode("utf-8", "surrogatepass")
-
-
 def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
     def restore(parts: Any) -> PurePath | Opaque:
         text = _expect_str(parts)
@@ -284,65 +276,74 @@ def _expect_str(parts: Any) -> str:
     return parts
 
 
-def _dict_parts(value: dict[Any, Any]) -> list[Any]:
-    return [[*pair] for pair in value.items()]
-
-
-def _dict_of(parts: Any) -> dict[Any, Any]:
-    return dict(expect_list(pair, 2) for pair in expect_list(parts))
-
-
 def _set_of(parts: Any) -> set[Any]:
     return set(expect_list(parts))
 
 
-def _str_parts(value: str) -> str:
-    return value.encode("utf-8", "surrogatepass").hex()
-
-
-def _bytes_parts(value: bytes) -> str:
-    return b64encode(value).decode()
-
-
-def _bytes_of(parts: Any) -> bytes:
-    return b64decode(parts, validate=True)
-
-
-def _timedelta_parts(value: timedelta) -> list[int]:
-    return [value.days, value.seconds, value.microseconds]
-
-
-def _range_parts(value: range) -> list[int]:
-    return [value.start, value.stop, value.step]
-
-
-def _complex_parts(value: complex) -> list[str]:
-    return [repr(value.real), repr(value.imag)]
-
-
-def _complex_of(parts: Any) -> complex:
-    return complex(*(float(_expect_str(part)) for part in expect_list(parts, 2)))
-
-
-DICT = TypeCodec("dict", 6, (dict, FrozenDict, UnsettledDict), _dict_parts, _dict_of, True, _has_str_keys)
+DICT = TypeCodec(
+    "dict",
+    6,
+    (dict, FrozenDict, UnsettledDict),
+    lambda value: [[*pair] for pair in value.items()],
+    lambda parts: dict(expect_list(pair, 2) for pair in expect_list(parts)),
+    True,
+    _has_str_keys,
+)
 SET = TypeCodec("set", 4, (set, FrozenSet, UnsettledSet), list, _set_of, True)
 FROZENSET = TypeCodec("frozenset", 5, (frozenset,), list, lambda parts: frozenset(_set_of(parts)), True)
 TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(expect_list(parts)), True)
 
 TYPE_CODECS = (
-    TypeCodec("int", 1, (int,), "{:x}".format, lambda parts: int(parts, 16), False, _is_64_bit),
-    TypeCodec("str", 2, (str,), _str_parts, _str_of, False, is_utf8),
+    TypeCodec(
+        "int",
+        1,
+        (int,),
+        "{:x}".format,
+        lambda parts: int(parts, 16),
+        False,
+        lambda value: -(1 << 63) <= value < 1 << 64,
+    ),
+    TypeCodec(
+        "str",
+        2,
+        (str,),
+        lambda value: value.encode("utf-8", "surrogatepass").hex(),
+        lambda parts: bytes.fromhex(parts).decode("utf-8", "surrogatepass"),
+        False,
+        is_utf8,
+    ),
     TypeCodec("float", None, (float,), repr, lambda parts: float(_expect_str(parts)), False, isfinite),
-    TypeCodec("bytes", None, (bytes,), _bytes_parts, _bytes_of),
+    TypeCodec(
+        "bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda parts: b64decode(parts, validate=True)
+    ),
     *(TUPLE, SET, FROZENSET, DICT, ENUM, OBJECT),
     TypeCodec("date", 7, (date,), date.isoformat, date.fromisoformat),
     TypeCodec("time", 8, (time,), _clock_parts, _clock_of(time)),
     TypeCodec("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
-    TypeCodec("timedelta", 10, (timedelta,), _timedelta_parts, lambda parts: timedelta(*expect_list(parts, 3))),
+    TypeCodec(
+        "timedelta",
+        10,
+        (timedelta,),
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: timedelta(*expect_list(parts, 3)),
+    ),
     TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_expect_str(parts))),
     TypeCodec("UUID", 12, (UUID,), str, UUID),
-    TypeCodec("range", 13, (range,), _range_parts, lambda parts: range(*expect_list(parts, 3)), True),
-    TypeCodec("complex", 14, (complex,), _complex_parts, _complex_of),
+    TypeCodec(
+        "range",
+        13,
+        (range,),
+        lambda value: [value.start, value.stop, value.step],
+        lambda parts: range(*expect_list(parts, 3)),
+        True,
+    ),
+    TypeCodec(
+        "complex",
+        14,
+        (complex,),
+        lambda value: [repr(value.real), repr(value.imag)],
+        lambda parts: complex(*(float(_expect_str(part)) for part in expect_list(parts, 2))),
+    ),
     _path_codec(20, PosixPath),
     _path_codec(21, PurePosixPath),
     _path_codec(22, WindowsPath),
