@@ -355,6 +355,6 @@ def with_all_keys(
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates
-    from stategraph._engine.recompute import with_unsaved_keys
+    from stategraph._engine.results import with_unsaved_keys
 
     return (yield from with_unsaved_keys(run, saved, updates, inputs))
