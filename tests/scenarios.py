@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import attrs
@@ -200,6 +201,19 @@ def as_async(function: Node) -> Node:
     async def node(*args: Any) -> Any:
         await asyncio.sleep(0)
         return function(*args)
+
+    return node
+
+
+def as_async_chunks(function: Callable[..., Generator[Any, None, None]]) -> Node:
+    """-> the generator function as an async one, which lets others run between chunks."""
+
+    @functools.wraps(function)
+    async def node(*args: Any) -> AsyncIterator[Any]:
+        with contextlib.closing(function(*args)) as chunks:
+            for chunk in chunks:
+                yield chunk
+                await asyncio.sleep(0)
 
     return node
 

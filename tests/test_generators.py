@@ -9,7 +9,7 @@ import gc
 import signal
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 
 from stategraph import ExecutionError, RetryPolicy, RunCancelledError, State, StateGraph, Updates
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, call_async, make_graph
+from tests.scenarios import RUN, Scene, as_async_chunks, as_sync, call_async, make_graph
 from tests.test_streams import chunks, stream
 
 pytestmark = pytest.mark.timeout(60)
@@ -58,17 +58,15 @@ def tried_again(node: Any) -> StateGraph:
     return alone(node, policies={"talks": {"retry": RetryPolicy(initial_delay=0), "timeout": 50}})
 
 
-async def works(over: list[str], sleep: Callable[[float], Awaitable[None]]) -> None:
-    """A task of a generator, which notes that it is over."""
-    try:
-        await sleep(40)
-    finally:
-        over.append("task")
-
-
 @pytest.fixture(params=[alone, limited, typed, nested, tried_again])
 def make(request: pytest.FixtureRequest) -> Any:
     """Makes a graph of a node."""
+    return request.param
+
+
+@pytest.fixture(params=[as_sync, as_async_chunks], ids=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Makes a sync or an async generator of a sync one."""
     return request.param
 
 
@@ -91,15 +89,6 @@ def precise(state: State) -> Iterator[Any]:
         yield Updates({"said": [str(Decimal(1) / 3)]})
 
 
-async def aprecise(state: State) -> AsyncIterator[Any]:
-    """The same."""
-    with decimal.localcontext(prec=50):
-        yield "one"
-        await asyncio.sleep(0)
-        yield "two"
-        yield Updates({"said": [str(Decimal(1) / 3)]})
-
-
 def named(state: State) -> Iterator[Any]:
     """Have a name for a while."""
     token = NAME.set("somebody")
@@ -110,40 +99,23 @@ def named(state: State) -> Iterator[Any]:
     yield Updates({"said": [found, NAME.get()]})
 
 
-async def anamed(state: State) -> AsyncIterator[Any]:
-    """The same."""
-    token = NAME.set("somebody")
-    yield "one"
-    found = NAME.get()
-    await asyncio.sleep(0)
-    NAME.reset(token)
-    yield "two"
-    yield Updates({"said": [found, NAME.get()]})
-
-
 class TestContext:
     """The context variables of a generator."""
 
-    @pytest.mark.parametrize("node", [precise, aprecise])
-    def test_a_decimal_context(self, make: Any, said: Any, node: Any) -> None:
-        """It is set until the generator leaves it."""
-        assert said(make(node)) == ["0." + 50 * "3"]
+    @pytest.mark.parametrize(("node", "found"), [(precise, ["0." + 50 * "3"]), (named, ["somebody", "nobody"])])
+    def test_it_is_set_until_the_generator_resets_it(
+        self, make: Any, said: Any, kind: Any, node: Any, found: list[str]
+    ) -> None:
+        assert said(make(kind(node))) == found
 
-    @pytest.mark.parametrize("node", [named, anamed])
-    def test_a_variable(self, make: Any, said: Any, node: Any) -> None:
-        """It is set until the generator resets it."""
-        assert said(make(node)) == ["somebody", "nobody"]
-
-    @pytest.mark.parametrize("node", [precise, aprecise])
-    def test_whoever_looks_has_their_own(self, memory_play: Scene, node: Any) -> None:
-        """What a generator sets is not set for those who look at its chunks, nor for nodes after it."""
+    def test_it_is_not_set_for_readers_and_later_nodes(self, memory_play: Scene, kind: Any) -> None:
         seen: list[int] = []
 
         def after(state: State) -> dict[str, Any]:
             seen.append(decimal.getcontext().prec)
             return {}
 
-        graph = make_graph({"talks": node, "after": after}, store=MemoryStore())
+        graph = make_graph({"talks": kind(precise), "after": after}, store=MemoryStore())
 
         async def main() -> None:
             async for _ in graph.astream(State()):
@@ -155,11 +127,10 @@ class TestContext:
             seen.extend(decimal.getcontext().prec for _ in graph.stream(State()))
         assert seen == 5 * [28]
 
-    @pytest.mark.parametrize("node", [named, anamed])
-    def test_whatever_thread_asks(self, node: Any) -> None:
-        """As a web server does that hands a stream to its workers."""
+    def test_each_chunk_can_be_read_in_another_thread(self, kind: Any) -> None:
+        """A web server may hand a stream to its workers."""
         states: list[State] = []
-        with contextlib.closing(alone(node).stream(State())) as shown:
+        with contextlib.closing(alone(kind(named)).stream(State())) as shown:
 
             def ask() -> None:
                 states.extend([next(shown, State())])
@@ -171,25 +142,20 @@ class TestContext:
 
         assert states[-1]["said"] == ["somebody", "nobody"]
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_it_begins_with_that_of_the_run(self, memory_play: Scene, is_async: bool) -> None:
+    def test_it_begins_with_that_of_the_run(self, memory_play: Scene, kind: Any) -> None:
         """What the caller has set is set in the generator."""
 
         def node(state: State) -> Iterator[Any]:
             yield Updates({"name": NAME.get()})
 
-        async def anode(state: State) -> AsyncIterator[Any]:
-            yield Updates({"name": NAME.get()})
-
         token = NAME.set("caller")
         try:
-            final = memory_play.execute(alone(anode if is_async else node))
+            final = memory_play.execute(alone(kind(node)))
         finally:
             NAME.reset(token)
         assert final["name"] == "caller"
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_each_attempt_has_its_own(self, said: Any, is_async: bool) -> None:
+    def test_each_attempt_has_its_own(self, said: Any, kind: Any) -> None:
         """One that failed leaves nothing to the next."""
         found: list[str] = []
 
@@ -201,14 +167,9 @@ class TestContext:
                 raise ValueError("once")
             yield Updates({"said": found})
 
-        async def anode(state: State) -> AsyncIterator[Any]:
-            for chunk in node(state):
-                yield chunk
+        assert said(tried_again(kind(node))) == ["nobody", "nobody"]
 
-        assert said(tried_again(anode if is_async else node)) == ["nobody", "nobody"]
-
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_when_it_is_closed(self, memory_play: Scene, is_async: bool) -> None:
+    def test_when_it_is_closed(self, memory_play: Scene, kind: Any) -> None:
         """It is still the same."""
         seen: list[str] = []
 
@@ -221,17 +182,7 @@ class TestContext:
                 seen.append(NAME.get())
                 NAME.reset(token)
 
-        async def anode(state: State) -> AsyncIterator[Any]:
-            token = NAME.set("somebody")
-            try:
-                yield "one"
-                yield "two"
-            finally:
-                await asyncio.sleep(0)
-                seen.append(NAME.get())
-                NAME.reset(token)
-
-        stream(memory_play, alone(anode if is_async else node), "stream", State(run_id=RUN), most=1)
+        stream(memory_play, alone(kind(node)), "stream", State(run_id=RUN), most=1)
 
         assert seen == ["somebody"]
 
@@ -239,28 +190,17 @@ class TestContext:
 class TestThread:
     """The thread of a sync generator, and the task of an async one."""
 
-    def test_a_connection(self, make: Any, said: Any) -> None:
-        """What may only be used in the thread that has made it can be used to the end."""
+    def test_a_connection_and_a_lock(self, make: Any, said: Any) -> None:
+        """Only the thread that made them may use them."""
 
         def node(state: State) -> Iterator[Any]:
-            with contextlib.closing(sqlite3.connect(":memory:")) as database:
+            with contextlib.closing(sqlite3.connect(":memory:")) as database, threading.RLock():
                 for number in range(5):
                     yield f"chunk {number}"
                     database.execute("SELECT 1")
-                yield Updates({"said": ["all"]})
+            yield Updates({"said": ["all"]})
 
         assert said(make(node)) == ["all"]
-
-    def test_a_lock(self, make: Any, said: Any) -> None:
-        """Likewise what only its thread may give back."""
-
-        def node(state: State) -> Iterator[Any]:
-            lock = threading.RLock()
-            with lock:
-                yield "chunk"
-            yield Updates({"said": ["free"]})
-
-        assert said(make(node)) == ["free"]
 
     def test_a_task(self, make: Any, said: Any) -> None:
         """There is one task, and nobody else works in it."""
@@ -324,41 +264,48 @@ class TestThread:
 # --------------------------------------------------------------------------- what an async one may hold
 
 
-class TestTimeouts:
-    """asyncio.timeout in a generator."""
+@pytest.fixture(params=["asyncio", "anyio"])
+def tasks(request: pytest.FixtureRequest) -> Any:
+    """What opens a task group, and what starts a task in one; those of anyio insist on one task."""
+    if request.param == "asyncio":
+        return asyncio.TaskGroup, lambda group, function, *args: group.create_task(function(*args))
+    anyio = pytest.importorskip("anyio")
 
-    def test_around_chunks(self, make: Any, said: Any) -> None:
-        """It cuts off what the generator awaits."""
+    @contextlib.asynccontextmanager
+    async def scoped() -> AsyncIterator[Any]:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                yield group
 
-        async def node(state: State) -> AsyncIterator[Any]:
-            try:
-                async with asyncio.timeout(0.05):
-                    yield "one"
-                    yield "two"
-                    await asyncio.sleep(40)
-            except TimeoutError:
-                yield Updates({"said": ["cut off"]})
+    return scoped, lambda group, function, *args: group.start_soon(function, *args)
 
-        assert said(make(node)) == ["cut off"]
 
-    def test_that_is_never_reached(self, make: Any, said: Any) -> None:
-        """It is without effect."""
-
-        async def node(state: State) -> AsyncIterator[Any]:
-            async with asyncio.timeout(50):
+@pytest.mark.parametrize(("limit", "result"), [(0.05, "cut off"), (50, "in time")])
+def test_a_timeout_around_chunks(make: Any, said: Any, limit: float, result: str) -> None:
+    async def node(state: State) -> AsyncIterator[Any]:
+        found = "in time"
+        try:
+            async with asyncio.timeout(limit):
                 yield "one"
-                await asyncio.sleep(0)
                 yield "two"
-            yield Updates({"said": ["in time"]})
+                await asyncio.sleep(40 if limit < 1 else 0)
+        except TimeoutError:
+            found = "cut off"
+        yield Updates({"said": [found]})
 
-        assert said(make(node)) == ["in time"]
+    assert said(make(node)) == [result]
+
+
+async def fails() -> None:
+    """Be a task that fails."""
+    raise ValueError("no")
 
 
 class TestTaskGroups:
-    """asyncio.TaskGroup in a generator."""
+    """Task groups in a generator."""
 
-    def test_around_chunks(self, make: Any, said: Any) -> None:
-        """Its tasks work while the generator waits for them."""
+    def test_its_tasks_work_while_the_generator_waits(self, tasks: Any, make: Any, said: Any) -> None:
+        opened, start = tasks
 
         async def node(state: State) -> AsyncIterator[Any]:
             found: asyncio.Queue[str] = asyncio.Queue()
@@ -367,9 +314,9 @@ class TestTaskGroups:
                 await asyncio.sleep(0)
                 await found.put(str(number))
 
-            async with asyncio.TaskGroup() as group:
+            async with opened() as group:
                 for number in range(3):
-                    group.create_task(look(number))
+                    start(group, look, number)
                 looked = []
                 for _ in range(3):
                     looked.append(await found.get())
@@ -378,17 +325,15 @@ class TestTaskGroups:
 
         assert said(make(node)) == ["0", "1", "2"]
 
-    def test_a_task_that_fails(self, make: Any, said: Any) -> None:
+    def test_a_task_that_fails(self, tasks: Any, make: Any, said: Any) -> None:
         """It cancels what the generator awaits next, and its error comes out of the group."""
-
-        async def fails() -> None:
-            raise ValueError("no")
+        opened, start = tasks
 
         async def node(state: State) -> AsyncIterator[Any]:
             try:
-                async with asyncio.TaskGroup() as group:
+                async with opened() as group:
                     yield "one"
-                    group.create_task(fails())
+                    start(group, fails)
                     yield "two"
                     await asyncio.sleep(40)
                     pytest.fail("it was not cancelled")
@@ -399,9 +344,6 @@ class TestTaskGroups:
 
     def test_a_failure_of_the_node(self, memory_play: Scene) -> None:
         """It is the group that fails it, not a cancellation."""
-
-        async def fails() -> None:
-            raise ValueError("no")
 
         async def node(state: State) -> AsyncIterator[Any]:
             async with asyncio.TaskGroup() as group:
@@ -463,13 +405,19 @@ class TestTaskGroups:
         assert chunks(shown) == [("one",), ("one", "failed")]
 
     @pytest.mark.parametrize("make", [alone, limited, typed])
-    def test_that_is_left_early(self, memory_play: Scene, make: Any) -> None:
-        """Its tasks are over when the stream is left, which is no failure."""
+    def test_its_tasks_are_over_when_the_stream_is_left(self, tasks: Any, memory_play: Scene, make: Any) -> None:
+        opened, start = tasks
         over: list[str] = []
 
+        async def works() -> None:
+            try:
+                await asyncio.sleep(40)
+            finally:
+                over.append("task")
+
         async def node(state: State) -> AsyncIterator[Any]:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(works(over, asyncio.sleep))
+            async with opened() as group:
+                start(group, works)
                 await asyncio.sleep(0)
                 yield "one"
                 yield "two"
@@ -502,47 +450,11 @@ class TestTaskGroups:
 
 
 class TestAnyio:
-    """Task groups and cancel scopes of anyio, which insist on one task."""
+    """Cancel scopes of anyio."""
 
     @pytest.fixture
     def anyio(self) -> Any:
         return pytest.importorskip("anyio")
-
-    def test_a_task_group(self, anyio: Any, make: Any, said: Any) -> None:
-        """It is entered and left in one task."""
-
-        async def node(state: State) -> AsyncIterator[Any]:
-            async with anyio.create_task_group() as group:
-                send, receive = anyio.create_memory_object_stream(3)
-                for number in range(3):
-                    group.start_soon(send.send, str(number))
-                with send, receive:
-                    looked = []
-                    for _ in range(3):
-                        looked.append(await receive.receive())
-                        yield looked[-1]
-            yield Updates({"said": sorted(looked)})
-
-        assert said(make(node)) == ["0", "1", "2"]
-
-    def test_a_task_that_fails(self, anyio: Any, make: Any, said: Any) -> None:
-        """It cancels the generator."""
-
-        async def fails() -> None:
-            raise ValueError("no")
-
-        async def node(state: State) -> AsyncIterator[Any]:
-            try:
-                async with anyio.create_task_group() as group:
-                    yield "one"
-                    group.start_soon(fails)
-                    yield "two"
-                    await anyio.sleep(40)
-                    pytest.fail("it was not cancelled")
-            except ExceptionGroup as error:
-                yield Updates({"said": [str(error.exceptions[0])]})
-
-        assert said(make(node)) == ["no"]
 
     def test_a_cancel_scope(self, anyio: Any, make: Any, said: Any) -> None:
         """Its deadline cuts off the generator, which goes on after it."""
@@ -555,23 +467,6 @@ class TestAnyio:
             yield Updates({"said": [str(scope.cancelled_caught)]})
 
         assert said(make(node)) == ["True"]
-
-    @pytest.mark.parametrize("make", [alone, limited, typed])
-    def test_that_is_left_early(self, anyio: Any, memory_play: Scene, make: Any) -> None:
-        """All of it is over when the stream is left."""
-        over: list[str] = []
-
-        async def node(state: State) -> AsyncIterator[Any]:
-            with anyio.fail_after(30):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(works, over, anyio.sleep)
-                    await anyio.sleep(0)
-                    yield "one"
-                    yield "two"
-
-        stream(memory_play, make(node), "stream", State(run_id=RUN), most=1)
-
-        assert over == ["task"]
 
     def test_a_scope_around_the_run(self, anyio: Any) -> None:
         """It cuts off the run, and the generator in it."""
@@ -594,8 +489,6 @@ class TestAnyio:
         asyncio.run(main())
         assert scopes[0].cancelled_caught
         assert over == ["node"]
-
-    # --------------------------------------------------------------------------- what ends it
 
     @pytest.mark.parametrize("closes", [False, True], ids=["at work", "waiting"])
     def test_a_scope_around_the_run_cancels_once(self, anyio: Any, closes: bool) -> None:
@@ -848,8 +741,7 @@ class TestClosedLoops:
 class TestNeverAhead:
     """The generator goes on when its next chunk is asked for."""
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_between_two_chunks(self, memory_play: Scene, is_async: bool) -> None:
+    def test_between_two_chunks(self, memory_play: Scene, kind: Any) -> None:
         """However long somebody looks."""
         log: list[str] = []
 
@@ -859,11 +751,7 @@ class TestNeverAhead:
                 yield number
             yield Updates({})
 
-        async def anode(state: State) -> AsyncIterator[Any]:
-            for chunk in node(state):
-                yield chunk
-
-        graph = alone(anode if is_async else node)
+        graph = alone(kind(node))
 
         async def main() -> None:
             async for state in graph.astream(State()):
