@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import pickle
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointConfig,
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
@@ -43,16 +41,17 @@ from stategraph import (
 )
 from tests.conftest import make_store
 from tests.scenarios import (
-    DRIVERS,
     HOW,
     RUN,
     Scene,
+    as_async_chunks,
     broken_first,
     counted,
     in_threads,
     make_graph,
     raises,
     reopened,
+    returns,
     trace,
     traces,
 )
@@ -63,6 +62,25 @@ pytestmark = pytest.mark.timeout(120)
 def chat(scene: Scene, nodes: Any = None, **options: Any) -> StateGraph:
     """-> a graph whose runs are kept when they complete."""
     return scene.graph(traces("ab") if nodes is None else nodes, **{"preserve": True, **options})
+
+
+def cancel_from_elsewhere(store: CheckpointStore) -> None:
+    """Cancel the run through a graph of its own."""
+    make_graph(traces("a"), store=store).cancel(RUN)
+
+
+def cancels_once(store: CheckpointStore, wait: float = 0) -> Any:
+    """-> a node that cancels its run the first time it is called."""
+    left = [None]
+
+    def node(state: State) -> dict[str, Any]:
+        if left:
+            left.pop()
+            cancel_from_elsewhere(store)
+            time.sleep(wait)
+        return {"cancels": 1}
+
+    return node
 
 
 def recovered(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered]:
@@ -127,15 +145,11 @@ class TestRun:
         for _ in range(2):
             assert memory_play.call(graph, "run", State(run_id=RUN))["trace"] == ["a", "b"]
 
-    def test_a_double_click(self, any_store: CheckpointStore) -> None:
-        """Of two at the same time one works, and the one that waits gets the same State."""
+    def test_two_at_the_same_time(self, any_store: CheckpointStore) -> None:
+        """One works, and the one that waits gets the same State."""
         steps: list[int] = []
-
-        def slow(state: State) -> dict[str, Any]:
-            time.sleep(0.1)
-            return {}
-
-        graph = make_graph({"a": counted(slow, steps), "b": trace("b")}, store=any_store, preserve=True)
+        nodes = {"a": counted(lambda state: time.sleep(0.1) or {}, steps), "b": trace("b")}
+        graph = make_graph(nodes, store=any_store, preserve=True)
         found: list[Any] = []
         raised = in_threads(*[lambda: found.append(graph.run(State(run_id=RUN), wait=30))] * 2)
 
@@ -443,12 +457,7 @@ class TestRecover:
     def test_a_sweep_that_is_stopped(self, any_play: Scene) -> None:
         """The run under way stops before its next node, no other begins, and none counts as a lost owner."""
         stop = threading.Event()
-
-        def stops(state: State) -> dict[str, Any]:
-            stop.set()
-            return {}
-
-        graph = chat(any_play, {"a": stops, "b": trace("b")})
+        graph = chat(any_play, {"a": lambda state: stop.set() or {}, "b": trace("b")})
         for number in range(2):
             graph.submit(State(run_id=f"r{number}"))
 
@@ -469,12 +478,7 @@ class TestRecover:
     def test_one_that_was_stopped(self, any_play: Scene) -> None:
         """By whoever goes on with it, again and again: its owners live, and nothing is counted."""
         stop = threading.Event()
-
-        def stops(state: State) -> dict[str, Any]:
-            stop.set()
-            return {}
-
-        graph = chat(any_play, {"a": stops, "b": trace("b")})
+        graph = chat(any_play, {"a": lambda state: stop.set() or {}, "b": trace("b")})
         with pytest.raises(RunCancelledError):
             any_play.execute(graph, cancel=stop)
         for _ in range(3):
@@ -493,23 +497,13 @@ class TestCancel:
     @pytest.mark.parametrize("how", HOW)
     def test_a_run_at_work(self, any_play: Scene, how: str) -> None:
         """Its owner stops before the next node; it can be taken up again."""
-        left = [None]
-
-        def cancelled(state: State) -> dict[str, Any]:
-            if left:
-                left.pop()
-                thread = threading.Thread(target=lambda: make_graph(traces("a"), store=any_play.store).cancel(RUN))
-                thread.start()
-                thread.join()
-                time.sleep(0.06)  # where not every step is saved, a run looks once in a while
-            return {"a": 1}
-
-        graph = chat(any_play, {"a": cancelled, "b": trace("b")}, **HOW[how])
+        # where not every step is saved, a run looks once in a while
+        graph = chat(any_play, {"a": cancels_once(any_play.store, wait=0.06), "b": trace("b")}, **HOW[how])
         with pytest.raises(RunCancelledError) as stopped:
             any_play.execute(graph)
 
         kept = any_play.store.load(RUN)
-        assert (kept.status, kept.step, kept["a"]) == (RunStatus.CANCELLED, 1, 1)
+        assert (kept.status, kept.step, kept["cancels"]) == (RunStatus.CANCELLED, 1, 1)
         assert stopped.value.state == kept
         assert [row.run_id for row in any_play.store.runs(status="cancelled")] == [RUN]
         assert any_play.call(graph, "run", State(run_id=RUN)) == kept
@@ -517,29 +511,29 @@ class TestCancel:
         final = any_play.resume(graph)
         assert (final["trace"], final.status) == (["b"], RunStatus.COMPLETED)
 
-    def test_a_node_that_asks(self, any_play: Scene) -> None:
-        """It is told, and may return early."""
-        told: list[bool] = []
+    def test_a_node_that_looks_at_its_context(self, any_play: Scene) -> None:
+        """It may return early."""
+        seen: list[bool] = []
 
-        def asks(state: State, context: NodeContext) -> dict[str, Any]:
-            told.append(context.cancelled)
-            make_graph(traces("a"), store=any_play.store).cancel(RUN)
+        def looks(state: State, context: NodeContext) -> dict[str, Any]:
+            seen.append(context.cancelled)
+            cancel_from_elsewhere(any_play.store)
             until = time.monotonic() + 10
             while not context.cancelled and time.monotonic() < until:
                 time.sleep(0.01)
-            told.append(context.cancelled)
+            seen.append(context.cancelled)
             return {}
 
         with pytest.raises(RunCancelledError):
-            any_play.execute(chat(any_play, {"a": asks, "b": trace("b")}))
+            any_play.execute(chat(any_play, {"a": looks, "b": trace("b")}))
 
-        assert told == [False, True]
+        assert seen == [False, True]
 
-    def test_a_node_that_fails_because_it_is_told(self, any_play: Scene) -> None:
-        """The run is cancelled, not failed; why the node ended is told."""
+    def test_a_node_that_fails_because_it_is_cancelled(self, any_play: Scene) -> None:
+        """The run is cancelled, not failed; the error of the node is the cause."""
 
         def gives_up(state: State, context: NodeContext) -> dict[str, Any]:
-            make_graph(traces("a"), store=any_play.store).cancel(RUN)
+            cancel_from_elsewhere(any_play.store)
             while not context.cancelled:
                 time.sleep(0.01)
             raise TimeoutError("told to stop")
@@ -554,11 +548,7 @@ class TestCancel:
     def test_one_that_is_taken_back(self, play: Scene) -> None:
         """A run that was cancelled, and rolled back since, is not cancelled any more."""
 
-        def cancelled(state: State) -> dict[str, Any]:
-            make_graph(traces("a"), store=play.store).cancel(RUN)
-            return {}
-
-        graph = chat(play, {"a": trace("a"), "b": cancelled, "c": trace("c")}, retention="full")
+        graph = chat(play, {"a": trace("a"), "b": cancels_once(play.store), "c": trace("c")}, retention="full")
         with pytest.raises(RunCancelledError):
             play.execute(graph)
         play.store.rollback(RUN, 1)
@@ -573,7 +563,7 @@ class TestCancel:
         def item(value: int) -> int:
             done.append(value)
             if len(done) == 3:
-                make_graph(traces("a"), store=play.store).cancel(RUN)
+                cancel_from_elsewhere(play.store)
             return value
 
         graph = chat(play, {"map": MapNode(item, "items", "out", 1)})
@@ -632,7 +622,7 @@ class TestCancel:
         """It is cancelled where it would have paused."""
 
         def pauses(state: State) -> Any:
-            make_graph(traces("a"), store=any_play.store).cancel(RUN)
+            cancel_from_elsewhere(any_play.store)
             return state.paused("wait", response_param="ok")
 
         with pytest.raises(RunCancelledError):
@@ -650,8 +640,7 @@ class TestCancel:
         log: list[Any] = []
 
         def cancel() -> None:
-            store = reopened(play.store) if from_another else play.store
-            make_graph(traces("a"), store=store).cancel(RUN)
+            cancel_from_elsewhere(reopened(play.store) if from_another else play.store)
 
         def node(state: State) -> Generator[int, None, None]:
             try:
@@ -665,12 +654,7 @@ class TestCancel:
             finally:
                 log.append("closed")
 
-        async def anode(state: State) -> AsyncIterator[int]:
-            with contextlib.closing(node(state)) as generator:
-                for chunk in generator:
-                    yield chunk
-
-        nodes: dict[str, Any] = {"talks": anode if is_async else node}
+        nodes: dict[str, Any] = {"talks": as_async_chunks(node) if is_async else node}
         if is_nested:
             nodes = {"inner": make_graph(nodes, store=play.store, name="inner").as_node()}
         graph = chat(play, {"a": trace("a"), **nodes})
@@ -688,16 +672,10 @@ class TestCancel:
 
     def test_a_nested_run(self, play: Scene) -> None:
         """It stops with the run around it, and goes on with it."""
-        left = [None]
-
-        def cancelled(state: State) -> dict[str, Any]:
-            if left:
-                left.pop()
-                make_graph(traces("a"), store=play.store).cancel(RUN)
-            return {}
-
         ran: list[int] = []
-        inner = make_graph({"x": counted(cancelled, ran), "y": trace("y")}, store=play.store, name="inner")
+        inner = make_graph(
+            {"x": counted(cancels_once(play.store), ran), "y": trace("y")}, store=play.store, name="inner"
+        )
         graph = chat(play, {"a": trace("a"), "inner": inner.as_node()})
         with pytest.raises(RunCancelledError):
             play.execute(graph)
@@ -716,19 +694,12 @@ class TestCancel:
         with pytest.raises(RunCompleteError):
             graph.cancel(RUN)
 
-    def test_one_that_completes_before_it_is_told(self, any_play: Scene) -> None:
+    def test_a_run_that_completes_before_it_sees_the_cancellation(self, any_play: Scene) -> None:
         """It is complete, and its next turn is not cancelled."""
+        graph = chat(any_play, {"a": returns({})}, durability="exit")
+        late = chat(any_play, {"a": lambda state: graph.cancel(RUN) or {}}, durability="exit")
 
-        def last(state: State) -> dict[str, Any]:
-            return {}
-
-        graph = chat(any_play, {"a": last}, durability="exit")
-
-        def late(state: State) -> dict[str, Any]:
-            graph.cancel(RUN)
-            return {}
-
-        assert any_play.execute(chat(any_play, {"a": late}, durability="exit")).status is RunStatus.COMPLETED
+        assert any_play.execute(late).status is RunStatus.COMPLETED
         assert any_play.call(graph, "turn", RUN, {}).status is RunStatus.COMPLETED
 
     def test_a_context_can_be_pickled(self) -> None:
@@ -846,19 +817,6 @@ class TestProcesses:
         assert done == Counter(f"{name} {node}" for name in names for node in "abc")
         assert {graph.store.load(name).status for name in names} == {RunStatus.COMPLETED}
 
-    def test_one_that_is_killed(self, shared: Any) -> None:
-        """The next sweep goes on where it was."""
-        graph, start, folder = shared
-        worker = start("run")
-        assert worker.said() == "at work"
-        (folder / "go on").touch()
-        worker.process.send_signal(signal.SIGKILL)
-        worker.process.wait()
-
-        if graph.store.list():  # it was killed after its first save
-            assert [one.state.step for one in graph.recover()] in ([3], [])
-        assert graph.store.owner(RUN) is None
-
     def test_a_run_that_kills_its_process(self, shared: Any) -> None:
         """It is failed in the end, and says so; until then the runs before it are done, and afterwards all."""
         graph, start, folder = shared
@@ -899,31 +857,6 @@ class TestProcesses:
         assert (folder / "log").read_text().splitlines() == ["run a"]
         assert graph.resume(RUN).status is RunStatus.COMPLETED
 
-    @pytest.mark.parametrize("driver", DRIVERS)
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_cancelling_a_generator_of_another(self, shared: Any, driver: str, is_async: bool) -> None:
-        """It stops at a chunk."""
-        graph, start, _ = shared
-        seen: list[int] = []
-
-        def node(state: State) -> Iterator[int]:
-            start("cancel").ended()
-            for number in range(1000):
-                seen.append(number)
-                yield number
-                time.sleep(0.01)
-
-        async def anode(state: State) -> AsyncIterator[int]:
-            for chunk in node(state):
-                yield chunk
-
-        flow = make_graph({"talks": anode if is_async else node}, store=graph.store, preserve=True)
-        with pytest.raises(RunCancelledError):
-            DRIVERS[driver](flow, "execute", State(run_id=RUN))
-
-        assert graph.store.load(RUN).status is RunStatus.CANCELLED
-        assert len(seen) < 1000
-
     def test_one_that_was_killed_before_it_was_told(self, shared: Any) -> None:
         """The run is cancelled, and no sweep goes on with it."""
         graph, start, _ = shared
@@ -937,25 +870,6 @@ class TestProcesses:
         assert list(graph.recover()) == []
         assert graph.store.load(RUN).status is RunStatus.CANCELLED
         assert graph.resume(RUN).status is RunStatus.COMPLETED
-
-
-# --------------------------------------------------------------------------- configuration
-
-
-def test_the_interval_follows_the_store() -> None:
-    """A store that is named is used."""
-    assert CheckpointConfig().interval == 0
-    assert CheckpointConfig(store="sqlite").interval == 1
-    assert CheckpointConfig(store="disk", interval=None).interval == 1  # type: ignore[arg-type]
-    assert CheckpointConfig(store="disk", interval=0).interval == 0
-    assert CheckpointConfig(interval=5).interval == 5
-
-
-def test_the_stores_can_be_imported() -> None:
-    """From where they are spoken of."""
-    for name in ("MemoryStore", "SqliteStore", "DiskStore"):
-        assert issubclass(getattr(stores, name), CheckpointStore)
-    assert stores.Kind("input") is stores.Kind.INPUT
 
 
 def test_a_node_behind_a_predicate_is_named(play: Scene) -> None:

@@ -99,10 +99,13 @@ class TestBorders:
         assert seen == [({"question": "?"}, "inner")]
 
     def test_other_names(self, any_play: Scene) -> None:
-        """A mapping renames: keys in there from keys out there, and back."""
-        node = inner_graph({"work": lambda state: {"y": state["x"] + 1}}).as_node({"x": "n"}, {"m": "y"})
+        """A mapping renames: keys in there from keys out there, and back; updates are renamed as well."""
+        inner = inner_graph({"a": trace("a"), "work": lambda state: {"y": 10 / state["x"]}})
+        graph = outer_graph(inner.as_node({"x": "n"}, {"m": "y"}), any_play.store)
+        with pytest.raises(ExecutionError):
+            any_play.execute(graph, State({"n": 0}, run_id=RUN))
 
-        final = any_play.execute(outer_graph(node, any_play.store), State({"n": 1}, run_id=RUN))
+        final = any_play.resume(graph, {"n": 5})
 
         assert (final["m"], "x" in final, "y" in final) == (2, False, False)
 
@@ -404,15 +407,6 @@ class TestTheRunWithin:
 
         assert play.resume(graph, {"note": 1})["todo"] == [2]
 
-    def test_updates_of_what_is_handed_in(self, play: Scene) -> None:
-        """Under the name that it has there."""
-        inner = inner_graph({"a": trace("a"), "b": lambda state: {"result": 10 / state["x"]}})
-        graph = outer_graph(inner.as_node({"x": "by"}, ["result"]), play.store)
-        with pytest.raises(ExecutionError):
-            play.execute(graph, State({"by": 0}, run_id=RUN))
-
-        assert play.resume(graph, {"by": 5})["result"] == 2
-
     def test_what_it_ended_with_does_not_fit(self, play: Scene) -> None:
         """It is done again once it was mended, but not if the border was."""
         calls: list[int] = []
@@ -436,16 +430,10 @@ class TestTheRunWithin:
         with pytest.raises(ExecutionError, match="max_iterations"):
             memory_play.execute(outer_graph(inner.as_node(), memory_play.store))
 
-    def test_async_nodes_within(self, memory_play: Scene) -> None:
-        """They are awaited like any other."""
-        inner = inner_graph({"a": as_async(trace("a"))})
 
-        assert memory_play.execute(outer_graph(inner.as_node(), memory_play.store)).step == 3
-
-
-def test_async_nodes_within_need_aexecute() -> None:
-    """As everywhere, that is said before anything runs."""
-    store = MemoryStore()
+def test_async_nodes_within(memory_play: Scene) -> None:
+    """They are awaited; on a running loop, `execute` refuses them before anything runs."""
+    store = memory_play.store
     graph = outer_graph(inner_graph({"a": as_async(trace("a"))}).as_node(), store)
 
     async def main() -> None:
@@ -455,6 +443,7 @@ def test_async_nodes_within_need_aexecute() -> None:
         asyncio.run(main())
 
     assert store.list() == []
+    assert memory_play.execute(graph).step == 3
 
 
 def test_events_tell_both_graphs(memory_play: Scene) -> None:
@@ -473,8 +462,8 @@ def test_events_tell_both_graphs(memory_play: Scene) -> None:
     ]
 
 
-class TestIdsThatNobodyGives:
-    """The id of a nested run is nobody's to give, so that no other run is ever in its place."""
+class TestIdsOfNestedRuns:
+    """No caller gives a run the id of a nested one, so that no other run is ever in its place."""
 
     NESTED = f"{RUN}/#2/rag"
 
@@ -499,7 +488,6 @@ class TestIdsThatNobodyGives:
 
     @pytest.mark.parametrize("run_id", [NESTED, f"{NESTED}/#1/x", "a/#1~2/b"])
     def test_no_state_is_given_one(self, run_id: str) -> None:
-        """The error says what it names."""
         with pytest.raises(InvalidRunIdError, match="names a nested run, which begins by itself in step"):
             State(run_id=run_id)
 
@@ -612,27 +600,12 @@ class TestValidation:
             call_sync(graph, "execute", State(run_id=RUN))
 
     def test_a_graph_that_has_become_async(self) -> None:
-        """Since the outer one was compiled: it is refused on a running loop before anything runs."""
-        called: list[str] = []
-
-        def note(_: State) -> dict[str, Any]:
-            called.append("x")
-            return {}
-
-        inner = make_graph(
-            {"x": note, "z": note},
-            [("x", "z", lambda state: "y" not in state)],
-            store=MemoryStore(),
-            name="inner",
-            interval=0,
-        )
+        """It is refused on a running loop, also if the outer one was validated before."""
+        nodes = {"x": raises(AssertionError()), "z": trace("z")}
+        inner = make_graph(nodes, [("x", "z", lambda state: "y" not in state)], store=MemoryStore(), name="inner")
         graph = outer_graph(inner.as_node(), MemoryStore())
         graph.validate()
-
-        async def wait(_: State) -> dict[str, Any]:
-            return {}
-
-        inner.add_node("y", wait)
+        inner.add_node("y", as_async(trace("y")))
         inner.add_edge("x", "y")
         inner.add_edge("y", "z")
 
@@ -641,4 +614,3 @@ class TestValidation:
 
         with pytest.raises(AsyncNodeError, match="'rag'"):
             asyncio.run(main())
-        assert called == []
