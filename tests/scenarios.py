@@ -263,6 +263,16 @@ def returns(result: Any) -> Node:
     return function
 
 
+def does(action: Callable[[], object]) -> Node:
+    """-> a node that does something and changes nothing."""
+
+    def function(state: State) -> Any:
+        action()
+        return {}
+
+    return function
+
+
 def broken_first(function: Node, error: BaseException) -> Node:
     """-> the function, which raises the first time and works from then on."""
     left = [error]

@@ -47,6 +47,7 @@ from tests.scenarios import (
     as_async_chunks,
     broken_first,
     counted,
+    does,
     in_threads,
     make_graph,
     raises,
@@ -148,7 +149,7 @@ class TestRun:
     def test_two_at_the_same_time(self, any_store: CheckpointStore) -> None:
         """One works, and the one that waits gets the same State."""
         steps: list[int] = []
-        nodes = {"a": counted(lambda state: time.sleep(0.1) or {}, steps), "b": trace("b")}
+        nodes = {"a": counted(does(lambda: time.sleep(0.1)), steps), "b": trace("b")}
         graph = make_graph(nodes, store=any_store, preserve=True)
         found: list[Any] = []
         raised = in_threads(*[lambda: found.append(graph.run(State(run_id=RUN), wait=30))] * 2)
@@ -457,7 +458,7 @@ class TestRecover:
     def test_a_sweep_that_is_stopped(self, any_play: Scene) -> None:
         """The run under way stops before its next node, no other begins, and none counts as a lost owner."""
         stop = threading.Event()
-        graph = chat(any_play, {"a": lambda state: stop.set() or {}, "b": trace("b")})
+        graph = chat(any_play, {"a": does(stop.set), "b": trace("b")})
         for number in range(2):
             graph.submit(State(run_id=f"r{number}"))
 
@@ -478,7 +479,7 @@ class TestRecover:
     def test_one_that_was_stopped(self, any_play: Scene) -> None:
         """By whoever goes on with it, again and again: its owners live, and nothing is counted."""
         stop = threading.Event()
-        graph = chat(any_play, {"a": lambda state: stop.set() or {}, "b": trace("b")})
+        graph = chat(any_play, {"a": does(stop.set), "b": trace("b")})
         with pytest.raises(RunCancelledError):
             any_play.execute(graph, cancel=stop)
         for _ in range(3):
@@ -697,7 +698,7 @@ class TestCancel:
     def test_a_run_that_completes_before_it_sees_the_cancellation(self, any_play: Scene) -> None:
         """It is complete, and its next turn is not cancelled."""
         graph = chat(any_play, {"a": returns({})}, durability="exit")
-        late = chat(any_play, {"a": lambda state: graph.cancel(RUN) or {}}, durability="exit")
+        late = chat(any_play, {"a": does(lambda: graph.cancel(RUN))}, durability="exit")
 
         assert any_play.execute(late).status is RunStatus.COMPLETED
         assert any_play.call(graph, "turn", RUN, {}).status is RunStatus.COMPLETED
