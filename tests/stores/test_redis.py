@@ -437,6 +437,11 @@ class TestFaults:
                 client.config_set("maxmemory", "1mb")
                 with pytest.raises(CheckpointSaveError, match="memory is full"):
                     store.save(numbered("tiny", 1))
+                with pytest.raises(CheckpointSaveError, match=r"'copy'.*memory is full"):
+                    store.fork("run-0", "copy")
+                copies = [line.replace('"run-0"', '"copy"') for line in store.export_run("run-0")]
+                with pytest.raises(CheckpointSaveError, match=r"'copy'.*memory is full"):
+                    store.import_runs(copies)
                 for number in range(4):
                     store.delete(f"run-{number}")
                 client.config_set("maxmemory", "6mb")

@@ -197,13 +197,19 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
         log.remove_left_over(batch.run.run_id)
         if log.table.run(batch.run.run_id) is not None:
             raise RunExistsError(batch.run.run_id, str(log.table))
-    written = log.table.apply(batches)
-    if all(written):
+    outcomes = log.table.apply(batches)
+    refused = [(batch, outcome) for batch, outcome in zip(batches, outcomes, strict=True) if outcome is not True]
+    if not refused:
         return
-    begun = [batch for batch, is_written in zip(batches, written, strict=True) if is_written]
+    # Also those of unknown outcome: the version is that of no other run.
+    begun = [batch for batch, outcome in zip(batches, outcomes, strict=True) if outcome]
     if begun:
         log.table.apply([Removal(batch.run_id, batch.run.version) for batch in begun])
-    raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
+    for batch, outcome in refused:
+        if isinstance(outcome, CheckpointError):
+            outcome.run_id = outcome.run_id or batch.run_id
+            raise outcome
+    raise RunExistsError(refused[0][0].run_id, str(log.table))
 
 
 def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
