@@ -14,7 +14,18 @@ import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, WatchedStore, as_async, fails_always, live_threads, make_graph, trace, traces
+from tests.scenarios import (
+    RUN,
+    WatchedStore,
+    as_async,
+    does,
+    fails_always,
+    live_threads,
+    make_graph,
+    returns,
+    trace,
+    traces,
+)
 from tests.test_stopping import Gate, cancel_at
 
 pytestmark = pytest.mark.timeout(90)
@@ -168,32 +179,6 @@ class TestIterating:
         in_time(main)
         assert len(ends) == 40
 
-    def test_in_a_scope_of_anyio(self) -> None:
-        """It catches the cancellation, as its own."""
-        anyio, gate, store = pytest.importorskip("anyio"), Gate(), MemoryStore()
-
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
-        async def main() -> None:
-            loop = asyncio.get_running_loop()
-            with anyio.CancelScope() as scope:
-                threading.Thread(
-                    target=lambda: (
-                        gate.reached.wait(PATIENCE),
-                        loop.call_soon_threadsafe(scope.cancel),
-                        loop.call_soon_threadsafe(loop.call_later, 0.1, gate.opened.set),
-                    )
-                ).start()
-                await Consumer(make_graph({"a": slow, **traces("b")}, store=store))()
-            assert scope.cancelled_caught
-            assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
-            await left_alone()
-
-        in_time(main)
-        assert store.load(RUN).step == 1
-
     def test_while_the_run_is_deleted(self) -> None:
         """Its last State is shown, for it is nowhere else; then the cancellation is heard of."""
         gate = Gate()
@@ -344,16 +329,10 @@ class TestTurns:
         """Which cancels a task in every turn of the loop until it leaves the scope."""
         anyio, gate = pytest.importorskip("anyio"), Gate()
 
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
-        async def quick(state: State) -> dict[str, Any]:
-            return {}
-
-        node: Any = ParallelNode({"a": slow, "b": quick}) if how == "branch" else slow
+        slow, store = does(gate.wait), MemoryStore()
+        node: Any = ParallelNode({"a": slow, "b": as_async(returns({}))}) if how == "branch" else slow
         policies = {"a": {"timeout": 60}} if how == "timed" else {}
-        graph = make_graph({"a": node}, store=MemoryStore(), policies=policies)
+        graph = make_graph({"a": node, **traces("b")}, store=store, policies=policies)
         counts: list[int] = []
 
         def watch(scope: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -374,11 +353,14 @@ class TestTurns:
                 else:
                     await graph.aexecute(State(run_id=RUN))
             assert scope.cancelled_caught
+            assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
             watcher.join(PATIENCE)
+            await left_alone()
 
         selector = CountingSelector()
         in_time(main, selector)
         assert counts[1] - counts[0] < 10
+        assert how != "iterate" or store.load(RUN).step == 1
 
     def test_a_scope_of_anyio_cancels_the_run_once(self) -> None:
         """However often it tells the consumer: what a node shields for its end is not cut off."""
@@ -407,12 +389,8 @@ class TestTurns:
         """A turn or two for each time, no more."""
         gate = Gate()
 
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
         async def main() -> None:
-            graph = make_graph({"a": slow, **traces("b")}, store=MemoryStore())
+            graph = make_graph({"a": does(gate.wait), **traces("b")}, store=MemoryStore())
             task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
             await asyncio.to_thread(gate.reached.wait, PATIENCE)
             before = selector.turns

@@ -25,7 +25,7 @@ from stategraph import (
     Updates,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import NODES, RUN, Node, make_graph, shorter_than, trace, traces
+from tests.scenarios import RUN, Node, make_graph, shorter_than, trace, traces
 
 EDGES = [("a", "b"), ("b", "a", shorter_than(6)), ("b", "c")]
 
@@ -41,11 +41,6 @@ def own(name: str) -> Node:
     return node
 
 
-def shared_graph(store: CheckpointStore, kind: str = "sync nodes", **options: Any) -> StateGraph:
-    """-> a graph with a cycle whose nodes watch for mixed-up runs."""
-    return make_graph({name: NODES[kind](own(name)) for name in "abc"}, EDGES, store=store, **options)
-
-
 def expected(run_id: str) -> list[str]:
     """-> the trace of a run that nothing disturbs."""
     return [f"{name} of {run_id}" for name in "abababc"]
@@ -57,12 +52,19 @@ RUNS = [f"run-{number}" for number in range(24)]
 class TestThreads:
     """Runs in threads."""
 
-    def test_they_never_mix(self, any_store: CheckpointStore, as_node: Any) -> None:
-        """Every run has its own data, step and context."""
+    @pytest.mark.parametrize("are_tasks", [False, True])
+    def test_they_never_mix(self, any_store: CheckpointStore, as_node: Any, are_tasks: bool) -> None:
+        """Every run has its own data, step and context, as tasks on one event loop, too."""
         graph = make_graph({name: as_node(own(name)) for name in "abc"}, EDGES, store=any_store, preserve=True)
 
-        with ThreadPoolExecutor(8) as pool:
-            finals = list(pool.map(lambda run_id: graph.execute(State(run_id=run_id)), RUNS))
+        async def main() -> list[State]:
+            return await asyncio.gather(*(graph.aexecute(State(run_id=run_id)) for run_id in RUNS))
+
+        if are_tasks:
+            finals = asyncio.run(main())
+        else:
+            with ThreadPoolExecutor(8) as pool:
+                finals = list(pool.map(lambda run_id: graph.execute(State(run_id=run_id)), RUNS))
 
         assert [final["trace"] for final in finals] == [expected(run_id) for run_id in RUNS]
         assert any_store.list() == sorted(RUNS)
@@ -98,38 +100,6 @@ class TestThreads:
 
 class TestTasks:
     """Runs as tasks on one event loop."""
-
-    def test_they_never_mix(self, any_store: CheckpointStore, as_node: Any) -> None:
-        """Every run has its own data, step and context."""
-        graph = make_graph({name: as_node(own(name)) for name in "abc"}, EDGES, store=any_store, preserve=True)
-
-        async def main() -> list[State]:
-            return await asyncio.gather(*(graph.aexecute(State(run_id=run_id)) for run_id in RUNS))
-
-        finals = asyncio.run(main())
-
-        assert [final["trace"] for final in finals] == [expected(run_id) for run_id in RUNS]
-        assert [any_store.load(final.run_id) for final in finals] == finals
-
-    def test_the_loop_stays_free(self) -> None:
-        """A sync node that blocks keeps no other run waiting."""
-        opened, order = threading.Event(), []
-
-        def blocked(state: State) -> dict[str, Any]:
-            assert opened.wait(20)
-            order.append("blocked")
-            return {}
-
-        async def main() -> None:
-            store = MemoryStore()
-            waiting = asyncio.create_task(make_graph({"a": blocked}, store=store).aexecute(State()))
-            await make_graph(traces("ab"), store=store).aexecute(State())
-            order.append("free")
-            opened.set()
-            await waiting
-
-        asyncio.run(main())
-        assert order == ["free", "blocked"]
 
     def test_one_is_cancelled(self) -> None:
         """The others complete."""

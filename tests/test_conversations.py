@@ -157,17 +157,6 @@ class TestTurns:
         done = any_play.resume(make_graph(traces("ab"), store=any_play.store, name="orders", preserve=True))
         assert any_play.execute(mails, done)["trace"] == ["a", "b", "z"]
 
-    def test_a_paused_run_that_starts_over(self, any_play: Scene) -> None:
-        """Executing it leaves the question behind and begins at the entry point, if that is asked for."""
-        nodes = {"a": trace("a"), "ask": InterruptNode("trace", "ok")}
-        graph = make_graph(nodes, store=any_play.store)
-        any_play.execute(graph)
-
-        again = any_play.execute(graph, any_play.store.load(RUN), restart=True)
-
-        assert again.pause is not None
-        assert (again.pause.value, again.step) == (["a", "a"], 2)
-
     @pytest.mark.parametrize("kind", ["parallel", "map", "child"])
     def test_parts_of_an_attempt_that_failed_are_not_used(self, play: Scene, kind: str) -> None:
         """A run that starts over with other data does all of the step again, even one of the same number."""

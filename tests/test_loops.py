@@ -25,7 +25,7 @@ from stategraph import ExecutionError, MapNode, RetryPolicy, RunCancelledError, 
 from stategraph._drivers import threads as threads_of
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
-from tests.scenarios import RUN, WatchedStore, broken_first, make_graph, trace, traces
+from tests.scenarios import RUN, WatchedStore, broken_first, does, make_graph, trace, traces
 from tests.test_cancellations import PATIENCE, in_time
 from tests.test_stopping import Gate
 
@@ -308,13 +308,9 @@ class TestSyncNodes:
         """Nobody runs further nodes for a loop that has stopped."""
         gate, begun = Gate(), list[str]()
 
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
         loop = asyncio.new_event_loop()
         task = loop.create_task(
-            make_graph({"a": slow, "b": noting(begun, lambda: "b")}, store=MemoryStore()).aexecute(State())
+            make_graph({"a": does(gate.wait), "b": noting(begun, lambda: "b")}, store=MemoryStore()).aexecute(State())
         )
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.run_until_complete(asyncio.to_thread(gate.reached.wait, PATIENCE))
@@ -378,13 +374,9 @@ class TestNobodyWaits:
         """Nodes and saves of other runs go on, whatever sync nodes and the loop's own executor are at."""
         gate, store = Gate(), WaitingStore()
 
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
         async def main() -> None:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-            blocked = make_graph({"a": slow}, store=store)
+            blocked = make_graph({"a": does(gate.wait)}, store=store)
             waiting: list[asyncio.Task[Any]] = [asyncio.create_task(blocked.aexecute(State())) for _ in range(60)]
             await asyncio.to_thread(gate.reached.wait, PATIENCE)
             waiting.append(asyncio.create_task(asyncio.to_thread(gate.opened.wait, PATIENCE)))

@@ -74,6 +74,33 @@ def in_loop(work: Callable[[], Any]) -> Any:
     return asyncio.run(run())
 
 
+def node_that_waits(at: str, ended: list[str], store: CheckpointStore, began: asyncio.Event | None = None) -> Any:
+    """-> a node of which a part, a nested run, a chunk, or all of it waits and notes its end."""
+
+    async def waits(argument: object) -> Any:
+        if began is not None:
+            began.set()
+        try:
+            await asyncio.sleep(RELEASE)
+        finally:
+            ended.append(at)
+
+    async def chunks(state: State) -> Any:
+        try:
+            yield 1
+            await waits(state)
+        finally:
+            ended.append("closed")
+
+    return {
+        "branch": ParallelNode({"a": waits, "b": returns({})}),
+        "item": MapNode(waits, "items", "into"),
+        "child": make_graph({"in": waits}, store=store, name="child").as_node(),
+        "chunk": chunks,
+        "node": waits,
+    }[at]
+
+
 @pytest.fixture(params=STORES)
 def name(request: pytest.FixtureRequest) -> str:
     """The name of a store."""
@@ -181,32 +208,11 @@ class TestNothingIsLeft:
     @pytest.mark.parametrize("at", ["branch", "item", "child", "chunk", "node"])
     def test_when_its_task_is_cancelled(self, tmp_path: Path, durability: str, at: str) -> None:
         """Wherever it waits: it has stopped once the task is over."""
-        began, ended = asyncio.Event(), []
-
-        async def waits(argument: object) -> Any:
-            began.set()
-            try:
-                await asyncio.sleep(RELEASE)
-            finally:
-                ended.append(at)
-
-        async def chunks(state: State) -> Any:
-            try:
-                yield 1
-                await waits(state)
-            finally:
-                ended.append("closed")
+        began, ended = asyncio.Event(), list[str]()
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            child = make_graph({"in": waits}, store=store, name="child")
-            node: Any = {
-                "branch": ParallelNode({"a": waits, "b": lambda state: {}}),
-                "item": MapNode(waits, "items", "into"),
-                "child": child.as_node(),
-                "chunk": chunks,
-                "node": waits,
-            }[at]
-            graph = make_graph({"node": node}, store=store, durability=durability)
+            nodes = {"node": node_that_waits(at, ended, store, began)}
+            graph = make_graph(nodes, store=store, durability=durability)
 
             async def cancelled() -> None:
                 run = asyncio.create_task(graph.aexecute(State({"items": [1, 2]}, run_id=RUN)))
@@ -220,21 +226,12 @@ class TestNothingIsLeft:
             assert at != "chunk" or "closed" in ended
             assert store.load(RUN).status is RunStatus.ACTIVE
 
+    @pytest.mark.parametrize("is_async", [False, True])
     @pytest.mark.parametrize(("after", "durability"), LEFT)
-    def test_when_a_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
+    def test_when_a_stream_is_left(
+        self, tmp_path: Path, name: str, durability: str, after: int, is_async: bool
+    ) -> None:
         """After a step, a chunk, or a child; the run can be resumed."""
-        with nothing_left(), STORES[name](tmp_path) as store:
-            graph = all_features(store, durability=durability)
-            states = graph.stream(State(INPUTS, run_id=RUN))
-            for _ in range(after):
-                next(states, None)
-            states.close()
-
-            assert store.load(RUN).step > 0
-
-    @pytest.mark.parametrize(("after", "durability"), LEFT)
-    def test_when_an_async_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
-        """The same."""
         with nothing_left(), STORES[name](tmp_path) as store:
             graph = all_features(store, durability=durability)
 
@@ -243,34 +240,23 @@ class TestNothingIsLeft:
                     for _ in range(after):
                         await anext(states, None)
 
-            in_loop(left)
+            if is_async:
+                in_loop(left)
+            else:
+                with graph.stream(State(INPUTS, run_id=RUN)) as states:
+                    for _ in range(after):
+                        next(states, None)
             assert store.load(RUN).step > 0
 
     @pytest.mark.parametrize("at", ["branch", "item", "child", "chunk", "node"])
     @pytest.mark.parametrize("driver", CALLS)
     def test_when_async_work_takes_too_long(self, tmp_path: Path, driver: str, at: str) -> None:
         """It is cut off, and closed."""
-        ended = []
-
-        async def waits(argument: object) -> Any:
-            try:
-                await asyncio.sleep(RELEASE)
-            finally:
-                ended.append(at)
-
-        async def chunks(state: State) -> Any:
-            yield 1
-            await waits(state)
+        ended = list[str]()
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            node: Any = {
-                "branch": ParallelNode({"a": waits, "b": lambda state: {}}),
-                "item": MapNode(waits, "items", "into"),
-                "child": make_graph({"in": waits}, store=store, name="child").as_node(),
-                "chunk": chunks,
-                "node": waits,
-            }[at]
-            graph = make_graph({"node": node, "end": returns({})}, store=store, policies={"node": {"timeout": 0.3}})
+            nodes = {"node": node_that_waits(at, ended, store), "end": returns({})}
+            graph = make_graph(nodes, store=store, policies={"node": {"timeout": 0.3}})
             with pytest.raises(ExecutionError, match="TimeoutError"):
                 CALLS[driver](graph, SimulatedProcess(), "execute", State({"items": [1, 2]}, run_id=RUN))
             assert at in ended
