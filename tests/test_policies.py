@@ -702,6 +702,21 @@ def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolic
     assert "away" in caught.value.state.error.message
 
 
+@pytest.mark.parametrize("interval", [1, 5])
+def test_a_run_that_was_never_saved_fails_with_the_state_as_it_was(memory_scene: Scene, interval: int) -> None:
+    """Attempts of its first node are undone as well, and a resume begins where they did."""
+    seen: list[Any] = []
+    nodes = {"a": failing_at(1, 2, 3, seen=seen)}
+    graph = memory_scene.graph(nodes, policies={"a": {"retry": AT_ONCE}}, interval=interval)
+
+    with pytest.raises(ExecutionError) as caught:
+        memory_scene.execute(graph, State({"tally": Tally([1])}, run_id=RUN))
+
+    assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
+    assert memory_scene.resume(graph)["done"] is True
+    assert seen == [[1]] * 4
+
+
 def test_a_retry_with_values_that_cannot_be_copied() -> None:
     """They are taken as they are: nothing of such a run is saved."""
     seen: list[Any] = []

@@ -125,6 +125,8 @@ class StepExecution:
                         self._reads.given = data_of(self.state)
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
+                    if copies is not None:  # a run that was never saved still has the changed objects
+                        self.run.state = with_data(self.run.state, lay_over(data_of(self.run.state), copies()))
                     raise
                 yield from self._emit_failure(error)
                 about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
