@@ -103,8 +103,6 @@ class TestIterating:
             graph = make_graph({**traces("a"), "b": slow, **traces("c")}, store=store, interval=10)
             task = asyncio.create_task(call(graph))
             await cancel_at(gate, task, times)
-            with pytest.raises(asyncio.CancelledError):
-                await task
             await left_alone()
 
         in_time(main)
@@ -125,8 +123,6 @@ class TestIterating:
             consumer = Consumer(make_graph(traces("abcd"), store=WatchedStore(inner, before), interval=interval), 2)
             task = asyncio.create_task(consumer())
             await cancel_at(gate, task, times)
-            with pytest.raises(asyncio.CancelledError):
-                await task
             await left_alone()
             assert not consumer.shown or inner.load(RUN).step >= consumer.shown[-1].step
 
@@ -192,8 +188,6 @@ class TestIterating:
         async def main() -> None:
             task = asyncio.create_task(consumer())
             await cancel_at(gate, task)
-            with pytest.raises(asyncio.CancelledError):
-                await task
             await left_alone()
 
         in_time(main)
@@ -233,10 +227,7 @@ class TestExecuting:
 
         async def main() -> None:
             task = asyncio.create_task(make_graph({"a": fails}, store=store).aexecute(State(run_id=RUN)))
-            await cancel_at(gate, task)
-            with pytest.raises(asyncio.CancelledError) as caught:
-                await task
-            assert isinstance(caught.value.__cause__, ExecutionError)
+            assert isinstance((await cancel_at(gate, task)).__cause__, ExecutionError)
 
         in_time(main)
         assert store.load(RUN).status is RunStatus.FAILED

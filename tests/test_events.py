@@ -159,23 +159,24 @@ class TestOrder:
             "node.start b",
         ]
 
-    def test_an_error_is_told_even_if_the_run_cannot_be_saved(self, memory_scene: Scene) -> None:
-        """Whoever watches must learn that the run has ended."""
+    @pytest.mark.parametrize(
+        ("node", "error", "last"),
+        [
+            (raises(ValueError()), ExecutionError, ["node.error a", "graph.error a"]),
+            (trace("a"), CheckpointSaveError, ["node.complete a", "graph.error a"]),
+        ],
+        ids=["node", "save"],
+    )
+    def test_a_run_that_cannot_be_saved(
+        self, memory_scene: Scene, node: Any, error: type[Exception], last: list[str]
+    ) -> None:
+        """The observer hears of its end, whether the node fails or the save alone."""
         recorder = Recorder()
         store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
-        with pytest.raises(ExecutionError):
-            memory_scene.execute(memory_scene.graph({"a": raises(ValueError())}, observer=recorder, store=store))
+        with pytest.raises(error):
+            memory_scene.execute(memory_scene.graph({"a": node, **traces("b")}, observer=recorder, store=store))
 
-        assert recorder.told()[-1] == "graph.error a"
-
-    def test_a_save_that_fails(self, memory_scene: Scene) -> None:
-        """It is the end of the run, and told as that."""
-        recorder = Recorder()
-        store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
-        with pytest.raises(CheckpointSaveError, match="full"):
-            memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder, store=store))
-
-        assert recorder.told()[-2:] == ["node.complete a", "graph.error a"]
+        assert recorder.told()[-2:] == last
 
 
 class TestData:

@@ -29,7 +29,7 @@ from stategraph.nodes._parts import ATTEMPTS
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
-from tests.scenarios import make_graph
+from tests.scenarios import as_async, as_sync, broken_first, make_graph
 from tests.test_events import Recorder
 
 SOON = RetryPolicy(max_attempts=3, initial_delay=0)
@@ -56,18 +56,10 @@ def graph_of(function: Any, store: CheckpointStore | None = None, observer: Any 
     return make_graph(nodes, store=store or MemoryStore(), name="items", observer=observer)
 
 
-def as_async(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    async def awaited(item: Any) -> Any:
-        await asyncio.sleep(0)
-        return function(item)
-
-    return awaited
-
-
-@pytest.fixture(params=["threads", "tasks"])
-def kind(request: pytest.FixtureRequest) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """-> what makes a function of items sync, or async."""
-    return as_async if request.param == "tasks" else lambda function: function
+@pytest.fixture(params=[as_sync, as_async], ids=["threads", "tasks"])
+def kind(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function of items sync, or async."""
+    return request.param  # type: ignore[no-any-return]
 
 
 class TestRetry:
@@ -111,11 +103,7 @@ class TestRetry:
                 raise OSError
             return context.attempt
 
-        async def awaited(item: int, context: NodeContext) -> int:
-            return attempt(item, context)
-
-        function = attempt if kind(len) is len else awaited
-        final = graph_of(function, retry=SOON).execute(State({"items": [0, 2]}))
+        final = graph_of(kind(attempt), retry=SOON).execute(State({"items": [0, 2]}))
 
         assert sorted(seen) == [("0", 1), ("1", 1), ("1", 2), ("1", 3)]
         assert final["results"] == [1, 3]
@@ -154,14 +142,7 @@ class TestRetry:
 
     def test_each_failed_attempt_is_told(self, kind: Any) -> None:
         """With its item, its number, its error, and the seconds until the next one."""
-        calls: Counter[int] = Counter()
-
-        def fail_once(item: int) -> int:
-            calls[item] += 1
-            if calls[item] == 1:
-                raise OSError("not yet")
-            return item
-
+        fail_once = broken_first(lambda item: item, OSError("not yet"))
         recorder = Recorder(EventType.PART_RETRY, EventType.PART_COMPLETE)
         graph_of(kind(fail_once), observer=recorder, retry=SOON).execute(State({"items": [7]}))
 
@@ -196,21 +177,16 @@ class TestRetry:
             mortal.die()
 
         with pytest.raises(Killed):
-            graph_of(fail if kind(fail) is fail else afail, mortal, retry=SOON).execute(
-                State({"items": [1]}, run_id="a")
-            )
+            graph_of(fail if kind is as_sync else afail, mortal, retry=SOON).execute(State({"items": [1]}, run_id="a"))
 
         def fail_always(item: int, context: NodeContext) -> int:
             calls.append(context.attempt)
             raise OSError("not yet")
 
-        async def afail_always(item: int, context: NodeContext) -> int:
-            return fail_always(item, context)
-
         for attempts in ([3], [1, 2, 3]):
             calls.clear()
             with pytest.raises(ExecutionError):
-                graph_of(fail_always if kind(fail) is fail else afail_always, any_store, retry=SOON).resume("a")
+                graph_of(kind(fail_always), any_store, retry=SOON).resume("a")
             assert calls == attempts
 
 
@@ -231,7 +207,7 @@ class TestTimeout:
                 await asyncio.sleep(30)
             return item
 
-        function = hang if kind(hang) is hang else ahang
+        function = hang if kind is as_sync else ahang
         try:
             policies: dict[str, Any] = {"timeout": 0.05, "on_error": "collect"}
             final = graph_of(function, **policies).execute(State({"items": [0, 1]}))

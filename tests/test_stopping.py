@@ -67,16 +67,17 @@ class Gate:
         assert self.opened.wait(20)
 
 
-async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> None:
-    """Cancel a task while a thread stands at the gate, let the thread through, and wait for the cancellation."""
+async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> asyncio.CancelledError:
+    """Cancel a task while a thread stands at the gate, let the thread through, and return the cancellation."""
     await asyncio.to_thread(gate.reached.wait, 20)
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
     gate.opened.set()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError) as caught:
         await task
+    return caught.value
 
 
 def execute_and_cancel(graph: StateGraph, gate: Gate) -> None:
