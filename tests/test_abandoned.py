@@ -7,13 +7,15 @@ import contextlib
 import gc
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stategraph import CheckpointStore, RunCancelledError, RunStatus, State, StateGraph
+from stategraph import CheckpointStore, MapNode, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
 from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph, traces
@@ -64,6 +66,11 @@ stream = graph.stream(State(dict(items=[*range(20)])))
 next(stream)
 {left}print("abandoned")
 """
+
+
+def parts_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Return the new threads of items."""
+    return [thread for thread in threading.enumerate() if thread not in before and "part" in thread.name]
 
 
 class TestAbandoned:
@@ -142,6 +149,28 @@ class TestAbandoned:
         done = subprocess.run(command, timeout=60, check=True, capture_output=True)
 
         assert done.stdout == b"abandoned\n"
+
+    def test_while_an_item_hangs(self) -> None:
+        """Its timeout still passes, and its thread ends."""
+        release = threading.Event()
+        item = MapNode(lambda item: item and release.wait(), over="items", into="made", max_workers=2, timeout=0.1)
+        graph = StateGraph("g")
+        graph.add_node("map", item)
+        graph.set_entry_point("map")
+        graph.set_exit_point("map")
+        before = set(threading.enumerate())
+        stream = graph.stream(State({"items": [0, 1]}))
+        next(stream)
+        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+            del stream
+            gc.collect()
+
+        until = time.monotonic() + 10
+        while parts_since(before) and time.monotonic() < until:
+            time.sleep(0.05)
+            gc.collect()
+        assert not parts_since(before)
+        release.set()
 
     def test_one_that_has_not_begun_or_has_ended(self, some_store: CheckpointStore) -> None:
         """Nothing is said of it."""

@@ -26,6 +26,7 @@ class _RunStream:
 
     _way_out: str
     _task: Task[State]
+    _performer: Any
 
     def _has_ended(self) -> bool:
         """Return whether the run has ended. A run that has not begun ends now."""
@@ -38,6 +39,7 @@ class _RunStream:
         if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
             warnings.warn(_ABANDONED + self._way_out, ResourceWarning, source=self, stacklevel=2)
             task.close()
+            self._performer.clock.go_on()  # otherwise the limits of running parts would never pass
 
 
 class Stream(_RunStream, Generator[State, None, State]):
