@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -74,6 +76,7 @@ class RedisTable(ServerTable[Links]):
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
         self._is_open = False
+        self._seen = threading.local()  # what `undisturbed` has read in this thread: the run, and the answer
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
         self.owners = LeaseOwners(self, lease)
         try:
@@ -178,7 +181,7 @@ class RedisTable(ServerTable[Links]):
     # ------------------------------------------------------------------ reading
 
     def run(self, run_id: str) -> RunRecord | None:
-        number, record = self._query(run_id, self._record(run_id))[0]
+        number, record, *_ = self._seen_of(run_id) or self._query(run_id, self._record(run_id))[0]
         return None if number is None and record is None else _run_of(self, run_id, number, record)
 
     def _record(self, run_id: str) -> Command:
@@ -245,13 +248,32 @@ class RedisTable(ServerTable[Links]):
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        (found,) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
-        rows = [_row_of(run_id, member, payload) for member, payload in zip(*found, strict=True)]
+        _, _, members, first, payloads = self._seen_of(run_id) or (None, None, [], 0, [])
+        members = members[first:]
+        if not payloads or not members[-1].startswith(b"%d " % sequence):
+            self._seen.run = None  # the next answer may be newer
+            members, payloads = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))[0]
+        rows = [_row_of(run_id, member, payload) for member, payload in zip(members, payloads, strict=True)]
         return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        (found,) = self._query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))
-        return [_row_of(run_id, member, b"") for member in found]
+        seen = self._seen_of(run_id)
+        between = self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last)
+        members = seen[2] if seen else self._query(run_id, between)[0]
+        rows = (_row_of(run_id, member, b"") for member in members)
+        return [row for row in rows if first <= row.sequence <= last]
+
+    @contextmanager
+    def undisturbed(self, run_id: str) -> Iterator[None]:
+        self._seen.run = run_id, self._query(run_id, self._nodes.script(run_id, scripts.RUN))[0]
+        try:
+            yield
+        finally:
+            self._seen.run = None
+
+    def _seen_of(self, run_id: str) -> list[Any] | None:
+        seen_id, seen = getattr(self._seen, "run", None) or ("", None)
+        return seen if seen_id == run_id else None
 
     # ------------------------------------------------------------------ leases
 
