@@ -42,7 +42,8 @@ def awake(paused: State, pause: Pause) -> State:
     answered = paused.progress.answered if paused.progress else frozenset()
     key = pause.response_param
     answer = dict(paused.progress.answer) if paused.progress else {}
-    if key is not None:  # last, as the newest; the value that the key had before the step stays recorded
+    if key is not None:
+        # The newest answer last; for a key answered twice, keep the value from before the step.
         answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
     woken = attrs.evolve(pause, value=None, others=())
     progress = evolved(paused.progress, next_node=pause.node, woken=woken, answer=answer, answered=answered - {key})

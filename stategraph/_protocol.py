@@ -95,9 +95,9 @@ class Gathered(Protocol):
     def reports(self, _: object = None, /) -> Any:
         """Wait; return the reports of the tasks since the last call; called by `Reports`.
 
-        The list is empty once all tasks have ended. If one has raised, its error is raised instead. A call confirms
-        that all earlier reports are saved: the number of tasks that have begun and are not saved is at most twice the
-        number that run at the same time.
+        The list is empty once all tasks have ended. If one has raised, its error is raised instead. Calling it also
+        confirms that the reports returned before are saved: the number of tasks that have begun and are not saved is
+        at most twice the number that run at the same time.
         """
 
     def stop(self, _: object = None, /) -> Any:

@@ -27,8 +27,7 @@ STRANGERS = {
 PUBLIC = """
     __init__ config dbos edges errors graph nodes observers picture policies state testing turns
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
-    stores.serializers stores.sqlite stores.summaries stores.toolkit stores.writer stores.write_behind cli.__init__
-    web.__init__
+    stores.serializers stores.sqlite stores.summaries stores.toolkit cli.__init__ web.__init__
 """.split()
 """Modules that users may import, and packages whose modules they may. All others are private by their names."""
 

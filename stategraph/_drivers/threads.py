@@ -120,7 +120,7 @@ def threads_of_loop() -> LoopThreads:
 
 
 class _BatchedCalls:
-    """Batches the concurrent store calls of the runs of a loop: one thread makes them, with one save."""
+    """Collects store calls made at the same time; one thread makes each batch, and saves all its States in one call."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads

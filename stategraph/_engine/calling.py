@@ -253,7 +253,7 @@ def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
     fitting = renamed(run, saved, run.migrate)
     check_compatible(run.plan, fitting, run.allow_changed)
     recoveries = saved.progress.recoveries if saved.progress else 0
-    # One more owner was lost than was counted: the owner that made the State, if a node did.
+    # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)

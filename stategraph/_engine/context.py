@@ -45,7 +45,7 @@ class RunContext:
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
-        found: The State to continue from, if it differs from the loaded State only in its status.
+        found: The State found in the store; it need not be saved again. Only its status may differ.
         shows: Whether the caller iterates over the run.
         patience: Seconds to wait for another owner of the run.
         takes_over: Whether to take the run from another owner.

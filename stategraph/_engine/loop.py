@@ -146,7 +146,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             yield from announce_completion(run, following)
-        if stage.is_exit and not following:  # saved together with the completion of the run
+        if stage.is_exit and not following:  # `_complete` saves or deletes it
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):

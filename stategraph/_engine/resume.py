@@ -208,7 +208,8 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
-            raise AnswerError(saved.run_id, pause, "the answer comes too late: resume without an answer goes on")
+            problem = "the answer comes too late: resume without an answer to go on with the default answer"
+            raise AnswerError(saved.run_id, pause, problem)
         updates = {**updates, cast(str, key): question.otherwise}
     elif key is not None and key not in updates:
         given = f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"
@@ -327,7 +328,7 @@ _WAY_OUT = "To change it, take it back (store.rollback), or give it to a copy of
 def _answered(saved: State) -> AbstractSet[str]:
     """Return the keys whose pauses were answered, without answers that were withdrawn since.
 
-    Answers of the current step are in `answer`, those of earlier steps in `answered`, withdrawn answers in both. A fork
+    `answer` has the keys answered in this step, `answered` those used up before; a key in both was withdrawn. A fork
     that has not moved has no answers. An answer under a key that is not saved must be given again.
     """
     progress = saved.progress

@@ -1,4 +1,4 @@
-"""Owning a run, saving it outside the hot loop, and ending it early."""
+"""Own a run, save it, end it early; failures of nodes; pauses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from stategraph.errors import (
 from stategraph.state import State, data_of, evolve, recorded, time_ns_of
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
-"""Errors with which a retried save would fail again."""
+"""Errors of a save: saving the same State again would raise them again."""
 
 _MOST_KEYS = 8  # listed in an error
 
@@ -126,7 +126,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
 
 
 def take_up(run: RunContext) -> Task[None]:
-    """Continue a run, even if it was cancelled."""
+    """Clear the cancellation of the run, if there is one."""
     ownership = run.services.ownership
     if ownership is not None and ownership.is_cancelled:
         yield (Amend, run.services.write, partial(run.services.store._take_up, ownership))
@@ -166,7 +166,8 @@ def amend(run: RunContext, state: State) -> Task[State]:
 
 
 def _write(run: RunContext, command: Command, state: State) -> Task[None]:
-    if run.outer_step is not None:  # first, so that a run that begins again never finds the nested run of a lost one
+    if run.outer_step is not None:
+        # The outer State first: an outer run that begins again must not find this nested run.
         yield from run.outer_step.keep_incoming(at_last=True)
     began = clock.monotonic_ns()
     yield command
@@ -209,20 +210,24 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     if public is not error:
         copy_notes(error, public)
     yield from save_pending(run, public)
-    if run.state.status is RunStatus.CANCELLED and run.saved is run.state:  # the next call does not have to be notified
+    if run.state.status is RunStatus.CANCELLED and run.saved is run.state:
+        # The State records the cancellation now, so the store can forget the request.
         yield from _noting(public, "While its cancellation was being cleared", take_up(run))
     if public is not error:
         raise public from public.__cause__
 
 
 def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]:
-    """Return the error for a run that another caller cancelled. A node may fail because of the cancellation."""
+    """Return the error for a run that another caller cancelled.
+
+    An ExecutionError counts as the cancellation, because that may have caused it.
+    """
     by: str | None = None
     try:
         by = yield (Load, run.services.store._cancelled_by, run.state.run_id)
     except GeneratorExit:
         raise
-    except BaseException as second:  # the cancellation is saved without that error
+    except BaseException as second:  # the run is saved as cancelled even if its canceller is unknown
         error.add_note(f"While the caller that cancelled the run was looked up: {describe_exception(second)}")
     save_with_next(run, run.state)
     run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
@@ -390,7 +395,7 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
 def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     """Save the run as paused."""
     if not run.plan.saves:
-        why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
+        why = "checkpoint.interval is 0, or the graph is nested and the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
     schema, keys = run.plan.schema, [each.response_param for each in pause.each]
     lost = [key for key in keys if schema is not None and key is not None and key not in schema.fields]

@@ -185,7 +185,7 @@ class StepExecution:
 
     @property
     def state_for_parts(self) -> State:
-        """The same without the answers to a part: all parts see the State from which they began before the question."""
+        """Like tracked_state, with the values from before the answers: what each part began with."""
         return self._tracked(without_answers(self.state))
 
     def _tracked(self, state: State) -> State:
@@ -278,7 +278,10 @@ class StepExecution:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the step continues after a pause or has used an answer: its inputs alone do not fix its result."""
+        """Whether the step continues after a pause or has used an answer.
+
+        Its result then depends on more than its inputs.
+        """
         return bool(self._answered) or self.is_woken
 
     def take_answers(self, keys: Iterable[str]) -> None:

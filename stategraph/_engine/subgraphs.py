@@ -160,7 +160,7 @@ class NestedRun:
     def _begun(self, run: RunContext, inputs: Mapping[str, Any]) -> State:
         """Return the initial State of the nested run.
 
-        Answers to the outer run answer nothing in the nested run, so that a loop asks again.
+        Answers used by the outer run do not count in the nested run, so that a loop asks again.
         """
         outer, progress = self.step.state, self.step.state.progress
         if progress is not None and self.part:
@@ -205,7 +205,8 @@ class NestedRun:
             saved, key = awake(saved, answered), answered.response_param
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
-            if saved.structure != run.plan.structure or self.renames:  # allowed: the next resume need not repeat it
+            if saved.structure != run.plan.structure or self.renames:
+                # The change was allowed: record it, so that the next resume need not allow it again.
                 saved = recorded(saved, Kind.UPDATE, structure=run.plan.structure)
                 yield from amend(run, saved)
             return saved
@@ -217,7 +218,7 @@ class NestedRun:
         return (yield from run_from(run, stage))
 
     def _hand_on_updates(self) -> Task[None]:
-        """Record, durably, that the nested run has the updates: from now on it may overwrite them.
+        """Record durably that the nested run has received the updates, so that they are not applied again.
 
         A part receives none: made from different data, it begins again.
         """

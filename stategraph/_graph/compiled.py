@@ -123,7 +123,7 @@ class CompiledGraph:
         persist: The only keys that are saved; None for all.
         async_node: The name of an async node, if there is one.
         nested_run: The class of nested runs, `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
-        stands_at: The nodes at which runs continue, by the names of removed nodes.
+        stands_at: For each removed node, the node at which its runs continue.
         lacks: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the checkpoints
             of the outer graph.
     """

@@ -46,7 +46,7 @@ class Ownership:
         since_ns: When it began; nanoseconds since 1970, UTC.
         fence: The fence of the run, where the store has one.
         byte: The byte that is locked for it in a file; 0 if there is none.
-        is_settled: Whether its fence is the fence of the run, as far as this process knows.
+        is_settled: Whether its fence may be compared with that in the store; false during an acquisition.
         is_lost: Whether another call took the run over, or the owner released it.
         is_cancelled: Whether the run was cancelled, and not continued since.
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
@@ -150,7 +150,8 @@ class Owners:
             other = self._by_run.get(ownership.run_id)
             if other is not None and not take_over:
                 raise busy(ownership.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
-            ownership.owners = self  # first: a release from now on waits for the lock, or the check below sees it
+            # Before check(): a release by another thread waits for this lock, or check() sees it.
+            ownership.owners = self
             ownership.check()
             if other is not None:
                 other.is_lost = True

@@ -31,7 +31,7 @@ LEASE = 30.0
 
 _LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
 _PARTS = 3  # of the lease: how often it is renewed
-_SURE = 0.9  # of the lease: how long no other process takes a run, even if the clocks run at different speeds
+_SURE = 0.9  # share of the lease that this process relies on; the rest allows for clocks of different speed
 _AGAIN = 0.1  # of a part: the delay before a failed renewal is tried again
 LAST_TRY = 1.0
 """Seconds to wait for an answer once other processes may have taken the run."""
@@ -199,7 +199,7 @@ class LeaseOwners(Owners):
         while (cancelled := self._leases.acquire(ownership.run_id, worker, ownership.fence, instead)) is None:
             other = self._leases.lease(ownership.run_id)
             ownership.check()  # otherwise a loser would take the run back from its new owner
-            # A lease of this process belongs to a call that has lost the run, even if that lease has yet to arrive.
+            # A lease of this process is no obstacle: `take` has made its call lose the run.
             if other is not None and other.worker.id != worker.id and other.is_alive and not take_over:
                 ownership.fence = 0
                 raise busy(ownership.run_id, other.owner, 0.0)

@@ -48,7 +48,7 @@ _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # offset of the flag in a note that marks a brief lock
 
 NodeRecorder: TypeAlias = Callable[[int, bytes], None]
-"""Records the node at work; see `LockFile.jotting`."""
+"""Records the node at work; see `LockFile.node_recorder`."""
 
 
 class LockFile:

@@ -113,7 +113,8 @@ class Job:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its result may be kept as a part: a graph keeps its own result, but not a collected error."""
+        """Whether it is kept as a part. A graph keeps its own result; only one made from a collected error is kept for
+        it."""
         return isinstance(self.node, FunctionNode) or self.collect is not None
 
 

@@ -189,7 +189,7 @@ class StepContext(Protocol):
 
     @property
     def state_for_parts(self) -> State:
-        """The same without the answers to a part: all parts see the State from which they began before the question."""
+        """Like tracked_state, with the values from before the answers: what each part began with."""
 
     # ------------------------------------------------------------------ calling
 

@@ -221,7 +221,7 @@ class _Saver:
             for queue in queues:
                 queue.end([], error)
         for queue in queues:
-            if queue.next_writes():  # the run was saving in its own thread
+            if queue.next_writes():  # a flush of the run held `saving`, so its queue was skipped: try again
                 self._called.put(queue)
 
 

@@ -77,8 +77,8 @@ class Connections(Generic[_Connection]):
             connection.give_up = give_up
             yield connection
         except Exception:
-            if connection is not None and not connection.is_usable:  # the others probably lead to the same server
-                self.close()
+            if connection is not None and not connection.is_usable:
+                self.close()  # the idle connections probably lead to the same failed server
             raise
         finally:
             self._users.discard(threading.get_ident())

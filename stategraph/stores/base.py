@@ -359,7 +359,7 @@ class CheckpointStore(ABC):
 
         check_number(step)
         check_numbers(revision=revision)
-        if take_over:  # no owner loses its run for a step that does not exist
+        if take_over:  # first check that the step exists; else an owner would lose its run for nothing
             self._revision(run_id, step, revision)
         with owned(self, check_run_id(run_id), take_over=take_over):
             return self._roll_back(run_id, step, revision, by)

@@ -75,7 +75,8 @@ def loaded(
     wanted = run.step if step is None else step
     at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
     rows = [] if at == _NOWHERE else log.table.chain(run.run_id, at)
-    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):  # otherwise it never existed
+    # Skip a step that cannot have existed.
+    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):
         _check_absent(log, run, wanted, at)
     if not rows or not _is_visible(log, run, at):
         if log.is_stale(run):

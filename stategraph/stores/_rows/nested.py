@@ -1,4 +1,4 @@
-"""Nested runs: the finished parts of a step; and forks and rollbacks, which copy or remove nested runs.
+"""Finished parts of steps; forks and rollbacks, with the nested runs that they copy or remove.
 
 Parts are kept in a run that no list shows: its id names the outer run and the step (see `stategraph._values.ids`). Each
 of its checkpoints has the parts that were saved together.

@@ -34,8 +34,8 @@ class CheckpointRecord(NamedTuple):
 
     Attributes:
         sequence: Its number among the rows of its run, in order of time. The first row has the number of its step.
-            From row to row the number grows as much as the step, and by at least 1. So it is never below the step, and
-            no row is further ahead of its step than the newest row is.
+            From row to row it grows by max(1, growth of the step), so sequence >= step, and the difference never
+            shrinks.
         base: The sequence number of the snapshot that it builds on; its own, if it is a snapshot.
         step: The step.
         revision: Counts the rows of a step, from 0.

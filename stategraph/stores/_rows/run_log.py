@@ -54,7 +54,7 @@ class RunLog:
         # The last saved or loaded state of each run. Others may have written since: a save finds out.
         self._newest: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
-        # The incarnations of outer runs, and whether these have begun: nested runs may be saved first.
+        # Per outer run: its incarnation, and whether it has begun; a nested run may be saved before it.
         self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
         self._reported: set[str] = set()
         protect_at_fork(self)
@@ -135,7 +135,8 @@ class RunLog:
     def is_of_its_run(self, nested: RunRecord) -> bool:
         """Return whether a nested run is of the current life of its outer run."""
         outer_id = given_id(nested.run_id)
-        known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
+        # Read before find(): another thread may begin the outer run between the two.
+        known = self._incarnations.get(outer_id)
         outer = self.find(outer_id)
         if outer is not None:
             return nested.incarnation == outer.incarnation
@@ -167,7 +168,8 @@ class RunLog:
             StepConflictError: its outer run is not the run that was saved or loaded here.
         """
         outer_id = given_id(run_id)
-        known = self._incarnations.get(outer_id)  # before the outer run is looked for: it may begin in between
+        # Read before find(): another thread may begin the outer run between the two.
+        known = self._incarnations.get(outer_id)
         outer = self.find(outer_id) if is_nested_id(run_id) else None
         if outer is not None:
             self.check_known(run_id, outer.incarnation)
@@ -175,7 +177,7 @@ class RunLog:
         if known is not None and known[1]:
             if is_nested_id(run_id):
                 raise _deleted(outer_id)
-            # Remembered once it is written: another thread may have begun the run just now, and its nested runs.
+            # remember() stores it after the write: another thread may have begun the run just now.
             return new_incarnation()
         # In one step: threads that begin nested runs at the same time get the same incarnation.
         return self._incarnations.setdefault(outer_id, (new_incarnation(), False))[0]
@@ -336,7 +338,7 @@ def _deleted(outer_id: str) -> StepConflictError:
 _MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
 
 Outcome: TypeAlias = bool | Exception
-"""Whether a batch was written, or the error that leaves it unknown."""
+"""True: written. False: refused. An error: unknown."""
 
 
 @attrs.define(eq=False)

@@ -24,7 +24,7 @@ from stategraph.stores.base import RetentionPolicy
 _TRIES = 5  # attempts at a save while others write to the same run
 
 _Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
-"""The batch to write, the base of the next row, and the base of the newest row."""
+"""The batch, the DeltaBase it leaves, and the one before (None after a snapshot)."""
 
 Saves: TypeAlias = tuple[Ownership | None, Sequence[State]]
 """States of one run to save, in order, and its owner."""

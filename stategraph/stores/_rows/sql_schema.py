@@ -147,7 +147,7 @@ WORDS = Dialect(
 )
 """The words of SQLite."""
 
-# One number for fence and cancellation.
+# Compares 2 * fence + cancelled: one value tests both.
 OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"
 FENCE = "SELECT number, cancelled FROM fence WHERE run_id = ?"
 RAISE_FENCE = (
