@@ -1,5 +1,7 @@
 """Saving many States of a run at once, as a run does whose States gather behind it."""
 
+import os
+
 import attrs
 import pytest
 
@@ -56,6 +58,16 @@ def test_a_run_that_another_handle_began_keeps_every_step(tmp_path, policy):
         second.save_many(states(2, 3, 4))
 
         assert [row.step for row in first.history("a")] == [1, 2, 3, 4]
+
+
+def test_the_newest_steps_of_a_window_stay_when_a_later_one_holds_all_data(tmp_path):
+    """Also those that were written with it."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        store.retain("a", Policy("windowed", 3))
+        store.save_many([State({"data": os.urandom(30_000)}, run_id="a", step=step) for step in range(1, 8)])
+
+        assert [row.step for row in store.history("a")] == [5, 6, 7]
+        assert store.verify().checkpoints < 7
 
 
 def test_what_came_before_a_value_that_cannot_be_kept_is_kept(sqlite):

@@ -141,8 +141,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         before = None if newest.is_snapshot else before
         rows.append(newest)
     run = log.next_run(old, rows[-1], base, first=rows[0], policy=policy)
-    snapshots = () if policy.keeps_all else [row for row in rows if row.is_snapshot]
-    cut = max((_cut_below(log, run, row) for row in snapshots), default=0)
+    cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
     return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), base, before
 
 
@@ -189,9 +188,11 @@ def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) 
     return sequence, max((row.revision for row in rows if row.step == state.step), default=-1) + 1
 
 
-def _cut_below(log: RunLog, run: RunRecord, snapshot: CheckpointRecord) -> int:
-    """Return the sequence number of the first row that is still needed after this snapshot."""
+def _cut_below(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> int:
+    """Return the sequence number of the first row that is still needed after these; 0 without a snapshot among them."""
+    if not any(row.is_snapshot for row in rows):
+        return 0
     if run.policy.max_checkpoints == 1:
-        return snapshot.sequence
-    rows = [*(row for row in log.table.index(run.run_id) if row.sequence < snapshot.sequence), snapshot]
-    return min(row.base for row in rows[run.policy.first_kept(rows) :])
+        return rows[-1].base
+    kept = [*(row for row in log.table.index(run.run_id) if row.sequence < rows[0].sequence), *rows]
+    return min(row.base for row in kept[run.policy.first_kept(kept) :])
