@@ -92,23 +92,23 @@ class NodeClock:
     """The clock of the limits of nodes. It stands still while the reader of a stream looks at a State."""
 
     def __init__(self) -> None:
-        self._skipped = 0.0
-        self._stopped_at: float | None = None
+        # When it was stopped, if it stands still, and the time it has skipped: one tuple, because threads read it.
+        self._reading: tuple[float | None, float] = None, 0.0
 
     def now(self) -> float:
         """Return the time, in seconds."""
-        stopped_at = self._stopped_at
-        return (time.monotonic() if stopped_at is None else stopped_at) - self._skipped
+        stopped_at, skipped = self._reading
+        return (time.monotonic() if stopped_at is None else stopped_at) - skipped
 
     def stop(self) -> None:
         """Stand still."""
-        self._stopped_at = time.monotonic()
+        self._reading = time.monotonic(), self._reading[1]
 
     def go_on(self) -> None:
         """Go on, if it stands still."""
-        if self._stopped_at is not None:
-            self._skipped += time.monotonic() - self._stopped_at
-            self._stopped_at = None
+        stopped_at, skipped = self._reading
+        if stopped_at is not None:
+            self._reading = None, skipped + time.monotonic() - stopped_at
 
 
 @attrs.frozen
