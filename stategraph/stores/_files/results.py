@@ -124,9 +124,10 @@ class ResultCache:
         """Keep a result for `ttl` seconds. Return why that failed; empty if it succeeded."""
         try:
             changed, removed = changes
-            entry = _sealed(key, encode([key, clock.now_ns(), dict(changed), list(removed)]), self._key())
+            payload = encode([key, clock.now_ns(), dict(changed), list(removed)])
+            seal = _seal(key, payload, self._key())
             with self._lock:
-                self._opened().set(key, entry, expire=ttl)
+                self._opened().set(key, seal + payload, expire=ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return describe_exception(error)
         return ""
@@ -193,11 +194,11 @@ class _OtherSignatureError(ValueError):
     """The entry is signed with another key, or not signed."""
 
 
-def _sealed(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
-    """Return an entry: its format, a checksum or a signature, and the payload."""
+def _seal(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
+    """Return the beginning of an entry: its format, and a checksum or a signature of the payload after it."""
     if signing_key is None:
-        return _FORMAT + hashlib.sha256(payload).digest() + payload
-    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256") + payload
+        return _FORMAT + hashlib.sha256(payload).digest()
+    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256")
 
 
 def _unpack(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, Changes]:
@@ -206,8 +207,9 @@ def _unpack(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, Cha
     Raises:
         ValueError: it is damaged, or not an entry for this key.
     """
-    payload = entry[len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST :]
-    if not hmac.compare_digest(entry, _sealed(key, payload, signing_key)):
+    start = len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST
+    payload = entry[start:]
+    if not hmac.compare_digest(entry[:start], _seal(key, payload, signing_key)):
         if signing_key is None and entry.startswith(_SIGNED):
             raise _OtherSignatureError("it is signed and this cache has no sign_with")
         if entry.startswith(_SIGNED):
