@@ -209,7 +209,7 @@ class Fleet:
         """
         instance = inside_dbos._dbos_global_instance
         if instance is not None:  # a turn may end after the runner is closed
-            instance._sys_db.reenqueue_for_recovery(id, [worker or self.name], _RECOVERED)
+            instance._sys_db.reenqueue_for_recovery(id, [self.name if worker is None else worker], _RECOVERED)
 
     def is_dead(self, owner: Owner) -> bool:
         """Return whether the owner of a run is a worker without recent heartbeats."""
