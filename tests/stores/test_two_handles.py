@@ -477,3 +477,23 @@ def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatc
 
     assert table_of(other).nested_ids("b") == []
     assert other.load("b")["n"] == "another"
+
+
+def test_a_fork_while_another_saves_parts_of_the_step(store, other, monkeypatch):
+    """The copy has them as well, and loses none when more are saved."""
+    saved(store, 1)
+    store.save_parts("a", [Part(2, "map", "x", 1)])
+    index = table_of(store).index
+
+    def after_another_has_saved_one(run_id, *bounds):
+        if "#" in run_id:
+            monkeypatch.undo()
+            other.save_parts("a", [Part(2, "map", "y", 2)])
+        return index(run_id, *bounds)
+
+    monkeypatch.setattr(table_of(store), "index", after_another_has_saved_one)
+    store.fork("a", "b")
+    assert store.verify().damaged == ()
+    store.save_parts("b", [Part(2, "map", "z", 3)])
+
+    assert store.load_parts("b", 2, "map") == {"x": 1, "y": 2, "z": 3}

@@ -240,10 +240,12 @@ def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterat
                 yield from read(log, nested_id, lambda run: copied(log, run, new_id, copy, incarnation))  # noqa: B023
 
 
-def _copied_parts(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:
+def _copied_parts(
+    log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes
+) -> list[WriteBatch] | None:
     copies = _copied_rows(log, run, new_id, incarnation, visible(log, run))
-    if not copies:  # they were removed at the same time
-        return []
+    if log.is_stale(run):  # they may be others than those of this record
+        return None
     parent, tip = ParentStep(outer.run_id, outer.step), copies[-1].seal
     copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
     return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
