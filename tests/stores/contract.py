@@ -19,7 +19,7 @@ from stategraph._values.ids import outer_id, step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
-from stategraph.errors import CheckpointNotFoundError, RunCancelledError, RunCompleteError
+from stategraph.errors import CheckpointNotFoundError, ExecutionError, RunCancelledError, RunCompleteError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
@@ -57,6 +57,14 @@ _WRONG: list[dict[str, Any]] = [
     *({"status": "pausd"}, {"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}),
 ]
 """Arguments of `CheckpointStore.runs` that are refused."""
+
+
+def _fail_here() -> None:
+    raise OSError("down")
+
+
+def _fail_there() -> None:
+    raise OSError("down")
 
 
 _NESTED = ["a/#3/x", "a/#3~1/x", "a/#3/my%20node%2F.", f"a/#3/~x/#12~3/y/#1/%2E.{'n' * 200}"]
@@ -253,6 +261,28 @@ class StoreContract(CheckpointStoreContract):
             working.join()
 
         assert [store.load(copy.run_id) for copy in copies] == copies
+
+    @pytest.mark.parametrize("retention", ["latest", "windowed", "full"])
+    def test_a_run_fails_again_at_another_line(self, store: CheckpointStore, retention: Any) -> None:
+        """Its error is equal but for the traceback; the run stays intact, and shows the newest one."""
+        lines = iter([_fail_here, _fail_there, _fail_here])
+        window = 2 if retention == "windowed" else None
+        checkpoint = CheckpointConfig(interval=1, retention=retention, window=window, preserve=True)
+        graph = StateGraph(GraphConfig("fails", checkpoint=checkpoint), store=store)
+        graph.add_node("begin", lambda state: {})
+        graph.add_node("fail", lambda state: next(lines)())
+        graph.add_edge("begin", "fail")
+        graph.set_entry_point("begin")
+        graph.set_exit_point("fail")
+
+        for name in ("_fail_here", "_fail_there", "_fail_here"):
+            with pytest.raises(ExecutionError, match="down"):
+                graph.run(State(run_id=RUN))
+
+            (found,) = store.runs(status="failed")
+            assert found.error is not None
+            assert name in found.error.traceback
+            assert store.load(RUN).error == found.error
 
     def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
         """Until its owner has let go of it."""

@@ -141,7 +141,8 @@ class SqlTable(Table):
         if old is None:
             values = *run_values(run), run.run_id, *self._new_values(batch.ownership), *guarding
             return _new_run(words, guard), values
-        is_step = lasting_values(old) == lasting_values(run)
+        # An error is written each time: two that are equal may have different tracebacks.
+        is_step = run.error is None and lasting_values(old) == lasting_values(run)
         fields, changed = (_STEP_FIELDS, step_values(run)) if is_step else (RUN_FIELDS, run_values(run))
         return _next_run(words, fields, guard), (*changed, run.run_id, old.version, *guarding)
 
