@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.io import RunIO
+from stategraph._engine.io import StoreSession
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._values.events import EventType, Listener, wanted_events
 from stategraph._values.frozen import freeze_items
@@ -75,7 +75,7 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
     }
     if any(node.policies.cache is not None for node in nodes.values()):
         nodes = _with_caches(plan.graph, nodes, store)
-    plan = attrs.evolve(plan, stages=nodes, lacks=_lacks(plan, store))
+    plan = attrs.evolve(plan, stages=nodes, obstacle=_obstacle(plan, store))
     if any(node.node.graphs for node in nodes.values()):
         from stategraph._engine.subgraphs import NestedRun
 
@@ -83,7 +83,7 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
     return plan if plan.schema is None else _with_schema(plan, plan.schema)
 
 
-def _lacks(plan: CompiledGraph, store: CheckpointStore) -> str:
+def _obstacle(plan: CompiledGraph, store: CheckpointStore) -> str:
     """Return why the graph cannot run by itself; empty if it can."""
     pausing = {name: stage for name, stage in plan.stages.items() if stage.node.pauses}
     nested = [name for name, stage in pausing.items() if stage.node.has_parts]
@@ -147,7 +147,7 @@ def new_run(
 
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-    services = RunIO(store, observer, config.name, policy, plan.persist, queue)
+    services = StoreSession(store, observer, config.name, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
     return RunContext(plan, services, wanted, shows, *options)
 

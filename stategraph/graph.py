@@ -445,8 +445,8 @@ class StateGraph(GraphBuilder):
 
     def _runnable(self) -> CompiledGraph:
         plan = self._planned()
-        if plan.lacks:
-            raise self._error(plan.lacks)
+        if plan.obstacle:
+            raise self._error(plan.obstacle)
         return plan
 
     def _planned(self, *, is_nested: bool = False) -> CompiledGraph:

@@ -37,7 +37,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """A RunIO that keeps what it is given in attributes."""
+    """A StoreSession that keeps what it is given in attributes."""
 
     observer = None
     is_cancelled = False

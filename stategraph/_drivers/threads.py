@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from stategraph._drivers.calls import Outcome, Threads, call_apart, outcome_of
-from stategraph._engine.io import RunIO
+from stategraph._engine.io import StoreSession
 
 NODES = 1000
 """The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
@@ -151,11 +151,11 @@ class _BatchedCalls:
 
 def _outcomes(calls: Sequence[_Call]) -> list[Outcome]:
     """Make the calls of several runs, with one save for all; return the outcome of each."""
-    queues = [_session(call).queue for call in calls if _is_of(RunIO.flush, call)]
+    queues = [_session(call).queue for call in calls if _is_of(StoreSession.flush, call)]
     queues = [queue for queue in queues if queue is not None]
     if len(queues) > 1:
         queues[0].save_with(queues)  # each flush raises its own failure
-    saves = [n for n, call in enumerate(calls) if _is_of(RunIO.save, call) and _session(call).queue is None]
+    saves = [n for n, call in enumerate(calls) if _is_of(StoreSession.save, call) and _session(call).queue is None]
     saved = dict(zip(saves, _saved([calls[n] for n in saves]), strict=True)) if len(saves) > 1 else {}
     return [
         saved[n] if n in saved else run(outcome_of, function, argument)
@@ -164,18 +164,18 @@ def _outcomes(calls: Sequence[_Call]) -> list[Outcome]:
 
 
 def _is_of(method: Callable[..., Any], call: _Call) -> bool:
-    """Return whether a call is one of this method of a RunIO."""
+    """Return whether a call is one of this method of a StoreSession."""
     return getattr(call[1], "__func__", None) is method
 
 
-def _session(call: _Call) -> RunIO:
+def _session(call: _Call) -> StoreSession:
     """Return the session whose method is called."""
-    session: RunIO = call[1].__self__  # type: ignore[attr-defined]
+    session: StoreSession = call[1].__self__  # type: ignore[attr-defined]
     return session
 
 
 def _saved(calls: Sequence[_Call]) -> list[Outcome]:
-    """Save the States of several runs in one batch; return the outcome of each call of `RunIO.save`."""
+    """Save the States of several runs in one batch; return the outcome of each call of `StoreSession.save`."""
     prepared = [call[0](outcome_of, _session(call).to_save, call[2]) for call in calls]
     ready = [
         (_session(call).ownership, states)

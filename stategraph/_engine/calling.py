@@ -11,7 +11,7 @@ import attrs
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
-from stategraph._engine.saving import amend, check_saves, failure_at, flush, newest_of, owning, save, take_up
+from stategraph._engine.saving import amend, check_saves, clear_cancellation, failure_at, flush, newest_of, owning, save
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
@@ -73,7 +73,7 @@ def _begun(run: RunContext, run_id: str) -> Task[State | None]:
     """
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.graph is None:
-        yield from take_up(run)  # an earlier run with this id may have been cancelled
+        yield from clear_cancellation(run)  # an earlier run with this id may have been cancelled
         return None
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
@@ -112,13 +112,13 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
                 raise RunCompleteError(saved.run_id, saved.checkpoint_node)
             problem = f"the answer comes too late: the run is complete, after step {saved.step}"
             raise AnswerError(saved.run_id, None, problem)
-        yield from take_up(run)
+        yield from clear_cancellation(run)
         return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
     if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
         return saved
     if run.services.is_cancelled:
         return (yield from _cancel_as_told(run, saved))
-    return (yield from _go_on(run, saved, max_recoveries))
+    return (yield from _continue_lost(run, saved, max_recoveries))
 
 
 # --------------------------------------------------------------------------- turns of a conversation
@@ -245,10 +245,10 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     if run.services.is_cancelled:
         yield from _cancel_as_told(run, saved)
         return None
-    return (yield from _go_on(run, saved, max_recoveries))
+    return (yield from _continue_lost(run, saved, max_recoveries))
 
 
-def _go_on(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
+def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
     """Continue a run whose owner was lost, and count the recovery."""
     fitting = renamed(run, saved, run.migrate)
     check_compatible(run.plan, fitting, run.allow_changed)

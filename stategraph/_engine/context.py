@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
 
-from stategraph._engine.io import RunIO
+from stategraph._engine.io import StoreSession
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._protocol import Await, Command, Gather, Notify, RunNode, Show, StartNode, Task
 from stategraph._text.shown import describe_exception
@@ -67,7 +67,7 @@ class RunContext:
     """
 
     plan: CompiledGraph
-    services: RunIO
+    services: StoreSession
     wanted: frozenset[EventType]
     shows: bool = False
     patience: float = 0.0
@@ -108,8 +108,8 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
 def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
-    asks = StopCheck(run.services, run.signal)
-    return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=asks)
+    is_stopping = StopCheck(run.services, run.signal)
+    return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=is_stopping)
 
 
 class StopCheck:
@@ -121,7 +121,7 @@ class StopCheck:
 
     __slots__ = ("_look_at", "_services", "_signal")
 
-    def __init__(self, services: RunIO, signal: Any) -> None:
+    def __init__(self, services: StoreSession, signal: Any) -> None:
         self._services, self._signal = services, signal
         self._look_at = 0.0
 
@@ -132,7 +132,7 @@ class StopCheck:
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_AGAIN
-        return self._services.hears_of_cancel()
+        return self._services.check_cancelled()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (bool,)

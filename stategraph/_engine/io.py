@@ -1,4 +1,4 @@
-"""RunIO, the store session of a run: its store, owner, keys and queue. The engine puts its methods into commands.
+"""StoreSession: the store, owner, keys and queue of a run. The engine puts its methods into commands.
 
 Errors of the store become errors of stategraph that hold the affected State.
 """
@@ -30,7 +30,7 @@ from stategraph.state import State
 _Answer = TypeVar("_Answer")
 
 
-class RunIO:
+class StoreSession:
     """The store and the observer of a graph, for one run.
 
     Args:
@@ -63,9 +63,9 @@ class RunIO:
         self._knows_policy = False
         self._is_direct = False  # whether saving is one plain call of the store
 
-    def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> RunIO:
+    def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> StoreSession:
         """Return the session of a nested run, whose graph has its own saved keys; its events include `place`."""
-        nested = RunIO(self.store, self.observer, source, self._policy, persist, self.queue)
+        nested = StoreSession(self.store, self.observer, source, self._policy, persist, self.queue)
         nested.ownership = self.ownership
         if place:
             nested._place = {**self.place, **place}
@@ -84,13 +84,13 @@ class RunIO:
         self._query(ownership.run_id, "look up its owner", lambda: own(self.store, ownership, take_over=take_over))
         self.ownership = ownership
 
-    def hears_of_cancel(self, _: object = None) -> bool:
+    def check_cancelled(self, _: object = None) -> bool:
         """Return whether any process cancelled the run."""
         return self.ownership is not None and (self.ownership.is_cancelled or self.store._is_cancelled(self.ownership))
 
     def stop_if_cancelled(self, _: object = None) -> None:
         """Raise Stopped if any process cancelled the run."""
-        if self.hears_of_cancel():
+        if self.check_cancelled():
             raise Stopped("it was cancelled")
 
     def write(self, write: Callable[[], _Answer]) -> _Answer:

@@ -92,11 +92,11 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
-    enter, keep, ownership = run.path.append, run.services.save, run.services.ownership
+    enter, save_state, ownership = run.path.append, run.services.save, run.services.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     emits_saves = EventType.CHECKPOINT_SAVE in run.wanted
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
-    asks, look_at = plan.saves and (interval != 1 or plan.write_behind), monotonic() + LOOK_AGAIN
+    checks_cancellation, look_at = plan.saves and (interval != 1 or plan.write_behind), monotonic() + LOOK_AGAIN
     data = data_of(state)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
@@ -118,7 +118,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if not left:
             raise too_many_nodes(run, name)
         left -= 1
-        stage, step, keys, following, began = stages[name], None, None, "", monotonic_ns()
+        stage, step, keys, handler, began = stages[name], None, None, "", monotonic_ns()
         try:
             if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
@@ -138,20 +138,20 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                     return stage, result.pause  # an unserializable pause is no failure of the node
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
-            keys, (following, data) = None, (yield from handle(run, stage, step, error, began))
+            keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
         run.state = state = completed_by(name, state, data, monotonic_ns() - began, keys)
         if step is not None:
-            run.state = state = step.completed(state, is_failed=bool(following))
-        if following:
-            run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
+            run.state = state = step.completed(state, is_failed=bool(handler))
+        if handler:
+            run.state = state = evolve(state, progress=evolved(state.progress, next_node=handler))
         if watched:
-            yield from announce_completion(run, following)
-        if stage.is_exit and not following:  # `_complete` saves or deletes it
+            yield from announce_completion(run, handler)
+        if stage.is_exit and not handler:  # `_complete` saves or deletes it
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
             began = monotonic_ns() if emits_saves else 0
-            yield (Save, keep, state)
+            yield (Save, save_state, state)
             run.saved = state
             if emits_saves:
                 yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
@@ -159,11 +159,11 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from drop_joined_parts(run)
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
-        if asks and monotonic() >= look_at:
+        if checks_cancellation and monotonic() >= look_at:
             look_at = yield from stop_if_cancelled(run)
         if watched:
             yield from show(run, state)
-        name = following
+        name = handler
     return None
 
 

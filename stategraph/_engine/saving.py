@@ -90,7 +90,7 @@ def _owning(run: RunContext, ownership: Ownership, task: Task[Any], takes_up: bo
     try:
         yield from _own(run, ownership)
         if takes_up:
-            yield from take_up(run)
+            yield from clear_cancellation(run)
         return (yield from task)
     except GeneratorExit:
         ownership.is_abandoned = True
@@ -125,7 +125,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
         ownership.warn = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
 
 
-def take_up(run: RunContext) -> Task[None]:
+def clear_cancellation(run: RunContext) -> Task[None]:
     """Clear the cancellation of the run, if there is one."""
     ownership = run.services.ownership
     if ownership is not None and ownership.is_cancelled:
@@ -212,7 +212,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     yield from save_pending(run, public)
     if run.state.status is RunStatus.CANCELLED and run.saved is run.state:
         # The State records the cancellation now, so the store can forget the request.
-        yield from _noting(public, "While its cancellation was being cleared", take_up(run))
+        yield from _noting(public, "While its cancellation was being cleared", clear_cancellation(run))
     if public is not error:
         raise public from public.__cause__
 

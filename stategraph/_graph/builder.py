@@ -81,7 +81,7 @@ class GraphBuilder:
         failures = (EdgeStructure(name, handler, "on_error") for name, handler in handlers.items())
         edges = *(edge.structure for edge in self._edges), *failures
         exits, outlines = tuple(name for name in nodes if name in self._exits), {}
-        if any(type(node) is not FunctionNode or policies[name].is_at_work for name, node in nodes.items()):
+        if any(type(node) is not FunctionNode or policies[name].needs_execution for name, node in nodes.items()):
             outlines = _outlines_of(nodes, policies, others)
         return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines)
 
@@ -338,7 +338,7 @@ class GraphBuilder:
         function, is_plain = None, False
         if isinstance(node, FunctionNode):
             function = None if node.wants_context else node.function
-            is_plain = not (node.is_generator or policies.is_at_work or is_watched)
+            is_plain = not (node.is_generator or policies.needs_execution or is_watched)
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)

@@ -49,7 +49,7 @@ class NodePolicies:
     on_error: str | None = None
 
     @property
-    def is_at_work(self) -> bool:
+    def needs_execution(self) -> bool:
         """Whether a step is more than one call of the node. A handler of failures alone does not count."""
         return self.retry is not None or self.timeout is not None or self.cache is not None
 
@@ -124,8 +124,8 @@ class CompiledGraph:
         async_node: The name of an async node, if there is one.
         nested_run: The class of nested runs, `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
         stands_at: For each removed node, the node at which its runs continue.
-        lacks: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the checkpoints
-            of the outer graph.
+        obstacle: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the
+            checkpoints of the outer graph.
     """
 
     graph: str
@@ -149,7 +149,7 @@ class CompiledGraph:
     async_node: str | None = None
     nested_run: Callable[..., NestedStep] | None = None
     stands_at: Mapping[str, str] = attrs.field(factory=dict)
-    lacks: str = ""
+    obstacle: str = ""
 
 
 def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:

@@ -39,14 +39,14 @@ class Ownership:
     Args:
         run_id: The outermost run.
         is_brief: Whether it is for a single write, so that other callers wait for it.
-        is_by_hand: Whether that is a direct write to the store, outside of a run.
+        is_direct: Whether that is a direct write to the store, outside of a run.
 
     Attributes:
         store: The store of the run.
         since_ns: When it began; nanoseconds since 1970, UTC.
         fence: The fence of the run, where the store has one.
         byte: The byte that is locked for it in a file; 0 if there is none.
-        is_settled: Whether its fence may be compared with that in the store; false during an acquisition.
+        has_known_fence: Whether its fence may be compared with that in the store; false during an acquisition.
         is_lost: Whether another call took the run over, or the owner released it.
         is_cancelled: Whether the run was cancelled, and not continued since.
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
@@ -58,12 +58,12 @@ class Ownership:
 
     run_id: str
     is_brief: bool = False
-    is_by_hand: bool = False
+    is_direct: bool = False
     since_ns: int = attrs.field(init=False)
     store: object = None
     fence: int = 0
     byte: int = 0
-    is_settled: bool = False
+    has_known_fence: bool = False
     is_lost: bool = False
     is_cancelled: bool = False
     is_abandoned: bool = False
@@ -131,7 +131,7 @@ class Owners:
         loser = self.take(ownership, take_over=take_over)
         try:
             self._prove(ownership, loser, table, take_over=take_over)
-            ownership.is_settled = True
+            ownership.has_known_fence = True
         except BaseException:
             self.release(ownership)
             raise
@@ -171,11 +171,11 @@ class Owners:
     def forget_lost(self, run_id: str, table: Any) -> None:
         """Forget the owner of a run that another process has taken over."""
         other = self._by_run.get(run_id)
-        if other is not None and other.is_settled and table.fence(run_id)[0] != other.fence:
+        if other is not None and other.has_known_fence and table.fence(run_id)[0] != other.fence:
             other.is_lost = True
             self.release(other)
 
-    def settle(self, ownership: Ownership) -> bool:
+    def lease_if_missing(self, ownership: Ownership) -> bool:
         """Acquire the lease that a direct write had skipped; return whether there was anything to do."""
         return False
 
@@ -296,7 +296,7 @@ def owned(store: OwnableStore, run_id: str, *, take_over: bool = False) -> Itera
     if is_owner(store, run_id):
         yield cast(Ownership, current.ownership)
         return
-    ownership = Ownership(given_id(run_id), is_brief=True, is_by_hand=True)
+    ownership = Ownership(given_id(run_id), is_brief=True, is_direct=True)
     try:
         own(store, ownership, take_over=take_over)
         with on_behalf_of(ownership):
@@ -311,7 +311,7 @@ def owned_if_free(store: OwnableStore, run_ids: Sequence[str]) -> Iterator[Mappi
     ownerships: dict[str, Ownership] = {}
     with ExitStack() as stack:
         for run_id in run_ids:
-            ownership = Ownership(run_id, is_brief=True, is_by_hand=True)
+            ownership = Ownership(run_id, is_brief=True, is_direct=True)
             stack.callback(release, ownership)
             try:
                 store._own(ownership, take_over=False)

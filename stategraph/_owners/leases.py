@@ -30,9 +30,9 @@ LEASE = 30.0
 """Seconds after which a process that does not renew its lease loses its runs."""
 
 _LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
-_PARTS = 3  # of the lease: how often it is renewed
+_RENEWALS_PER_LEASE = 3  # how often a process renews its lease before it would expire
 _SURE = 0.9  # share of the lease that this process relies on; the rest allows for clocks of different speed
-_AGAIN = 0.1  # of a part: the delay before a failed renewal is tried again
+_AGAIN = 0.1  # of the time between two renewals: the delay before a failed renewal is tried again
 LAST_TRY = 1.0
 """Seconds to wait for an answer once other processes may have taken the run."""
 
@@ -177,24 +177,24 @@ class LeaseOwners(Owners):
             super().own(ownership, table, take_over=take_over)
 
     def _prove(self, ownership: Ownership, loser: Ownership | None, table: Leases, *, take_over: bool) -> None:
-        if take_over or not ownership.is_by_hand:  # the statement of a direct write itself checks for a lease
+        if take_over or not ownership.is_direct:  # the statement of a direct write itself checks for a lease
             self._lease(ownership, take_over=take_over)
 
-    def settle(self, ownership: Ownership) -> bool:
+    def lease_if_missing(self, ownership: Ownership) -> bool:
         """Acquire the lease for a direct write that found the run leased; return whether there was anything to do.
 
         Raises:
             RunBusyError: another process owns it.
         """
-        if not ownership.is_by_hand or ownership.fence or ownership.is_lost:
+        if not ownership.is_direct or ownership.fence or ownership.is_lost:
             return False
-        ownership.is_settled = False  # until the lease is acquired, its fence is not the fence of the run
+        ownership.has_known_fence = False  # until the lease is acquired, its fence is not the fence of the run
         self._lease(ownership, take_over=False)
-        ownership.is_settled = True
+        ownership.has_known_fence = True
         return True
 
     def _lease(self, ownership: Ownership, *, take_over: bool) -> None:
-        worker, instead = self.present(), 0
+        worker, instead = self.live_worker(), 0
         ownership.fence = new_fence()  # first: release() needs this number, whatever happens
         while (cancelled := self._leases.acquire(ownership.run_id, worker, ownership.fence, instead)) is None:
             other = self._leases.lease(ownership.run_id)
@@ -215,8 +215,8 @@ class LeaseOwners(Owners):
     def _free(self, ownership: Ownership) -> None:
         """Release a lease, and keep trying if that fails."""
         self._to_free[ownership.fence] = ownership.run_id
-        is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems to be down
-        if is_late or ownership.is_abandoned:
+        late_at = self._renewed + 2 * self._seconds / _RENEWALS_PER_LEASE  # the server seems to be down
+        if time.monotonic() > late_at or ownership.is_abandoned:
             self._wake.set()
         else:
             with suppress(CheckpointError):
@@ -236,9 +236,9 @@ class LeaseOwners(Owners):
 
     def owned_ids(self, table: Leases) -> Collection[str]:
         has_ended = cache(_has_ended)
-        by_hand = {run_id for run_id, ownership in list(self._by_run.items()) if not ownership.fence}
+        direct = {run_id for run_id, ownership in list(self._by_run.items()) if not ownership.fence}
         leased = [(run_id, fence) for run_id, fence, worker in table.leases() if not has_ended(worker)]
-        return by_hand.union(run_id for run_id, fence in leased if fence not in self._to_free)
+        return direct.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
     def leave(self) -> None:
         """Release all runs of this process, because it ends or the store is closed."""
@@ -266,7 +266,7 @@ class LeaseOwners(Owners):
             ownership = Ownership("")
             try:
                 self._end_killed(claims)
-                worker, ownership.owners, ownership.fence = self.present(), self, new_fence()
+                worker, ownership.owners, ownership.fence = self.live_worker(), self, new_fence()
                 claim = claims.claim(graph, worker, ownership.fence, tried)
                 if claim is None:
                     ownership.fence = 0
@@ -277,8 +277,8 @@ class LeaseOwners(Owners):
                 tried, ownership.run_id = [*claim.left, claim.number], claim.run_id
                 with suppress(RunBusyError):  # another thread of this process is writing to it directly
                     self.take(ownership, take_over=False)
-                    ownership.is_settled, ownership.is_cancelled = True, claim.is_cancelled
-                if ownership.is_settled:
+                    ownership.has_known_fence, ownership.is_cancelled = True, claim.is_cancelled
+                if ownership.has_known_fence:
                     yield ownership
             finally:
                 release(ownership)
@@ -291,7 +291,7 @@ class LeaseOwners(Owners):
 
     # ------------------------------------------------------------------ renewing
 
-    def patience(self, run_id: str) -> float:
+    def seconds_still_owned(self, run_id: str) -> float:
         """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it.
 
         It is at least `LAST_TRY`, and infinite for a run that this process does not own.
@@ -325,15 +325,15 @@ class LeaseOwners(Owners):
         )
         return type(error)(error.run_id, reason)
 
-    def present(self) -> Worker:
+    def live_worker(self) -> Worker:
         """Return this process, with a lease that a thread keeps renewing."""
         with self._renewing:
             self._worker = self._worker or _this_worker()
-            if self._renewed < time.monotonic() - self._seconds / _PARTS:
+            if self._renewed < time.monotonic() - self._seconds / _RENEWALS_PER_LEASE:
                 self._renew()
             if self._thread is None:
-                arguments = weakref.ref(self), self._wake, self._seconds / _PARTS
-                self._thread = threading.Thread(target=_go_on, args=arguments, name="stategraph-leases", daemon=True)
+                args = weakref.ref(self), self._wake, self._seconds / _RENEWALS_PER_LEASE
+                self._thread = threading.Thread(target=_keep_renewing, args=args, name="stategraph-leases", daemon=True)
                 self._thread.start()
             return self._worker
 
@@ -351,11 +351,11 @@ class LeaseOwners(Owners):
             finally:
                 self._is_renewing = False
 
-    def go_on(self) -> float:
+    def renew_due(self) -> float:
         """Renew the lease; return the seconds until the next renewal, 0 for none."""
         if self._worker is None:
             return 0.0
-        part = self._seconds / _PARTS
+        part = self._seconds / _RENEWALS_PER_LEASE
         try:
             if self._by_run:
                 self._renew()
@@ -381,13 +381,13 @@ class LeaseOwners(Owners):
                 ownership.warn({"run_id": ownership.run_id, "left": left, "error": str(error.reason)})
 
 
-def _go_on(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
+def _keep_renewing(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
     """Renew the lease in a thread until there is nothing to renew."""
     while seconds:
         wake.wait(seconds)
         wake.clear()
         found = owners()
-        seconds = 0.0 if found is None else found.go_on()
+        seconds = 0.0 if found is None else found.renew_due()
         del found
 
 

@@ -58,7 +58,7 @@ def check_number(step: object, name: str = "step") -> None:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
 
 
-class Narrower(TypedDict, total=False):
+class ExtraFilters(TypedDict, total=False):
     """Further arguments of `runs`, besides status and graph; see `stategraph.stores.base.CheckpointStore.runs`."""
 
     prefix: str | None
@@ -68,7 +68,7 @@ class Narrower(TypedDict, total=False):
     owned: bool | None
 
 
-class Which(Narrower, total=False):
+class Filters(ExtraFilters, total=False):
     """All filtering arguments of `runs`."""
 
     status: StatusName | None
@@ -176,9 +176,9 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
         raise StepConflictError(run_id, reason)
 
 
-def filtered(which: Which) -> RunFilter:
+def filtered(which: Filters) -> RunFilter:
     """Return a filter of runs. Raise TypeError for an argument that `runs` does not have."""
-    names = Which.__annotations__
+    names = Filters.__annotations__
     for name in which.keys() - names.keys():
         import difflib  # imported when used
 

@@ -16,7 +16,7 @@ from stategraph._owners.leases import LAST_TRY, LeaseOwners
 from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_seconds
 from stategraph.errors import CheckpointError, ConfigError
-from stategraph.stores._rows.table import Table, closed_error, used_below
+from stategraph.stores._rows.table import Table, closed_error, reentered_error
 
 _RETRY_AFTER = 0.05  # seconds
 
@@ -170,7 +170,7 @@ class ServerTable(Table, Generic[_Connection]):
             CheckpointError: `kind`, unless the records are damaged.
         """
         if self._connections.is_in_use_here():
-            raise used_below(self.store, run_id, kind)
+            raise reentered_error(self.store, run_id, kind)
         give_up = time.monotonic() + (self._patience if patience is None else patience)
         while True:
             if self.closed:
@@ -199,11 +199,11 @@ class ServerTable(Table, Generic[_Connection]):
         """
         owners, run_id = self.owners, run_ids[0] if len(run_ids) == 1 else ""
         try:
-            answer = self._ask(run_id, work, kind, min(self._patience, *map(owners.patience, run_ids)))
+            answer = self._ask(run_id, work, kind, min(self._patience, *map(owners.seconds_still_owned, run_ids)))
             if not owners.is_sure():
                 owners.make_sure()
         except CheckpointError as error:
-            if min(map(owners.patience, run_ids)) > LAST_TRY:
+            if min(map(owners.seconds_still_owned, run_ids)) > LAST_TRY:
                 raise
             raise owners.in_doubt(error) from error.__cause__
         return answer

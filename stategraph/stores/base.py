@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner, StatusName
     from stategraph.state import State
-    from stategraph.stores._checks import Narrower, RunFilter, Which
+    from stategraph.stores._checks import ExtraFilters, Filters, RunFilter
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
 
 __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
@@ -244,7 +244,7 @@ class CheckpointStore(ABC):
         graph: str | None = None,
         limit: int = 100,
         after: str | None = None,
-        **which: Unpack[Narrower],
+        **which: Unpack[ExtraFilters],
     ) -> builtins.list[Summary]:
         """Return the newest checkpoint of each run, without its data, newest run first.
 
@@ -278,14 +278,14 @@ class CheckpointStore(ABC):
         """
         yield from self.history(run_id)
 
-    def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
+    def iter_runs(self, **which: Unpack[Filters]) -> Iterator[Summary]:
         """Yield the runs that `runs` returns, page by page, without a limit."""
         after = None
         while page := self.runs(after=after, **which):
             yield from page
             after = page[-1].cursor
 
-    def count(self, **which: Unpack[Which]) -> int:
+    def count(self, **which: Unpack[Filters]) -> int:
         """Return the number of runs that `iter_runs` yields.
 
         A SQL database counts rows without reading them or comparing checksums, so it includes damaged runs, which

@@ -124,9 +124,9 @@ class MemoryStore(CheckpointStore):
     def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
         """Return the lock. Raise `kind` if this thread already has it."""
         if self._is_in_use():
-            from stategraph.stores._rows.table import used_below
+            from stategraph.stores._rows.table import reentered_error
 
-            raise used_below(self, run_id, kind)
+            raise reentered_error(self, run_id, kind)
         return self._lock
 
     @contextmanager

@@ -121,7 +121,7 @@ def check_list(store: CheckpointStore, asked: dict[str, Any]) -> None:
 def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
     """Not by a look at all runs."""
     table: Any = store._log.table
-    statement, values = sql_dialect.select_runs(RunFilter(**asked), 10, None, WORDS, table._listed)
+    statement, values = sql_dialect.select_runs(RunFilter(**asked), 10, None, WORDS, table._query_many)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
     assert index in str(plan)

@@ -67,7 +67,7 @@ class TestNothingIsSure:
         def hangs(state: State) -> dict[str, Any]:
             made.append("a")
             with monkeypatch.context() as patch:
-                patch.setattr(leases.LeaseOwners, "go_on", lambda self: 0.05)
+                patch.setattr(leases.LeaseOwners, "renew_due", lambda self: 0.05)
                 wait_until(lambda: not store._log.table.owners.is_sure())  # type: ignore[attr-defined]
                 time.sleep(0.1)
                 ownership = base.Ownership(RUN)
@@ -89,7 +89,7 @@ class TestNothingIsSure:
         store, other = opened(lease=0.5), opened()
 
         def hangs(state: State) -> dict[str, Any]:
-            monkeypatch.setattr(leases.LeaseOwners, "go_on", lambda self: 0.05)
+            monkeypatch.setattr(leases.LeaseOwners, "renew_due", lambda self: 0.05)
             time.sleep(0.7)
             assert other.owner(RUN) is None
             return {}

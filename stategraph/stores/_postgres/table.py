@@ -154,7 +154,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         return self._ask_surely([run_id], lambda server: server.found([(self._here(statement), values)])[0])
 
-    def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def _query_many(self, statement: str, values: Sequence[Any]) -> list[Any]:
         try:  # not prepared: a plan for a common label would be used for a rare one as well
             return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
         except CheckpointError as error:
@@ -224,7 +224,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         found: list[RunRecord | Unreadable] = []
         while True:
             size = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
-            page = self._listed(*select_page(which, size, before, self._words))
+            page = self._query_many(*select_page(which, size, before, self._words))
             found += (run_or_unreadable(row, self) for row in page)
             if len(page) < size or len(found) == limit:
                 return found

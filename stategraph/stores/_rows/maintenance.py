@@ -90,7 +90,7 @@ def prune(log: RunLog) -> Pruned:
     for run in found:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):
-                cut += _cut(log, run)
+                cut += _prune_rows(log, run)
             elif _is_whole(log, run):
                 due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
@@ -145,7 +145,7 @@ def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     return removed
 
 
-def _cut(log: RunLog, run: RunRecord) -> int:
+def _prune_rows(log: RunLog, run: RunRecord) -> int:
     """Remove the rows of a run that no kept checkpoint builds on; return their number, 0 if others write to it."""
     kept = visible(log, run)
     lowest = min((row.base for row in kept), default=0)

@@ -83,7 +83,7 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Sequence[Any]]:
     return found
 
 
-def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
+def drop_nested(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
     """Remove the nested runs and parts of a run up to a step, and all later parts too if `newer_parts`.
 
     With retention "full", nested runs that belong to the history stay.

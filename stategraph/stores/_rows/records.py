@@ -267,7 +267,7 @@ class Unreadable:
     error: CheckpointCorruptError
 
 
-ABOUT = list(CheckpointRecord.__annotations__).index("payload")
+FIELDS_BEFORE_PAYLOAD = list(CheckpointRecord.__annotations__).index("payload")
 """The number of fields of a row before its payload."""
 
 About: TypeAlias = tuple[Any, ...]

@@ -21,7 +21,7 @@ from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch, of_newest
 from stategraph.stores._rows.seals import Sealer
-from stategraph.stores._rows.table import Table, used_below
+from stategraph.stores._rows.table import Table, reentered_error
 from stategraph.stores.base import RetentionPolicy
 
 _MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
@@ -258,7 +258,7 @@ class RunLog:
             StepConflictError: the store has lost saved checkpoints of the run.
         """
         (outcome,) = self.commit([write])
-        if outcome is False and self.settle(write.ownership):
+        if outcome is False and self.lease_if_missing(write.ownership):
             (outcome,) = self.commit([write])
         if isinstance(outcome, Exception):
             if isinstance(outcome, CheckpointError):
@@ -287,13 +287,13 @@ class RunLog:
             )
             raise StepConflictError(run.run_id, reason)
 
-    def settle(self, ownership: Ownership | None) -> bool:
+    def lease_if_missing(self, ownership: Ownership | None) -> bool:
         """Acquire the lease that a direct write had skipped; return whether it was missing.
 
         Raises:
             RunBusyError: another call owns it.
         """
-        return ownership is not None and self.table.owners.settle(ownership)
+        return ownership is not None and self.table.owners.lease_if_missing(ownership)
 
     def has_lost(self, ownership: Ownership) -> bool:
         """Return whether another call took the run from this owner."""
@@ -375,7 +375,7 @@ class Committer:
             self._write(writes)
         else:
             if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
-                raise used_below("store", kind=CheckpointSaveError)
+                raise reentered_error("store", kind=CheckpointSaveError)
             self._waiting += writes
             try:
                 with self._turn:

@@ -44,7 +44,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             error.run_id = run_id
             raise
         except StepConflictError:
-            log.settle(current.ownership)  # if another call owns the run, that error explains more
+            log.lease_if_missing(current.ownership)  # if another call owns the run, that error explains more
             known = log.remembered(run_id)
             if known is None or not log.is_stale(known[0]):
                 raise

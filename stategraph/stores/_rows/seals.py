@@ -12,7 +12,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import ABOUT, About, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import FIELDS_BEFORE_PAYLOAD, About, CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
@@ -58,7 +58,9 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return row._replace(seal=self.seal_of(run_id, row[:ABOUT], row.payload, before, row.pause, incarnation))
+        return row._replace(
+            seal=self.seal_of(run_id, row[:FIELDS_BEFORE_PAYLOAD], row.payload, before, row.pause, incarnation)
+        )
 
     def seal_of(
         self,
@@ -76,7 +78,7 @@ class Sealer:
         """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
         before = b""
         for row in rows:
-            packed = _or_none(self._packed_row, run_id, row[:ABOUT], before, row.pause, incarnation)
+            packed = _or_none(self._packed_row, run_id, row[:FIELDS_BEFORE_PAYLOAD], before, row.pause, incarnation)
             if packed is None or not self._is_right(row.seal, packed, row.payload):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")

@@ -18,7 +18,7 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.columns import COLUMNS, lasting_values, row_values, run_of, run_values, step_values
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, Write, WriteBatch
-from stategraph.stores._rows.sql_dialect import RUN, Dialect, Statement, count_runs
+from stategraph.stores._rows.sql_dialect import RUN_COLUMNS, Dialect, Statement, count_runs
 from stategraph.stores._rows.table import Table
 
 _STEP_FIELDS = ("version", "sequence", "step", "checkpoint_node", "timestamp_ns", "tip", "seal")
@@ -47,7 +47,7 @@ class SqlTable(Table):
 
     def __init__(self, words: Dialect) -> None:
         self._words = words
-        self._run = f"SELECT {RUN} FROM {words.schema}run WHERE run_id = ?"
+        self._run = f"SELECT {RUN_COLUMNS} FROM {words.schema}run WHERE run_id = ?"
         row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in ROW_FIELDS)])
         rows = f"{words.rows_of_run()} AND run.run_id = ?"
         without_payload = row.replace("checkpoint.payload", words.no_payload)
@@ -64,7 +64,7 @@ class SqlTable(Table):
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows that a statement finds; raise CheckpointError if the database fails."""
 
-    def _listed(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def _query_many(self, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows that a statement finds which lists or counts runs."""
         return self.query("", statement, values)
 
@@ -159,7 +159,7 @@ class SqlTable(Table):
         ]
 
     def remove_damaged(self, run_id: str) -> bool:
-        found = self._listed(f"SELECT run_id, number FROM {self._words.schema}run", ())
+        found = self._query_many(f"SELECT run_id, number FROM {self._words.schema}run", ())
         numbers = [number for kept_id, number in found if str(kept_id) == run_id]
         removal = [(statement, (number,)) for number in numbers for statement in _remove(self._words, "run.number = ?")]
         return self._write([Removal(run_id)], [removal])[0]
@@ -171,7 +171,7 @@ class SqlTable(Table):
         return run_of(found[0], self) if found else None
 
     def count(self, which: RunFilter) -> int:
-        ((count,),) = self._listed(*count_runs(which, self._words)) or [(0,)]
+        ((count,),) = self._query_many(*count_runs(which, self._words)) or [(0,)]
         return int(count)
 
     def nested_ids(self, run_id: str) -> list[str]:

@@ -28,7 +28,7 @@ from stategraph.stores._rows.columns import run_or_unreadable
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write
 from stategraph.stores._rows.sql_dialect import Statement, select_runs
 from stategraph.stores._rows.sql_table import SqlTable
-from stategraph.stores._rows.table import Identify, closed_error, read_only_error, used_below
+from stategraph.stores._rows.table import Identify, closed_error, read_only_error, reentered_error
 
 OLDEST = (3, 35)
 """The oldest SQLite that these tables support: earlier ones have no RETURNING."""
@@ -172,7 +172,7 @@ class SqliteTable(SqlTable):
     def _lock(self, run_id: str = "", kind: _Kind = CheckpointError) -> AbstractContextManager[object]:
         """Return the lock of the connection, which threads use in turn. Raise `kind` if this thread already has it."""
         if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
-            raise used_below(self.store, run_id, kind)
+            raise reentered_error(self.store, run_id, kind)
         return self._turn
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -216,7 +216,7 @@ class SqliteTable(SqlTable):
     # ------------------------------------------------------------------ reading
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        found = self._listed(*select_runs(which, limit, before, self._words, self._listed))
+        found = self._query_many(*select_runs(which, limit, before, self._words, self._query_many))
         return [run_or_unreadable(row, self) for row in found]
 
     def problems(self) -> list[str]:

@@ -17,7 +17,7 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import RunFilter, Which, check_numbers, check_state, filtered
+from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, filtered
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
@@ -189,7 +189,7 @@ class RowStore(CheckpointStore):
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         return listing(self._log, RunRecord.summary, self._resolved(which), limit, after, self.owner)[0]
 
-    def count(self, **which: Unpack[Which]) -> int:
+    def count(self, **which: Unpack[Filters]) -> int:
         resolved = self._resolved(filtered(which), is_counted=True)
         needs_owners = resolved.owned is not None and (resolved.owned_ids is None or resolved.parent is not None)
         found = None if needs_owners else self._log.table.count(resolved)
@@ -243,7 +243,7 @@ class RowStore(CheckpointStore):
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         with owned(self, check_run_id(run_id)):
-            nested.drop(self._log, run_id, step, newer_parts=newer_too)
+            nested.drop_nested(self._log, run_id, step, newer_parts=newer_too)
 
     # ------------------------------------------------------------------ time travel and deletion
 

@@ -163,7 +163,7 @@ def closed_error(store: object, run_id: str = "") -> CheckpointError:
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
 
 
-def used_below(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
+def reentered_error(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
     """Return the error for a call to a store from a thread that is already inside it."""
     reason = (
         f"this thread is inside of the {store} already: a finaliser, a signal handler or a method of a value has "
