@@ -1,5 +1,7 @@
 """Two store objects on the same files: what one remembers of a run is not what another has made of it."""
 
+import os
+
 import attrs
 import pytest
 
@@ -497,3 +499,26 @@ def test_a_fork_while_another_saves_parts_of_the_step(store, other, monkeypatch)
     store.save_parts("b", [Part(2, "map", "z", 3)])
 
     assert store.load_parts("b", 2, "map") == {"x": 1, "y": 2, "z": 3}
+
+
+@pytest.mark.parametrize(
+    "is_right",
+    [lambda store: '"step":7,' in [*store.export_run("a")][-1], lambda store: not store.verify().damaged],
+    ids=["export", "verify"],
+)
+def test_an_export_while_another_removes_checkpoints(store, other, monkeypatch, is_right):
+    """It is begun again, as a check of the store is."""
+    store.retain("a", Policy("windowed", 2))
+    for step in (1, 2):
+        store.save(State({"n": step, "large": os.urandom(40_000)}, run_id="a", step=step))
+    chain = table_of(store).chain
+
+    def after_another_has_saved_more(run_id, sequence):
+        monkeypatch.undo()
+        for step in range(3, 8):
+            other.save(State({"n": step, "large": os.urandom(40_000)}, run_id="a", step=step))
+        return chain(run_id, sequence)
+
+    monkeypatch.setattr(table_of(store), "chain", after_another_has_saved_more)
+
+    assert is_right(store)

@@ -150,9 +150,17 @@ def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
 
 
 def chains(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
-    """Yield the chains of a run that together contain these checkpoints."""
+    """Yield the chains of a run that together contain these checkpoints.
+
+    Raises:
+        CheckpointCorruptError: a checkpoint is missing; others may have removed it at the same time.
+    """
     newest_on = {row.base: row.sequence for row in rows}  # the last row builds on all others with the same base
-    return (log.table.chain(run.run_id, sequence) for sequence in newest_on.values())
+    for sequence in newest_on.values():
+        chain = log.table.chain(run.run_id, sequence)
+        if not chain:
+            raise CheckpointCorruptError(run.run_id, f"its checkpoint number {sequence} is missing")
+        yield chain
 
 
 def check_indexed(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:

@@ -48,10 +48,11 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
         yield from read(log, nested_id, lambda run: _lines(log, run, 0))
 
 
-def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str]:
+def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str] | None:
+    """Return the lines of a run; None if others remove it at the same time."""
     with unknown_shown():  # values of unknown types are written in their stored form
         lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain)]
-        return [_written(_run_line(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
+        return [_written(_run_line(run) | {"checkpoints": len(lines), "nested": nested}), *lines] if lines else None
 
 
 def _run_line(run: RunRecord) -> dict[str, Any]:
