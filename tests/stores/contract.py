@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -283,6 +283,31 @@ class StoreContract(CheckpointStoreContract):
             assert found.error is not None
             assert name in found.error.traceback
             assert store.load(RUN).error == found.error
+
+    @pytest.mark.parametrize("retention", ["latest", "full"])
+    def test_a_chunk_that_is_equal_but_not_the_same_is_saved(self, store: CheckpointStore, retention: Any) -> None:
+        """A node fails again after a chunk of another type, or with another sign."""
+        chunks: list[Any] = [1, True, 1.0, 0.0, -0.0]
+        checkpoint = CheckpointConfig(interval=1, retention=retention, preserve=True)
+        graph = StateGraph(GraphConfig("fails", checkpoint=checkpoint), store=store)
+
+        def talk(state: State) -> Iterator[Any]:
+            yield chunks[0]
+            _fail_here()
+
+        graph.add_node("begin", lambda state: {})
+        graph.add_node("talk", talk)
+        graph.add_edge("begin", "talk")
+        graph.set_entry_point("begin")
+        graph.set_exit_point("talk")
+
+        while chunks:
+            with pytest.raises(ExecutionError, match="down"):
+                graph.run(State(run_id=RUN))
+
+            partial = store.load(RUN).partial
+            assert partial is not None
+            assert repr(partial.chunks) == repr((chunks.pop(0),))
 
     def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
         """Until its owner has let go of it."""

@@ -17,6 +17,7 @@ from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
+from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, provenance_of
 from stategraph.stores._codec.msgpack import encode_value
@@ -180,7 +181,7 @@ def have_same_provenance(old: State, new: State) -> bool:
         return True
     same_structure = old.structure is new.structure or are_same(old.structure, new.structure)
     same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
-    same_progress = old.progress is new.progress or old.progress == new.progress
+    same_progress = is_same(old.progress, new.progress)  # it holds values of the user, such as chunks
     return same_structure and same_origin and same_progress and old.graph == new.graph
 
 
