@@ -4,7 +4,7 @@
     python examples/killed_worker.py postgresql://...   on yours, in the schemas killed_worker and killed_worker_dbos
 
 Each node writes to a log what it begins, before its step is saved. So the log shows which nodes ran again: those that
-the killed worker was running, as nobody can know how far they had come. It takes the extra ``stategraph[examples]``.
+the killed worker was running, as nobody can know how far they had come. It takes the extra ``.[examples]``.
 """
 
 import os

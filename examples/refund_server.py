@@ -7,7 +7,7 @@
     POST /refunds/r-7/answer   {"pause": "...", "decision": "yes"}
 
 An answer names the pause that it answers. So a late "yes" to one question never answers another, and of two clicks on
-"yes" one counts. It takes the extra ``stategraph[examples]``.
+"yes" one counts. It takes the extra ``.[examples]``.
 """
 
 import sys

@@ -89,7 +89,8 @@ def _obstacle(plan: CompiledGraph, store: CheckpointStore) -> str:
     nested = [name for name, stage in pausing.items() if stage.node.has_parts]
     if pausing and not plan.saves:
         name = next(iter(pausing))
-        return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+        way_out = 'give the graph a store, as in store="runs.db", or set checkpoint.interval to 1 or more'
+        return f"node {name!r} pauses runs, which takes checkpoints: {way_out}"
     if nested and not store.keeps_parts:
         return f"node {nested[0]!r} pauses runs within a graph, which takes a store that keeps parts"
     return ""

@@ -165,7 +165,7 @@ class DBOSRunner:
             before = order_of(handle.id)
             if before is None or before.graph != order.graph or not checks.begins_alike(before, state):
                 raise RunExistsError(
-                    order.run_id, DATABASE, way_out="with other data or of another graph: choose another run_id"
+                    order.run_id, DATABASE, way_out="it has other data, or is of another graph; choose another run_id"
                 )
         return handle
 

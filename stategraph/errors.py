@@ -192,7 +192,7 @@ class AsyncNodeError(StateGraphError, RuntimeError):
 
 
 class RunExistsError(StateGraphError):
-    """The store already has a run with the run_id of a new State, or the run of a State is not complete.
+    """The store already has a run with this id, or the State of a run that is not complete was executed.
 
     In the latter case, `status` is the status of the run.
     """
@@ -200,22 +200,16 @@ class RunExistsError(StateGraphError):
     run_id: str
     store: str = "store"
     status: str = ""
-    way_out: str = ""
+    way_out: str = "choose another id, or delete it with store.delete"
 
     def __str__(self) -> str:
-        if self.way_out:
-            return f"run {self.run_id!r} is already in the {self.store}, {self.way_out}"
         if self.status:
             return (
                 f"run {self.run_id!r} is {self.status}, and to execute its State would begin it again where it is not "
                 f"complete: go on with resume({self.run_id!r}), have it finished before new input with "
                 f"turn({self.run_id!r}, {{...}}), or say restart=True"
             )
-        return (
-            f"run {self.run_id!r} is already in the {self.store}: graph.run continues it or returns its result, and "
-            f"resume({self.run_id!r}) continues it; to begin again, execute its State from store.load, with "
-            "restart=True if it is not complete; or delete it with store.delete, or choose another run_id"
-        )
+        return f"run {self.run_id!r} is already in the {self.store}: {self.way_out}"
 
 
 # --------------------------------------------------------------------------- resuming
@@ -283,11 +277,11 @@ class AnswerError(StateGraphError, ValueError):
         until = f" until {pause.deadline}" if pause.deadline else ""
         which = ", pause=state.pause.each[0]" if pause.others else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}}{which})"
-        shown = "" if pause.value is None else f", to {shorten(pause.value)}"
+        question = "" if pause.value is None else f" The question is {shorten(pause.value)}."
         reason = "" if pause.reason == "waits for an answer" else f" ({brief(pause.reason)})"  # that of InterruptNode
         return (
             f"run {self.run_id!r}: {brief(self.problem, 500)}; it waits{until} at node {shorten(pause.node)} for an "
-            f"answer under {pause.response_param!r}{reason}, as {how}{shown}"
+            f"answer under {pause.response_param!r}{reason}.{question} Answer with {how}"
         )
 
 
@@ -299,7 +293,8 @@ class CheckpointingDisabledError(StateGraphError):
     def __str__(self) -> str:
         return (
             f"graph {self.graph!r} saves no checkpoints, so nothing can be resumed: "
-            "set checkpoint.interval to 1 or more (CheckpointConfig(interval=1))"
+            'give it a store, as in store="runs.db", or set checkpoint.interval to 1 or more '
+            "(CheckpointConfig(interval=1))"
         )
 
 

@@ -548,7 +548,7 @@ class TestIntervals:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: StateGraph("g", store="disk"), '"disk.db"'),
+        (lambda: StateGraph("g", store="disk"), 'store="runs/" for the disk store'),
         (lambda: StateGraph(cast(Any, dict)), "a class is the schema"),
     ],
     ids=["a kind of store", "a class"],

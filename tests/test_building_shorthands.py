@@ -11,6 +11,7 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     GraphError,
+    MapNode,
     MultiObserver,
     RetryPolicy,
     State,
@@ -164,10 +165,11 @@ class TestSequences:
         with pytest.raises(UnknownNodeError, match="frist"):
             graph.add_sequence("frist", "second")
 
-    def test_a_function_without_a_name(self, graph):
-        """The error says that a node has one."""
-        with pytest.raises(GraphError, match="a name has"):
-            graph.add_sequence("first", partial(second))
+    @pytest.mark.parametrize("given", [partial(second), ["first", "second"], MapNode(len, "a", "b")])
+    def test_a_node_without_a_name(self, graph, given):
+        """The error says that add_node gives it one."""
+        with pytest.raises(GraphError, match=r"functions and names of nodes, one by one; add_node adds"):
+            graph.add_sequence("first", given)
 
 
 def lambda_named(name):

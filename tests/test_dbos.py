@@ -103,7 +103,7 @@ def test_a_run_that_is_ordered_again_is_done_once(scene, runner, run_id):
 
     assert handles[0].result(LONG) == handles[1].result(LONG) == runner.handle(run_id).result(LONG)
     assert len(scene.notes(run_id)) == 3
-    with pytest.raises(RunExistsError, match=r"database of DBOS, with other data .* choose another run_id"):
+    with pytest.raises(RunExistsError, match=r"database of DBOS: it has other data.* choose another run_id"):
         runner.start(scene.work, State({"n": 1.0}, run_id=run_id))
     with pytest.raises(RunExistsError):
         runner.start(scene.asks, state)

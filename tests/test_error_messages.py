@@ -303,6 +303,8 @@ COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
         (StateGraph, ["a"], {"retention": "full"}, "a GraphConfig takes all other settings"),
         (RetryPolicy, [], {"retries": 3}, "it takes max_attempts, initial_delay, "),
         (StateGraph("a").add_node, ["a", dict], {"retries": 3}, "did you mean 'retry'"),
+        (COMPLETE.resume, ["r"], {"wiat": 3}, r"'wiat' is no argument here; did you mean 'wait'\?"),
+        (COMPLETE.resume, ["r"], {"approved": 3}, r"data goes into a mapping: \{'approved': \.\.\.\}"),
         (MapNode, [lambda: 1, "a", "b"], {}, r"a MapNode calls its function with an item: def function"),
         (MapNode, [1, "a", "b"], {}, r"not callable; a MapNode calls its function with an item"),
         (StateGraph.run_many, [COMPLETE, State()], {}, r"several States, not one State: \[state\] makes a list"),
@@ -319,7 +321,7 @@ def test_a_run_that_is_there() -> None:
     """There are ways to go on with it, and to begin again."""
     COMPLETE.execute(State(run_id="r"))
 
-    with pytest.raises(RunExistsError, match=r"graph\.run .*resume\('r'\).* restart=True"):
+    with pytest.raises(RunExistsError, match=r"is completed; turn\('r', .* new input, execute\(store\.load\('r'\)\)"):
         COMPLETE.execute(State(run_id="r"))
 
 
@@ -366,7 +368,9 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
 def test_an_answer_that_is_missing_is_said_before_what_is_asked() -> None:
     error = AnswerError("r", Pause("waits for an answer", "ask", [*range(100)], "ok", NOON), "no answer is given")
 
-    assert str(error).startswith("run 'r': no answer is given; it waits at node 'ask' for an answer under 'ok', as ")
+    assert str(error).startswith(
+        "run 'r': no answer is given; it waits at node 'ask' for an answer under 'ok'. The question "
+    )
 
 
 def test_what_is_damaged_can_be_put_back_or_deleted(tmp_path: Path) -> None:

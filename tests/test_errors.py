@@ -116,7 +116,7 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         AnswerError("review-42", Pause("to be approved", "ask", "a draft", "decision", NOON), "there is none"),
         ValueError,
         {"run_id": "review-42", "problem": "there is none"},
-        "for an answer under 'decision' (to be approved), as resume('review-42', {'decision': ...}), to 'a",
+        "'decision' (to be approved). The question is 'a draft'. Answer with resume('review-42', {'decision': ...})",
     ),
     (RunCompleteError("review-42", "publish"), StateGraphError, {"node": "publish"}, "(it ended at 'publish')"),
     (

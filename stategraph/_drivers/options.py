@@ -11,7 +11,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.loop import execute
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_duration
+from stategraph._util.validators import is_duration, meant
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels
 from stategraph.errors import ConfigError
@@ -103,7 +103,9 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
         return ()
     if not kind.__annotations__.keys() >= how.keys():
         unknown = next(iter(how.keys() - kind.__annotations__.keys()))
-        raise TypeError(f"{unknown!r} is no argument here; {', '.join(kind.__annotations__)} are")
+        known = tuple(kind.__annotations__)
+        way_out = meant(unknown, known) or f"{', '.join(known)} are; data goes into a mapping: {{{unknown!r}: ...}}"
+        raise TypeError(f"{unknown!r} is no argument here; {way_out}")
     wait, take_over, by = how.get("wait"), how.get("take_over", False), how.get("by")
     if wait is not None and not is_duration(wait):
         raise ConfigError("wait", wait, "a number of seconds from 0 on")

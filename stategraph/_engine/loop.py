@@ -280,7 +280,7 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
         if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison
-            raise RunExistsError(state.run_id, run.plan.store)
+            raise RunExistsError(state.run_id, run.plan.store, way_out=_way_out(saved))
         if not run.labels:
             started = evolve(started, labels=saved.labels)
         if saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels):
@@ -288,6 +288,16 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
             return run.found
     run.services.save_with_next(started)
     return started
+
+
+def _way_out(saved: State) -> str:
+    """Return what a caller with a fresh State can do about the saved run of the same id."""
+    loaded = f"execute(store.load({saved.run_id!r})"
+    if saved.status is RunStatus.COMPLETED:
+        ways = f"turn({saved.run_id!r}, {{...}}) gives it new input, {loaded}) begins it again"
+    else:
+        ways = f"resume({saved.run_id!r}) continues it, {loaded}, restart=True) begins it again"
+    return f"it is {saved.status}; {ways}, and new work takes another run_id"
 
 
 # --------------------------------------------------------------------------- States with a past

@@ -212,8 +212,9 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
             raise AnswerError(saved.run_id, pause, problem)
         updates = {**updates, cast(str, key): question.otherwise}
     elif key is not None and key not in updates:
-        given = f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"
-        raise AnswerError(saved.run_id, pause, given)
+        given = ", ".join(map(shorten, updates))
+        problem = f"the answer goes under {key!r}, not under {given}" if updates else "no answer is given"
+        raise AnswerError(saved.run_id, pause, problem)
     if key is not None:
         updates = _with_checked_answer(run, saved, pause, question, updates)
     return awake(saved, pause), updates

@@ -162,6 +162,9 @@ class GraphBuilder:
             GraphError, UnknownNodeError: As for `add_node` and `add_edge`. Nothing after the culprit has been added.
         """
         names = [node if isinstance(node, str) else _own_name(node) for node in nodes]
+        if "" in names:
+            allowed = "functions and names of nodes, one by one; add_node adds other nodes, under a name"
+            raise self._error(f"add_sequence is given {shorten(nodes[names.index('')])}; it takes {allowed}")
         for name, node in zip(names, nodes, strict=True):
             if not isinstance(node, str):
                 self.add_node(name, node)

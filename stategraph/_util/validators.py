@@ -58,7 +58,7 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
                 given = next((given for given in named if given not in known), None)
                 if given is None:
                     raise
-                way_out = _meant(given, known) or hint or f"it takes {', '.join(known)}"
+                way_out = meant(given, known) or hint or f"it takes {', '.join(known)}"
                 raise TypeError(f"{name}() has no argument {given!r}; {way_out}") from None
 
         return call
@@ -66,7 +66,8 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
     return decorate
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
+def meant(name: str, known: tuple[str, ...]) -> str:
+    """Return a question for the known name that is similar; empty if there is none."""
     import difflib  # imported when used
 
     near = difflib.get_close_matches(name, known, 1)

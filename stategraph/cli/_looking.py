@@ -197,7 +197,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         "graph": state.graph,
         "parent": f"{state.parent.run_id}, step {state.parent.step}" if state.parent else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items())),
-        "owner": left_text(state) if is_left else str(owner or ""),
+        "owner": str(owner or ""),
         "under way": "" if owner is None or owner.node_since is None else f"{owner.node}, for {_for(owner.node_since)}",
         "by": state.by,
     }
@@ -210,6 +210,8 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
             screen.line(f"  {cut(line, 2 * SHORT)}")
     for pause in () if state.pause is None else state.pause.each:
         _show_pause(screen, state, pause)
+    if is_left:
+        screen.line(left_text(state))
     if is_left or state.status in ("failed", "cancelled"):
         screen.line(("continue: ", "dim"), f"stategraph resume {given_id(state.run_id)} --graph MODULE:NAME")
 

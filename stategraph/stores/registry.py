@@ -147,7 +147,8 @@ def store_at(address: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         return text, {}
     if text in _KINDS:
         allowed = (
-            f'a file, a folder or an URL is: "{text}.db" for a file; CheckpointConfig(store={text!r}, ...) has kinds'
+            'store takes a path or a URL, not the name of a store: store="runs.db" for SQLite, store="runs/" for the '
+            f"disk store, or CheckpointConfig(store={text!r}, options=...)"
         )
         raise ConfigError("store", text, allowed)
     is_folder = text.endswith(("/", os.sep)) or os.path.isdir(os.path.expanduser(text))  # noqa: PTH111, PTH112 - pathlib takes 4 ms

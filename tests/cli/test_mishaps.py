@@ -65,7 +65,7 @@ def test_a_run_that_was_killed_says_so_and_how_it_goes_on(pages):
 
     assert forked.endswith("\tno process is at work on it\n")
     assert call("runs", "--prefix", "killed").out.endswith("\tleft unfinished: no process is at work on it\n")
-    assert "owner: left unfinished: no process is at work on it\n" in shown
+    assert "\nleft unfinished: no process is at work on it\n" in shown
     assert "continue: stategraph resume killed --graph MODULE:NAME\n" in shown
 
 

@@ -461,9 +461,9 @@ def test_without_the_package_the_extra_is_named(path, monkeypatch):
     saved(path, LARGE, compress=True)
     monkeypatch.setitem(sys.modules, "zstandard", None)
 
-    with pytest.raises(ConfigError, match=r"stategraph\[zstd\]"):
+    with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
         SqliteStore(path, compress=True)
-    with pytest.raises(ConfigError, match=r"stategraph\[zstd\]"):
+    with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
         loaded(path)
 
 

@@ -306,6 +306,6 @@ def _zstandard_package() -> Any:
     try:
         import zstandard  # imported when used: an extra
     except ImportError as error:
-        way_out = "the package zstandard comes first, as the extra stategraph[zstd] brings it"
+        way_out = "it takes the package zstandard: pip install '.[zstd]', see Install in the README"
         raise ConfigError("checkpoint.options.compress", True, way_out) from error
     return zstandard
