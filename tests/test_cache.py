@@ -703,6 +703,22 @@ class TestVersions:
         assert versions == [version_of([function]) for function in functions]
         assert version_of([Adder()]) == version_of([adder])
 
+    def test_functions_that_are_used_twice(self) -> None:
+        """It counts which of them is used where."""
+
+        def double(n: int) -> int:
+            return 2 * n
+
+        def triple(n: int) -> int:
+            return 3 * n
+
+        def node_of(a: Any, b: Any, c: Any) -> Any:
+            return lambda state: {"n": c(b(a(state["n"])))}
+
+        functions = [node_of(double, triple, last) for last in (double, triple)]
+
+        assert len({version_of([function]) for function in functions}) == 2
+
     def test_a_function_that_calls_itself(self) -> None:
         """It ends."""
 

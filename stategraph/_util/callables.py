@@ -149,7 +149,7 @@ def version_of(things: Iterable[Any]) -> str:
     """
     import hashlib  # imported when used: OpenSSL takes 4 ms
 
-    text = "\n".join(_described(tuple(things), set()))
+    text = "\n".join(_described(tuple(things), {}))
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
@@ -164,7 +164,7 @@ def is_determined_by_code(thing: Any) -> bool:
     return not callable(thing) or isinstance(thing, FunctionType | BuiltinFunctionType | type)
 
 
-def _described(value: Any, seen: set[int]) -> Iterator[str]:
+def _described(value: Any, seen: dict[int, int]) -> Iterator[str]:
     """Yield a description that distinguishes a value from others; of a mutable object, only its class."""
     if isinstance(value, _ATOMS):
         yield f"{type(value).__name__} {value!r}"
@@ -173,10 +173,10 @@ def _described(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, frozenset):
         yield from _listed("frozenset", sorted(list(_described(item, seen)) for item in value))
     elif isinstance(value, CodeType | FunctionType | MethodType | partial):
-        if id(value) in seen:  # a function that calls itself
-            yield "again"
+        if id(value) in seen:  # a function that calls itself, or is used twice
+            yield f"again {seen[id(value)]}"
             return
-        seen.add(id(value))
+        seen[id(value)] = len(seen)
         yield from _listed("code", [_described(part, seen) for part in _parts_of(value)])
     elif isinstance(value, type):
         yield f"class {value.__module__}.{value.__qualname__}"
