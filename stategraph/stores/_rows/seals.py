@@ -114,7 +114,7 @@ class Sealer:
             None if error is None else error.parts,
             *(run.by, run.graph, run.created_ns, run.labels),
             None if parent is None else [parent.run_id, parent.step],
-            [policy.retention, policy.window, float(policy.ttl) if type(policy.ttl) is int else policy.ttl],
+            [policy.retention, policy.window, None if policy.ttl is None else float(policy.ttl)],
             *(run.pause, run.tip),
         ]
         return _pack(parts)
