@@ -484,3 +484,26 @@ def test_a_column_of_bytes_that_holds_another_type(path, column, value, sign_wit
             store.history("a")
         store.delete("a")
         saved(store, 1)
+
+
+@pytest.mark.parametrize("column", ["kind", "status", "policy", "labels"])
+def test_a_null_where_none_is_allowed(path, column):
+    """As in a file whose bytes were changed: SQLite itself refuses to write one."""
+    with SqliteStore(path) as store:
+        saved(store, 1)
+    with closing(sqlite3.connect(path)) as database, database:
+        (kept,) = database.execute("SELECT sql FROM sqlite_master WHERE name = 'run'").fetchone()
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'run'", (kept.replace(" NOT NULL", ""),))
+    sql(path, f"UPDATE run SET {column} = NULL")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'run'", (kept,))
+
+    with SqliteStore(path) as store:
+        with pytest.raises(CheckpointCorruptError, match="'a'"):
+            store.load("a")
+        assert store.runs() == []
+        assert "a" in {damage.run_id for damage in store.verify().damaged}
+        store.delete("a")
+        saved(store, 1)

@@ -25,6 +25,7 @@ _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
 _AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
 _AT_NUMBER = RunRecord._fields.index("number")
+_NULLABLE = {RunRecord._fields.index(name) for name in ("error", "parent")}
 # Errors of reading damaged columns; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -81,7 +82,7 @@ class Columns:
         at = 0
         try:
             for at, read in self._of_run:
-                if fields[at] is not None:
+                if fields[at] is not None or at not in _NULLABLE:
                     fields[at] = read(fields[at])
         except _NOT_READ as wrong:
             raise _not_held(at, fields, store) from wrong
