@@ -538,7 +538,7 @@ def test_replicas_that_must_have_it(servers: Callable[..., Server], prefix: str)
         store.save(numbered("a", 1))
         replica.signal(signal.SIGSTOP)
         for _ in range(2):
-            with pytest.raises(CheckpointError, match="of 1 replicas have it in time|has not answered in time"):
+            with pytest.raises(CheckpointError, match=r"of 1 replicas have it in time|has not answered in time"):
                 store.save(numbered("a", 2))
         replica.signal(signal.SIGCONT)
         store.save(numbered("a", 2))
