@@ -33,10 +33,11 @@ cover: $(VENV)/test.stamp  ## Run the tests and print the branch coverage, which
 test-all:  ## Run the tests with every Python from 3.11 to 3.13 that is found
 	@$(PYTHON) tools/test_all.py
 
-check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format and the types
+check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the types and the workflows of GitHub
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/zizmor --offline --quiet --persona pedantic .
 	@$(BIN)/python tools/check_slips.py
 
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
