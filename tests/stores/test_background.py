@@ -8,7 +8,7 @@ import pytest
 
 from stategraph import State
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointSaveError, ExecutionError, RunCancelledError
+from stategraph.errors import CheckpointSaveError, ExecutionError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order
@@ -22,14 +22,6 @@ def interrupted_at_once(function, *arguments):
     timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
     timer.start()
     return function(*arguments)
-
-
-def wait_until_no_thread_saves():
-    """Wait until those have ended that nobody could join."""
-    give_up = time.monotonic() + 20
-    while any(thread.name == "stategraph saver" for thread in threading.enumerate()):
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
 
 
 class SlowStore(MemoryStore):
@@ -87,35 +79,6 @@ class TestAsyncRuns:
             steps = [row.step for row in store.history("a")]
             assert steps == ([last + 1] if retention == "latest" else [0, *sorted({*due, last + 1}), last + 1])
 
-    def test_a_run_that_completes_at_its_first_step(self, tmp_path):
-        """The State is saved as active and as completed in one go."""
-        with SqliteStore(tmp_path / "runs.db") as store:
-            nodes = {"only": lambda state: {"n": 1}}
-            graph = make_graph(nodes, store=store, preserve=True, durability="async", retention="full")
-
-            final = graph.execute(State(run_id="a"))
-
-            assert store.load("a") == final
-
-    def test_a_completed_run_that_is_not_preserved(self, store):
-        """Is forgotten, with what still waited."""
-        graph_on(store, preserve=False).execute(State(run_id="a"))
-
-        assert store.list() == []
-
-    def test_a_failed_run_is_saved(self, store):
-        """Up to the last completed step, with the reason."""
-
-        def work(state):
-            if state.step == 7:
-                raise ValueError("no")
-            return {"n": state.step + 1}
-
-        with pytest.raises(ExecutionError):
-            graph_on(store, work).execute(State(run_id="a"))
-
-        assert (store.load("a").step, store.load("a").status) == (7, RunStatus.FAILED)
-
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_an_interrupted_run_is_saved(self, store, error):
         """And stays active."""
@@ -138,20 +101,6 @@ class TestAsyncRuns:
             interrupted_at_once(graph_on(store).execute, State(run_id="a"))
 
         assert store.load("a").step == LAST + 1
-
-    def test_a_cancelled_run_is_saved(self, store):
-        """Up to the last completed step."""
-        cancel = threading.Event()
-
-        def work(state):
-            if state.step == 7:
-                cancel.set()
-            return {"n": state.step + 1}
-
-        with pytest.raises(RunCancelledError):
-            graph_on(store, work).execute(State(run_id="a"), cancel=cancel)
-
-        assert store.load("a").step == 8
 
     def test_a_failed_write_stops_the_run_at_the_next_step(self, store):
         """It does not go on for hours without being saved."""
@@ -189,21 +138,6 @@ class TestAsyncRuns:
             graph_on(store, preserve=preserve, retention="full").execute(State(run_id="a"))
 
         assert [row.step for row in store.history("a")] == [0, 1, 2]
-
-    def test_a_node_and_a_write_that_fail(self, store):
-        """The node's error is raised; that of the write is a note on it."""
-
-        def work(state):
-            if state.step == 7:
-                time.sleep(0.1)
-                raise ValueError("no")
-            return {"n": state.step + 1}
-
-        store.fails_at = 3
-        with pytest.raises(ExecutionError) as caught:
-            graph_on(store, work, interval=7).execute(State(run_id="a"))
-
-        assert "full" in "".join(caught.value.__notes__)
 
     def test_an_object_that_nodes_change(self, tmp_path):
         """Each checkpoint has it as it was after its step."""
@@ -271,9 +205,3 @@ class TestExitRuns:
         graph.resume("a")
 
         assert entered == [*range(8), *range(7, LAST)]
-
-    def test_a_completed_run_that_is_not_preserved(self, store):
-        """Leaves nothing."""
-        graph_on(store, durability="exit", preserve=False).execute(State(run_id="a"))
-
-        assert store.list() == []

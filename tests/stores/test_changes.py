@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,48 +72,3 @@ def test_a_file_at_rest_that_a_writer_opens_goes_on_being_looked_at(opened):
         assert reader.changed_since(newer) is None
         assert reader.load("a").step == step
         token = newer
-
-
-def test_a_token_holds_in_every_thread(opened):
-    """A server asks in whichever thread is free."""
-    store = opened()
-    store.save(State(run_id="a", step=1))
-    token = store.changed_since(None)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: store.changed_since(token), range(40))) == {None}
-        pool.submit(store.save, State(run_id="a", step=2)).result()
-        newer = set(pool.map(lambda _: store.changed_since(token), range(40)))
-
-    assert len(newer) == 1
-    assert newer != {None}
-
-
-def test_a_token_of_before_says_nothing_to_a_store_that_is_opened_anew(opened):
-    """It is looked once more, rather than once too little."""
-    store = opened()
-    token = store.changed_since(None)
-    store.close()
-
-    assert opened().changed_since(token) is not None
-
-
-@pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_a_forked_child_asks_for_itself(opened):
-    """With a connection of its own."""
-    store = opened()
-    store.save(State(run_id="a", step=1))
-    token = store.changed_since(None)
-    child = os.fork()
-    if child == 0:
-        try:
-            newer = store.changed_since(token)
-            store.save(State(run_id="a", step=2))
-            is_noticed = store.changed_since(newer or token) is not None
-            os._exit(0 if is_noticed else 1)
-        except BaseException:
-            os._exit(2)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert store.changed_since(token) is not None

@@ -9,7 +9,6 @@ import pytest
 
 from stategraph import ParentStep, State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.run_log import Committer
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore
@@ -74,21 +73,6 @@ def wait_until(is_so):
         time.sleep(0.001)
 
 
-def assert_nobody_waits(commits):
-    """A commit that comes now is made at once."""
-    thread = threading.Thread(target=outcome, args=(commits, 1), daemon=True)
-    thread.start()
-    thread.join(5)
-    assert not thread.is_alive()
-
-
-def test_a_caller_that_is_alone_commits_in_its_own_thread(commits, applied):
-    """At once, and hears whether it was made."""
-    assert outcome(commits, 1) is True
-    assert outcome(commits, 9) is False
-    assert applied.batches == [[1], [9]]
-
-
 def test_callers_share_a_commit(commits, applied):
     """Those who come while one is made are committed together, each with its own outcome, in order."""
     pool, futures = gathered(commits, applied, 10)
@@ -112,57 +96,6 @@ def test_an_error_reaches_every_caller_of_the_batch(commits, applied):
     assert len(set(map(id, outcomes[1:]))) == THREADS - 1  # what one caller notes on it, the others do not read
     applied.error = None
     assert outcome(commits, 1) is True
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_one_caller_leaves_none_waiting(commits, applied, error):
-    """The others commit without it."""
-    applied.error = error()
-    assert isinstance(outcome(commits, 0), error)
-    applied.error = None
-    pool, futures = gathered(commits, applied, 10)
-    with pool:
-        applied.gate.set()
-        assert [future.result(10) for future in futures] == [True] * 9 + [False]
-
-
-def test_a_call_from_within_is_refused(commits):
-    """It would wait for itself."""
-    commits._apply = lambda writes: commits.commit([1])
-
-    with pytest.raises(CheckpointSaveError, match="inside of the store already"):
-        raise commits.commit([0])[0]
-
-
-def test_a_write_that_cannot_be_made_fails_alone(commits, applied):
-    """The others of its batch are made."""
-
-    def apply(writes):
-        applied(writes)
-        if 3 in writes:
-            raise CheckpointCorruptError("", "what the store holds for it is no run")
-        return [True for _ in writes]
-
-    commits._apply = apply
-    pool, futures = gathered(commits, applied)
-    with pool:
-        applied.gate.set()
-        outcomes = [future.result(10) for future in futures]
-
-    assert [number for number, one in enumerate(outcomes) if one is not True] == [3]
-    assert isinstance(outcomes[3], CheckpointCorruptError)
-
-
-def test_a_store_that_failed_is_not_asked_again_for_each_write(commits, applied):
-    """It may have waited a minute for a lock already."""
-    applied.error = CheckpointSaveError("a", "the store was locked by another process for 60 s")
-    pool, futures = gathered(commits, applied)
-    with pool:
-        applied.gate.set()
-        for future in futures:
-            future.result(10)
-
-    assert [len(batch) for batch in applied.batches] == [1, THREADS - 1]
 
 
 class TestWithAStore:
@@ -199,20 +132,6 @@ class TestWithAStore:
                 f"run-{number}": 0 if number == 3 else 5 for number in range(THREADS)
             }
 
-    def test_a_value_that_is_too_large_for_sqlite_fails_alone(self, tmp_path):
-        """Others that are saved with it are saved."""
-        with SqliteStore(tmp_path / "runs.db") as store:
-            store.save(State(run_id="first", step=1))
-            connection_of(store).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
-            states = [State({"text": "x" * size}, run_id=f"run-{size}", step=1) for size in (200_000, 10)]
-            snapshots = [log_of(store).encoder.snapshot(state) for state in states]
-            writes = [WriteBatch(log_of(store).next_run(None, row, base), None, (row,)) for row, base in snapshots]
-
-            large, small = log_of(store).committer.commit(writes)
-
-            assert isinstance(large, CheckpointSaveError)
-            assert small is True
-
     def test_threads_share_the_commits_of_a_store(self, tmp_path, monkeypatch):
         """Fewer transactions than writes, and every write is there."""
         sizes = []
@@ -234,29 +153,6 @@ class TestWithAStore:
             assert sum(sizes) == THREADS * 50
             assert len(sizes) < THREADS * 50
             assert {run.step for run in store.runs()} == {50}
-
-    def test_an_error_names_the_run_that_it_is_raised_for(self, tmp_path):
-        """Though one transaction failed for all of them."""
-        store = SqliteStore(tmp_path / "runs.db")
-        store.save(State(run_id="there", step=1))
-        connection_of(store).execute("PRAGMA query_only = 1")
-        barrier = threading.Barrier(THREADS)
-        wrong = []
-
-        def run(number):
-            for attempt in range(20):
-                barrier.wait(10)
-                try:
-                    store.save(State(run_id=f"run-{number}-{attempt}", step=1))
-                except CheckpointError as error:
-                    if error.run_id != f"run-{number}-{attempt}":
-                        wrong.append(error.run_id)
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(run, range(THREADS)))
-        store.close()
-
-        assert wrong == []
 
 
 def test_a_database_that_others_have_locked_is_not_damaged(tmp_path):

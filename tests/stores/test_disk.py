@@ -19,7 +19,6 @@ import pytest
 from stategraph import (
     CheckpointCorruptError,
     CheckpointError,
-    CheckpointNotFoundError,
     ConfigError,
     FormatError,
     State,
@@ -75,23 +74,6 @@ class TestFolder:
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(store.list).result() == ["a"]
 
-    @pytest.mark.parametrize("name", ["~", "~root", "$HOME", "${", "a b", "a%20b", "ä", "?", "a;b", "'", "-"])
-    def test_a_folder_may_have_any_name(self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is made under that very name; a ~ at the start of a path is another matter."""
-        monkeypatch.chdir(tmp_path)
-        with DiskStore(f"./{name}") as store:
-            store.save(State(run_id="a", step=1))
-
-            assert [path.name for path in tmp_path.iterdir()] == [name]
-
-    @pytest.mark.parametrize("path", [None, 5, b"runs", ["runs"], "a\0b", True, 1.5], ids=repr)
-    def test_what_is_no_path_is_refused(self, path: Any) -> None:
-        """As a configuration that is wrong."""
-        with pytest.raises(ConfigError) as caught:
-            DiskStore(path)
-
-        assert caught.value.key == "checkpoint.options.path"
-
     def test_a_file_in_the_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         """And left alone."""
         (tmp_path / "file").write_text("mine")
@@ -109,11 +91,6 @@ class TestFolder:
             with pytest.raises(ConfigError):
                 DiskStore(folder, read_only=True)
         assert list(folder.iterdir()) == []
-
-    def test_errors_name_the_store(self, store: DiskStore) -> None:
-        """By its kind and its folder."""
-        with pytest.raises(CheckpointNotFoundError, match=f"run 'b' in the disk store at {store.path}"):
-            store.load("b")
 
     def test_results_of_nodes_may_be_kept_in_it(self, folder: Path) -> None:
         """The cache of diskcache that is in the folder is not touched, and not taken for runs."""
@@ -219,7 +196,7 @@ sqlite_files.sqlite3 = type(sys)("sqlite3")
 sqlite_files.sqlite3.__dict__.update({**sqlite3.__dict__, "connect": connect})
 DiskStore(sys.argv[1]).close()
 """
-        moments, killed = [0, 12, 25, 40, 60, 100, 160, 1000], 0
+        moments, killed = [0, 25, 100, 1000], 0
         for moment in moments:
             copy = tmp_path / str(moment)
             shutil.copytree(older, copy)
@@ -316,31 +293,6 @@ class TestDamagedEntries:
         assert not (older.parent / "exploded").exists()
         assert (older.parent / "secret").read_text() == "keep"
 
-    def test_an_entry_under_the_key_of_another_run(self, older: Path) -> None:
-        """The checksums cover the run id."""
-        change(older, "UPDATE Cache SET key = replace(key, 'paused/json', 'paused/jsom')")
-
-        with DiskStore(older) as store:
-            with pytest.raises(CheckpointCorruptError):
-                store.load("paused/jsom")
-            assert "paused/json" not in store.list()
-
-    def test_a_key_that_no_run_can_have(self, older: Path) -> None:
-        """It is told of as `delete` takes it."""
-        change(older, "UPDATE Cache SET key = 'run:x y' WHERE key = 'run:paused/json'")
-
-        with DiskStore(older) as store:
-            assert store.prune().damaged == ("x y",)
-            store.delete("x y")
-            assert store.prune().damaged == ()
-
-    def test_triggers_of_the_older_database_reach_nothing_else(self, older: Path) -> None:
-        """They are those of a file that is removed."""
-        change(older, "CREATE TRIGGER spy AFTER DELETE ON Cache BEGIN SELECT load_extension('spy'); END")
-
-        with DiskStore(older) as store:
-            assert len(store.list()) == 12
-
 
 _SAVES = """
 import sys
@@ -356,16 +308,13 @@ with DiskStore(sys.argv[1]) as store:
 class TestSideBySide:
     """Handles, threads and processes that share a folder."""
 
-    @pytest.mark.parametrize("make", ["folder", "older"])
-    def test_processes(self, make: str, request: pytest.FixtureRequest) -> None:
-        """They make it, or copy an older one, at the same time, and none loses a save."""
-        folder = request.getfixturevalue(make)
-        already = 12 if make == "older" else 0
+    def test_processes(self, older: Path) -> None:
+        """They copy an older one at the same time, and none loses a save."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-        commands = [[sys.executable, "-c", _SAVES, str(folder), str(name)] for name in range(4)]
+        commands = [[sys.executable, "-c", _SAVES, str(older), str(name)] for name in range(3)]
         processes = [subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) for command in commands]
 
-        assert [process.communicate()[1] for process in processes] == [b""] * 4
-        with DiskStore(folder) as store:
-            assert len(store.list()) == already + 4
-            assert {store.load(f"run-{name}").step for name in range(4)} == {30}
+        assert [process.communicate()[1] for process in processes] == [b""] * 3
+        with DiskStore(older) as store:
+            assert len(store.list()) == 12 + 3
+            assert {store.load(f"run-{name}").step for name in range(3)} == {30}

@@ -16,7 +16,6 @@ import pytest
 
 from stategraph import CachePolicy, State, StateGraph
 from stategraph._values import clock
-from stategraph._values.progress import Part
 from stategraph._values.provenance import ErrorInfo
 from stategraph.stores import Policy
 from stategraph.stores._files.results import ResultCache
@@ -92,15 +91,6 @@ class TestByHand:
         assert copies(folder) == 0
         assert len(store.list()) == 5
 
-    def test_delete_of_a_run_with_parts(self, store: Any, folder: Path) -> None:
-        """They go with it."""
-        saved(store, "a")
-        store.save_parts("a", [Part(13, "map", f"{number}", SECRET) for number in range(50)])
-
-        store.delete("a")
-
-        assert copies(folder) == 0
-
     def test_prune(self, store: Any, folder: Path) -> None:
         """Runs whose time is over."""
         saved(store, "a", policy=Policy("full", ttl=1e-9), status="completed")
@@ -135,18 +125,6 @@ class TestByHand:
         assert store.load("a")["text"] == "harmless"
         assert copies(folder) == 0
 
-    def test_the_store_goes_on(self, store: Any, folder: Path) -> None:
-        """Other runs are whole, and new ones are saved, here and by another handle."""
-        saved(store, "a")
-        store.delete("a")
-        with type(store)(store.path) as other:
-            other.save(State({"n": 2}, run_id="b", step=1))
-        store.save(State({"n": 3}, run_id="a", step=1))
-
-        assert store.load("b")["n"] == 2
-        assert store.load("a")["n"] == 3
-        assert len(store.history("other-3")) == 3
-
     def test_while_others_read(self, store: Any, folder: Path) -> None:
         """The run is deleted, and soon: what they may still see is erased when the store is closed after them."""
         saved(store, "a")
@@ -167,17 +145,6 @@ class TestByHand:
 
 class TestClosed:
     """Erased when the last handle is closed, however it was deleted."""
-
-    @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)], ids=str)
-    def test_a_run_that_completed(self, store: Any, folder: Path, policy: Policy) -> None:
-        """Nobody waits for its traces to be erased."""
-        saved(store, "a", policy=policy)
-
-        store._discard("a")
-        assert "a" not in store.list()
-        store.close()
-
-        assert copies(folder) == 0
 
     def test_what_retention_removes(self, store: Any, folder: Path) -> None:
         """Of a run that goes on."""
@@ -245,34 +212,6 @@ class TestCaches:
 
         assert copies(folder) == 0
         assert results.find([3], None).changes is not None
-
-    def test_by_whoever_opens_the_cache_next(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
-        """With the first result that it looks for."""
-        self.later(monkeypatch, 3601)
-        other = ResultCache(folder)
-        assert other.keep(other.find(["new"], None).key or "", ({"y": 1}, [])) == ""
-
-        assert copies(folder) == 0
-
-    def test_one_that_is_looked_for(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
-        """It is gone at once."""
-        self.later(monkeypatch, 3601)
-        for number in range(20):
-            assert results.find(["secret", number], 3600).changes is None
-
-        assert copies(folder) == 0
-
-    def test_others_stay(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
-        """As long as they have time, or for ever."""
-        self.later(monkeypatch, 3599)
-        for number in range(200):
-            results.keep(results.find(["new", number], None).key or "", ({"y": 1}, []))
-
-        assert all(results.find(["secret", number], 3600).changes for number in range(20))
-        self.later(monkeypatch, 10)
-        for number in range(200):
-            results.keep(results.find(["newer", number], None).key or "", ({"y": 1}, []))
-        assert all(results.find([number], None).changes for number in range(20))
 
     def test_by_a_graph(self, folder: Path, monkeypatch: Any) -> None:
         """Which knows how long a result is used."""

@@ -26,7 +26,6 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores._files.results import ResultCache
-from stategraph.stores._files.sqlite_files import OpenFiles
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -163,14 +162,6 @@ class TestModes:
         else:
             saved("sqlite", folder)
 
-    def test_for_reading_only(self, folder: Path) -> None:
-        """What others can write to is not read either: it may say what they like."""
-        file = saved("sqlite", folder)
-        file.chmod(0o666)
-
-        with pytest.raises(ConfigError, match="chmod go-w"):
-            SqliteStore(file, read_only=True)
-
     @pytest.mark.parametrize("kind", STORES)
     def test_of_what_is_made(self, kind: str, tmp_path: Path) -> None:
         """Files and all folders above them are the owner's, whatever the umask allows."""
@@ -227,16 +218,6 @@ class TestOwners:
 
         refused(kind, folder, f"{folder} belongs to user {NOBODY}")
 
-    def test_of_a_link(self, folder: Path) -> None:
-        """Its owner can let it lead elsewhere."""
-        file = saved("sqlite", folder)
-        link = folder / "link.db"
-        link.symlink_to(file)
-        os.chown(link, NOBODY, -1, follow_symlinks=False)
-
-        with pytest.raises(ConfigError, match=f"link.db belongs to user {NOBODY}"):
-            SqliteStore(link)
-
 
 class TestLinks:
     """Links, which somebody may have planted, or made for good reasons."""
@@ -254,15 +235,6 @@ class TestLinks:
             assert named(folder, "sqlite", "-wal").exists()
             with SqliteStore(folder / "runs.db") as same:
                 assert same.load("a")["n"] == 2
-
-    def test_to_a_database_that_others_can_write_to(self, folder: Path, tmp_path: Path) -> None:
-        """What counts is where it leads."""
-        saved("sqlite", folder).chmod(0o666)
-        link = tmp_path / "link.db"
-        link.symlink_to(folder / "runs.db")
-
-        with pytest.raises(ConfigError, match="0666"):
-            SqliteStore(link)
 
     def test_in_a_folder_that_others_can_write_to(self, folder: Path, tmp_path: Path) -> None:
         """They could make another one, of links to links as well."""
@@ -282,12 +254,6 @@ class TestLinks:
         refused(kind, folder, "is a link to", "which is not there")
         assert not (tmp_path / "target").exists()
 
-    def test_to_itself(self, kind: str, folder: Path) -> None:
-        """It ends."""
-        file_of(kind, folder).symlink_to(file_of(kind, folder))
-
-        refused(kind, folder, "Too many levels of symbolic links")
-
     @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
     def test_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
         """SQLite never makes one there, and would write to what it leads to."""
@@ -303,26 +269,6 @@ class TestLinks:
         os.link(saved(kind, folder), tmp_path / "other.db")
 
         refused(kind, folder, "2 names")
-
-    @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
-    def test_that_are_hard_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
-        """SQLite would write over what has the other name."""
-        saved(kind, folder)
-        (tmp_path / "mine").write_bytes(b"mine")
-        (tmp_path / "mine").chmod(0o600)
-        os.link(tmp_path / "mine", named(folder, kind, end))
-
-        refused(kind, folder, end, "2 names")
-        assert (tmp_path / "mine").read_bytes() == b"mine"
-
-    def test_to_a_folder(self, folder: Path, tmp_path: Path) -> None:
-        """It is followed, too."""
-        (tmp_path / "link").symlink_to(folder)
-
-        with DiskStore(tmp_path / "link") as store:
-            store.save(State({"n": 1}, run_id="a", step=1))
-        with DiskStore(folder) as store:
-            assert store.load("a")["n"] == 1
 
 
 class TestPlanted:
@@ -361,38 +307,6 @@ class TestPlanted:
         with opened(kind, tmp_path / "killed") as store:
             assert store.load("a")["n"] == 1
 
-    @pytest.mark.parametrize(("end", "read_only"), [("-wal", False), ("-shm", False), ("-wal", True)])
-    def test_beside_a_database_that_was_looked_at(
-        self, folder: Path, end: str, read_only: bool, monkeypatch: Any
-    ) -> None:
-        """Between the look and the opening, as others may do in /tmp: they would read and write what is saved."""
-        saved("sqlite", folder)
-        connect = sqlite3.connect
-
-        def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
-            monkeypatch.undo()
-            named(folder, "sqlite", end).write_bytes(b"planted")  # an empty one of ours gets the mode of the database
-            named(folder, "sqlite", end).chmod(0o666)
-            database: sqlite3.Connection = connect(*arguments, **options)
-            return database
-
-        monkeypatch.setattr(sqlite3, "connect", connected)
-        with pytest.raises(ConfigError, match="0666"):
-            SqliteStore(folder / "runs.db", read_only=read_only)
-
-    @pytest.mark.parametrize("read_only", [True, False])
-    def test_a_pipe(self, folder: Path, read_only: bool) -> None:
-        """To open it would wait for somebody who writes, for ever."""
-        os.mkfifo(folder / "runs.db", 0o600)
-        program = (
-            "import sys\nfrom stategraph.stores.sqlite import SqliteStore\n"
-            f"SqliteStore(sys.argv[1], read_only={read_only})"
-        )
-        done = run(program, folder / "runs.db")
-
-        assert "ConfigError" in done.stderr
-        assert "not a regular file" in done.stderr
-
     @pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
     def test_pipes_of_any_name(self, kind: str, folder: Path, end: str) -> None:
         """Beside the database as well."""
@@ -401,11 +315,6 @@ class TestPlanted:
         os.mkfifo(named(folder, kind, end) if end else file_of(kind, folder), 0o600)
 
         refused(kind, folder, "is not a regular file")
-
-    def test_a_device(self) -> None:
-        """It is no file."""
-        with pytest.raises(ConfigError, match="path"):
-            SqliteStore("/dev/null")
 
 
 def run(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -491,21 +400,6 @@ class TestTakenAway:
         assert graph.execute(State({"x": 1}, run_id="b"))["y"] == 1
         assert graph.store.load("b")["y"] == 1
         graph.store.close()
-
-    def test_closed_by_another_thread(self, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Just after the commit, which removes the log: what is saved is there."""
-        store, check = opened(kind, folder), OpenFiles.check
-        store.save(State({"n": 1}, run_id="a", step=1))
-
-        def checked(files: OpenFiles, table: Any = None) -> None:
-            store.close()
-            check(files, table)
-
-        monkeypatch.setattr(OpenFiles, "check", checked)
-        store.save(State({"n": 2}, run_id="a", step=2))
-        monkeypatch.undo()
-        with opened(kind, folder) as again:
-            assert again.load("a")["n"] == 2
 
     def test_the_folder_of_a_cache(self, folder: Path) -> None:
         """To delete it is how a cache is emptied: it is made anew."""
@@ -657,24 +551,6 @@ class TestNames:
         made = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm", "-owners"))}
         assert made == {f"{name}.json", f"{name}.db", name, f"{name} cache"}
 
-    def test_that_are_no_unicode(self, tmp_path: Path) -> None:
-        """As long as the file system has them."""
-        name = os.fsdecode(b"\xff\xfe")
-        try:
-            (tmp_path / name).touch()
-            (tmp_path / name).unlink()
-        except OSError:
-            pytest.skip("the file system has only names in Unicode")
-        for kind, path in {"sqlite": tmp_path / f"{name}.db", "disk": tmp_path / name}.items():
-            with STORES[kind](path) as store:
-                store.save(State(run_id="a", step=1))
-                assert store.list() == ["a"]
-        assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {
-            b"\xff\xfe.db",
-            b"\xff\xfe.db-owners",
-            b"\xff\xfe",
-        }
-
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
     @pytest.mark.parametrize("kind", STORES)
     def test_that_no_file_can_have(self, kind: str, path: str) -> None:
@@ -689,22 +565,6 @@ class TestNames:
             GraphConfig.from_file(f"{path}.json")
         with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
             stategraph.get_checkpoint_store(kind, path=path)
-
-    @pytest.mark.parametrize("path", [b"a.json", 5, None])
-    def test_that_are_none(self, path: Any) -> None:
-        """Of a configuration, too."""
-        with pytest.raises(ConfigError, match=r"file: .* the path of a file"):
-            GraphConfig.from_file(path)
-
-    @pytest.mark.parametrize("kind", STORES)
-    def test_in_a_working_directory_that_is_gone(self, kind: str, tmp_path: Path, monkeypatch: Any) -> None:
-        """A relative path is none there."""
-        (tmp_path / "gone").mkdir()
-        monkeypatch.chdir(tmp_path / "gone")
-        (tmp_path / "gone").rmdir()
-
-        with pytest.raises(ConfigError, match="working directory"):
-            STORES[kind]("runs")
 
 
 class TestVersionsOfSqlite:
@@ -724,12 +584,6 @@ class TestVersionsOfSqlite:
             assert not (tmp_path / "new").exists()
         else:
             saved(kind, tmp_path / "new")
-
-    def test_of_a_cache(self, tmp_path: Path, monkeypatch: Any) -> None:
-        """The node is called."""
-        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))
-
-        assert "SQLite 3.31" in ResultCache(tmp_path / "cache").find([1], None).reason
 
 
 class TestIndexesOfOthers:
@@ -780,71 +634,8 @@ class TestIndexesOfOthers:
             names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
         assert names & {"mine", "sqlite_stat1"}
 
-    @pytest.mark.parametrize(
-        "statements",
-        [
-            (
-                "CREATE TRIGGER mine AFTER UPDATE ON run BEGIN SELECT 1; END",
-                "UPDATE sqlite_master SET type = 'TRIGGER' WHERE name = 'mine'",
-            ),
-            ("CREATE UNIQUE INDEX mine ON run (version)", "UPDATE sqlite_master SET name = 'MINE' WHERE name = 'mine'"),
-            ("UPDATE sqlite_master SET name = 'RUN', sql = replace(sql, 'graph TEXT', 'graph') WHERE name = 'run'",),
-        ],
-        ids=["trigger", "index", "table"],
-    )
-    def test_what_is_written_in_another_case(self, file: Path, statements: tuple[str, ...]) -> None:
-        """To SQLite it is the same, whatever is said of it in the table of what there is."""
-        with closing(sqlite3.connect(file, isolation_level=None)) as database:
-            database.execute("PRAGMA writable_schema = 1")
-            for statement in statements:
-                database.execute(statement)
-
-        with pytest.raises(FormatError, match="changed by others than stategraph"):
-            SqliteStore(file)
-
-    @pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**53, 2**63 - 1, -(2**63)])
-    def test_a_number_of_a_run_that_there_cannot_be(self, file: Path, number: int) -> None:
-        """Other runs begin nevertheless, and that run can be deleted."""
-        with SqliteStore(file) as store:
-            store.save(State({"n": 1}, run_id="b", step=1))
-            change(file, f"UPDATE run SET number = {number} WHERE run_id = 'b'")
-
-            store.save(State({"n": 3}, run_id="c", step=1))
-            store.delete("b")
-            assert store.list() == ["a", "c"]
-            assert store.load("c")["n"] == 3
-
-    def test_texts_in_another_encoding(self, folder: Path) -> None:
-        """What is kept as JSON would not be found as it was written."""
-        (folder / "runs.db").touch(0o600)
-        with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as database:
-            for statement in ("PRAGMA encoding = 'UTF-16'", "CREATE TABLE mine (n)", "DROP TABLE mine"):
-                database.execute(statement)
-
-        with pytest.raises(FormatError, match="UTF-16"):
-            SqliteStore(folder / "runs.db")
-
-    def test_one_that_is_added_while_the_store_is_open(self, file: Path) -> None:
-        """A save that it is in the way of fails. It deletes nothing of another run."""
-        with SqliteStore(file) as store:
-            store.save(State({"n": 2}, run_id="a", step=2, checkpoint_node="node"))
-            change(file, "CREATE UNIQUE INDEX mine ON checkpoint (checkpoint_node)")
-
-            with pytest.raises(CheckpointSaveError, match="UNIQUE"):
-                store.save(State(run_id="b", step=1, checkpoint_node="node"))
-            assert store.list() == ["a"]
-            assert store.load("a")["n"] == 2
-
 
 def change(file: Path, statement: str) -> None:
     """Do what another program could do."""
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(statement)
-
-
-def test_a_config_of_a_path_with_a_nul() -> None:
-    """It is found out when the store is made."""
-    config = GraphConfig(name="g", checkpoint=CheckpointConfig(store="sqlite", options={"path": "a\0b"}))
-
-    with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
-        _ = stategraph.StateGraph(config).store

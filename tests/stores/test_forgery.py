@@ -14,14 +14,9 @@ from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
-    RunLostError,
-    StateGraphError,
 )
-from stategraph.stores import get_checkpoint_store
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing import fixed
-from tests.stores.inside import table_of
 
 KEY, OLD_KEY = b"k" * 32, b"o" * 32
 
@@ -127,18 +122,6 @@ class TestHeads:
             with pytest.raises(CheckpointCorruptError):
                 ask("a")
 
-    def test_an_earlier_version_of_the_newest_step(self, opened, sql):
-        """Sealed for this very step, before the run was taken back and came there another way."""
-        store = opened()
-        saved(store, 1)
-        saved(store, 2, status="failed")
-        row = sql("SELECT * FROM checkpoint")
-        store.amend(State({"n": "another"}, run_id="a", step=2, checkpoint_node="node"))
-        sql(f"INSERT OR REPLACE INTO checkpoint VALUES ({', '.join('?' * len(row[-1]))})", *row[-1])
-
-        with pytest.raises(CheckpointCorruptError):
-            opened().load("a")
-
     def test_a_run_of_another_store(self, opened, sql):
         """With the same key: its rows are none of this one."""
         saved(opened(), 1)
@@ -207,14 +190,6 @@ class TestIncarnations:
         assert fresh.load_parts("a", 2, "map") == {"1": "new"}
         assert fresh.load("a/#2/child")["n"] == "new"
 
-    def test_what_is_within_a_run_that_is_saved_after_it(self, opened):
-        """As where only the end of a call is saved: it is of that run."""
-        store = opened()
-        store.save(State({"n": 1}, run_id="a/#2/child", step=1, parent=ParentStep("a", 1)))
-        saved(store, 1)
-
-        assert opened().load("a/#2/child")["n"] == 1
-
 
 class TestKeys:
     @pytest.mark.parametrize("key", [b"k", b"k" * 15, "k" * 32, None, bytearray(32)])
@@ -225,13 +200,6 @@ class TestKeys:
         with pytest.raises(ConfigError, match=r"sign_with.*at least 16 bytes") as caught:
             saved(store, 1)
         assert "kkk" not in str(caught.value)
-
-    def test_a_short_one_from_the_environment(self, opened, monkeypatch):
-        """When the store is opened."""
-        monkeypatch.setenv("RUNS_KEY", "k" * 15)
-
-        with pytest.raises(ConfigError, match="at least 16 bytes"):
-            opened(sign_with="RUNS_KEY")
 
     def test_a_new_key_beside_the_old_one(self, opened):
         """What was signed with the old one is read, goes on, and is signed with the new one from then on."""
@@ -249,14 +217,6 @@ class TestKeys:
         both.save(attrs.evolve(both.load("b"), status="failed"))
         assert opened().load("b").status == "failed"
 
-    def test_old_keys_from_the_environment(self, opened, monkeypatch):
-        """By name, as configuration files have them."""
-        monkeypatch.setenv("OLD", OLD_KEY.decode())
-        monkeypatch.setenv("NEW", KEY.decode())
-        saved(opened(sign_with="OLD"), 1)
-
-        assert opened(sign_with="NEW", verify_with=["OLD"]).load("a")["n"] == 1
-
     @pytest.mark.parametrize("wrong", ["OLD", [None], [b"k" * 32], 5, ["NOT_SET"], None])
     def test_what_is_no_list_of_keys(self, opened, wrong):
         """Is refused, without being shown."""
@@ -269,17 +229,6 @@ class TestKeys:
         with pytest.raises(ConfigError, match="sign_with"):
             opened(sign_with=None, verify_with=[lambda: OLD_KEY])
 
-    def test_both_by_name_of_the_store(self, tmp_path, monkeypatch):
-        """As graph.toml has them."""
-        monkeypatch.setenv("OLD", OLD_KEY.decode())
-        monkeypatch.setenv("NEW", KEY.decode())
-        with get_checkpoint_store("sqlite", path=str(tmp_path / "runs"), sign_with="OLD") as store:
-            saved(store, 1)
-
-        options = {"path": str(tmp_path / "runs"), "sign_with": "NEW", "verify_with": ["OLD"]}
-        with get_checkpoint_store("sqlite", **options) as store:
-            assert store.load("a")["n"] == 1
-
 
 def test_a_history_is_what_was_signed(opened, sql):
     """Each row of it, for whoever signs; without a key only what is read is checked."""
@@ -290,27 +239,6 @@ def test_a_history_is_what_was_signed(opened, sql):
 
     with pytest.raises(CheckpointCorruptError):
         opened().history("a")
-
-
-def test_the_seals_of_equal_runs_differ(opened):
-    """Neither the same store nor the same values make them the same: every run has an incarnation of its own."""
-    with fixed():
-        saved(opened(), 1)
-        seals = [table_of(opened()).chain("a", 1)[0].seal]
-        opened().delete("a")
-        saved(opened(), 1)
-        seals.append(table_of(opened()).chain("a", 1)[0].seal)
-
-    assert len(set(seals)) == 2
-
-
-def test_errors_are_of_stategraph(opened, sql):
-    """Whatever stands in the place of the id of the store."""
-    opened().close()
-    sql("UPDATE store SET id = 5")
-
-    with pytest.raises(StateGraphError):
-        opened()
 
 
 def test_pages_go_on_behind_what_is_damaged(opened, sql):
@@ -327,39 +255,6 @@ def test_pages_go_on_behind_what_is_damaged(opened, sql):
             found += [run.run_id for run in page]
             after = page[-1].cursor
         assert found == ["run-7", "run-6", "run-5", "run-2", "run-1"]
-
-
-@pytest.mark.parametrize("how", ["load", "history", "fork", "rollback", "save"])
-def test_a_run_is_not_given_out_under_another_id(opened, sql, how):
-    """Where somebody has made a table in which ids that differ in case are the same, each run is still itself."""
-    store = opened()
-    saved(store, 1, 2)
-    ((schema,),) = sql("SELECT sql FROM sqlite_master WHERE name = 'run'")
-    sql("ALTER TABLE run RENAME TO former")
-    sql(schema.replace("run_id TEXT", "run_id TEXT COLLATE NOCASE"))
-    sql("INSERT INTO run SELECT * FROM former")
-    calls = {
-        "load": lambda: store.load("A"),
-        "history": lambda: store.history("A"),
-        "fork": lambda: store.fork("A", "b"),
-        "rollback": lambda: store.rollback("A", 2),
-        "save": lambda: saved(store, 3, run_id="A"),
-    }
-
-    with pytest.raises(CheckpointCorruptError, match="of run 'a'"):
-        calls[how]()
-    assert store.load("a")["n"] == 2
-
-
-def test_a_snapshot_that_says_it_builds_on_a_later_step(opened, sql):
-    """It is there, and damaged: it is not said to be missing."""
-    store = opened()
-    store.retain("a", Policy("full"))
-    saved(store, 1, 2)
-    sql("UPDATE checkpoint SET base = 5 WHERE id & 0xffffffff = 1")
-
-    with pytest.raises(CheckpointCorruptError):
-        opened().load("a", 1)
 
 
 TEXTS = {
@@ -391,53 +286,3 @@ def test_text_that_nothing_can_be_made_of(opened, sql, signed, change):
     if change[0] != "run_id":
         with pytest.raises(CheckpointCorruptError):
             store.load("b")
-
-
-def test_a_row_whose_text_nothing_can_be_made_of(opened, sql):
-    """To load it is an error of stategraph's."""
-    saved(opened(), 1)
-    sql(f"UPDATE checkpoint SET error = {TEXTS['surrogates']}")
-
-    with pytest.raises(CheckpointCorruptError):
-        opened().load("a")
-
-
-def test_prune_checks_what_it_goes_by(opened, sql):
-    """A row says on which others it builds: it is believed once its seal is right."""
-    store = opened()
-    store.retain("a", Policy("windowed", window=3))
-    saved(store, 1, 2, 3, 4, 5, 6)
-    sql("UPDATE checkpoint SET base = 6")
-
-    pruned = opened().prune()
-
-    assert (pruned.checkpoints, pruned.damaged) == (0, ("a",))
-    assert sql("SELECT count(*) FROM checkpoint") == [(6,)]
-
-
-@pytest.mark.parametrize("how", ["fork", "rollback"])
-def test_what_is_copied_is_of_one_run(opened, monkeypatch, how):
-    """One that is deleted and begun anew while it is read is not mixed with what it was."""
-    store, other = opened(), opened()
-    store.retain("a", Policy("full"))
-    saved(store, 1, 2, 3)
-    chain = table_of(store).chain
-
-    def then_it_begins_anew(*asked):
-        rows = chain(*asked)
-        monkeypatch.undo()
-        other.delete("a", take_over=True)
-        other.retain("a", Policy("full"))
-        for step in (1, 2, 3):
-            other.save(State({"n": "new"}, run_id="a", step=step))
-        return rows
-
-    monkeypatch.setattr(table_of(store), "chain", then_it_begins_anew)
-    if how == "fork":
-        store.fork("a", "b", 2)
-    else:
-        with pytest.raises(RunLostError):
-            store.rollback("a", 2)
-
-    run_id = "b" if how == "fork" else "a"
-    assert {other.load(run_id, row.step)["n"] for row in other.history(run_id)} == {"new"}

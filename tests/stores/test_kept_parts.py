@@ -15,13 +15,11 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     MapNode,
-    NotSerializableError,
     State,
     StateGraph,
 )
 from stategraph._values.progress import Part
-from stategraph._values.provenance import ParentStep, RunStatus
-from stategraph.errors import RunExistsError
+from stategraph._values.provenance import ParentStep
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -87,9 +85,7 @@ BODY_OF_PARTS = (
     "UPDATE checkpoint SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
     "WHERE instr(payload, CAST('value of y' AS BLOB))"
 )
-ROW_OF_PARTS = "DELETE FROM checkpoint WHERE instr(payload, CAST('value of y' AS BLOB))"
 HEADS_WITHIN = "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'"
-HEAD_OF_OTHER = "UPDATE run SET status = 'what' WHERE run_id = 'a/other'"
 
 
 class TestDamage:
@@ -107,20 +103,6 @@ class TestDamage:
         store.delete("a")
         assert store.load_parts("a", 3, "map") == {}
 
-    def test_a_part_that_is_gone_is_missing_or_an_error(self, opened, change):
-        """The others have the values that they had."""
-        store = opened()
-        fill(store)
-        assert change(ROW_OF_PARTS) == 1
-
-        try:
-            found = store.load_parts("a", 3, "map")
-        except CheckpointCorruptError:
-            found = {}
-
-        assert "y" not in found
-        assert all(value == f"value of {label}" * 10 for label, value in found.items())
-
     def test_a_run_is_deleted_whose_parts_are_damaged(self, opened, change):
         """With what is nested in it. That is the way out, and a run that takes the id finds nothing of them."""
         store = opened()
@@ -135,21 +117,6 @@ class TestDamage:
             store.load("a/#3/child")
         store.save_parts("a", [Part(3, "map", "x", 1)])
         assert store.load_parts("a", 3, "map") == {"x": 1}
-
-    def test_damage_of_another_run_is_none_of_this_one(self, opened, change):
-        """Even if its id begins as if it were within."""
-        store = opened()
-        fill(store)
-        store.save(State(run_id="a/other", step=1))
-        assert change(HEAD_OF_OTHER) == 1
-
-        store.fork("a", "b")
-        store.drop_parts("a", 3)
-        store.delete("a")
-
-        assert store.load("b/#3/child")["inner"] == 1
-        with pytest.raises(CheckpointNotFoundError):
-            store.load("a")
 
 
 @pytest.fixture(params=["memory", "postgres", "redis", "sqlite"])
@@ -185,14 +152,6 @@ def test_a_run_that_is_executed_anew_takes_no_parts_of_other_data(store, durabil
     final = graph.execute(store.load("a").set("items", [5, 6, 7]), restart=True)
 
     assert final["tens"] == [50, 60, 70]
-
-
-def test_a_part_that_cannot_be_kept_names_its_run(store):
-    """And the place of the value in it."""
-    store.save(State(run_id="a", step=2))
-
-    with pytest.raises(NotSerializableError, match=r"\[1\]"):
-        store.save_parts("a", [Part(3, "map", "x", [1, object()])])
 
 
 # --------------------------------------------------------------------------- forks and names
@@ -239,27 +198,3 @@ def test_a_fork_has_the_nested_runs_of_the_step_after(run):
     assert run.list() == ["b"]
     run.delete("b")
     assert are_gone(run, "b/#3/child", "b/#3/child/#4/grandchild", "b/#2/earlier")
-
-
-def test_a_fork_never_takes_the_place_of_a_nested_run(run):
-    """Where something is left that has the id of a nested run of the copy, nothing is copied."""
-    save_nested(run, "a/#3/child", n="nested")
-    save_nested(run, "b/#3/child", n="left")
-
-    with pytest.raises(RunExistsError, match="'b/#3/child'"):
-        run.fork("a", "b")
-
-    assert run.load("b/#3/child")["n"] == "left"
-    assert run.list() == ["a"]
-
-
-def test_a_fork_of_a_nested_run_is_a_run_of_its_own(run):
-    """Somebody has named it, so it is shown, and stays when the outer run goes."""
-    save_nested(run, "a/#3/child", n=1)
-
-    forked = run.fork("a/#3/child", "b")
-    run.delete("a")
-
-    assert run.list() == ["b"]
-    assert run.load("b") == forked
-    assert forked.status is RunStatus.ACTIVE

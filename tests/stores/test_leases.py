@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from stategraph import CheckpointConfig, CheckpointError, GraphConfig, RunBusyError, RunLostError, State, StateGraph
-from stategraph._owners import base, leases
+from stategraph._owners import base
 from stategraph._values import clock
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
@@ -188,13 +187,6 @@ class TestByHand:
             assert other.prune().runs == ()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    def test_they_take_no_lease(self, server: StoreServer, opened: Callable[..., Store], place: str) -> None:
-        """The statement that writes looks whether somebody has one."""
-        store = opened()
-        for step in (1, 2):
-            store.save(State(run_id=RUN, step=step))
-        assert server.count(place, "lease") == server.count(place, "worker") == 0
-
     @pytest.mark.parametrize("what", ["save", "delete", "rollback"])
     def test_of_a_run_whose_owner_is_gone(
         self, server: StoreServer, opened: Callable[..., Store], place: str, what: str
@@ -218,25 +210,6 @@ class TestByHand:
 
 class TestFences:
     """Each write of an owner carries one."""
-
-    def test_a_refused_one_is_not_tried_again(self, server: StoreServer, opened: Callable[..., Store]) -> None:
-        """Who has lost the run is told by one statement, and why by another."""
-        proxy = server.proxy()
-        store, other = opened(**server.through(proxy)), opened()
-        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
-        next(stream)
-        ownership = base.Ownership(RUN)
-        base.own(other, ownership, take_over=True)
-        proxy.answers = 0
-        with pytest.raises(RunLostError):
-            next(stream)
-
-        # One is to let go of what it had, and Redis may have to be told the script of that first.
-        assert proxy.answers <= 4
-        assert other.load(RUN).step == 1
-        base.release(ownership)
-        store.close()
-        proxy.close()
 
     def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
@@ -263,17 +236,6 @@ class TestFences:
         base.release(second)
         assert other.load_parts(RUN, 2, "map") == {"x": 1}
         assert other.load(f"{RUN}/#2/child").step == 1
-
-    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., Store]) -> None:
-        """Is none of its former owner's."""
-        store, other = opened(), opened()
-        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
-        next(stream)
-        other.delete(RUN, take_over=True)
-        state = make_graph(traces("abc"), store=other, preserve=True).execute(State(run_id=RUN))
-        with pytest.raises(RunLostError):
-            next(stream)
-        assert other.load(RUN) == state
 
 
 class TestNothingIsSure:
@@ -306,60 +268,8 @@ class TestNothingIsSure:
         proxy.close()
 
 
-class TestThreadsOfOneProcess:
-    """Who has taken a run from another thread keeps it, whenever the lease of that one comes."""
-
-    def test_the_lease_of_one_who_has_lost_it_comes_late(
-        self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Then it comes to nothing."""
-        store = opened()
-        table: Any = type(store._log.table)
-        acquire = table.acquire
-        first, second = base.Ownership(RUN), base.Ownership(RUN)
-
-        def late(*arguments: Any) -> Any:
-            monkeypatch.undo()
-            base.own(store, second, take_over=True)
-            return acquire(*arguments)
-
-        monkeypatch.setattr(table, "acquire", late)
-        with pytest.raises(RunLostError):
-            base.own(store, first)
-        with base.on_behalf_of(second):
-            store.save(State(run_id=RUN, step=1))
-
-        assert store.load(RUN).step == 1
-        base.release(second)
-
-
 class TestRenewal:
     """A process says that it is there, for all of its runs."""
-
-    def test_once_for_all_runs(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
-        """And each third of the lease; nothing is said once nothing is owned."""
-        renewed: list[float] = []
-        renew = leases.LeaseOwners._renew
-
-        def counted(self: leases.LeaseOwners) -> None:
-            renewed.append(time.monotonic())
-            renew(self)
-
-        monkeypatch.setattr(leases.LeaseOwners, "_renew", counted)
-        store = opened(lease=0.6)
-        owned = [base.Ownership(f"run-{number}") for number in range(20)]
-        for ownership in owned:
-            base.own(store, ownership)
-        time.sleep(1.1)
-        assert 3 <= len(renewed) <= 8
-        assert opened().owner("run-7") is not None
-        for ownership in owned:
-            base.release(ownership)
-        time.sleep(1)
-        count = len(renewed)
-        time.sleep(0.5)
-        assert len(renewed) == count
-        assert not any(thread.name == "stategraph-leases" for thread in threading.enumerate())
 
     def test_one_that_fails_is_told(
         self, server: StoreServer, opened: Callable[..., Store], caplog: pytest.LogCaptureFixture
@@ -459,19 +369,6 @@ class TestRunsThatHaveAnOwner:
         assert found() == ({RUN}, {"free"}, 1)
         server.expire(place)
         assert found() == (set(), {RUN, "free"}, 2)
-
-    def test_nested_runs_have_the_owner_of_their_run(self, opened: Callable[..., Store]) -> None:
-        """They are listed with their parent."""
-        store = opened()
-
-        def look(state: State) -> dict[str, Any]:
-            return {"owned": store.count(parent=RUN, owned=True), "free": store.count(parent=RUN, owned=False)}
-
-        inner = make_graph({"first": lambda state: {}, "second": look}, store=store, name="inner")
-        state = make_graph({"child": inner.as_node()}, store=store).execute(State(run_id=RUN))
-
-        assert (state["owned"], state["free"]) == (1, 0)
-        assert store.count(parent=RUN, owned=True) == 0
 
 
 def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
@@ -601,9 +498,3 @@ def test_an_owner_that_proc_hides(server: StoreServer, place: str) -> None:
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=50).stdout
 
     assert said.splitlines() == ["[]", "['run']"]
-
-
-def test_the_lease_of_a_config() -> None:
-    """Goes to stores on servers; on one machine nobody needs it."""
-    assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
-    assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}

@@ -16,7 +16,7 @@ import pytest
 
 import stategraph
 from stategraph import State
-from stategraph.errors import CheckpointError, FormatError
+from stategraph.errors import CheckpointError
 from stategraph.stores._rows import sql_schema
 from stategraph.stores.sqlite import SqliteStore
 
@@ -101,25 +101,6 @@ def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
     with SqliteStore(path) as store:
         assert store.list() == sorted([*before, "new"])
         assert store.load("history/json").step == 12
-
-
-def test_a_new_one_has_all_versions_at_once(tmp_path, next_version):
-    """It is made by the same statements."""
-    SqliteStore(tmp_path / "new.db").close()
-
-    assert schema_of(tmp_path / "new.db") == NEW
-
-
-def test_a_newer_one_is_refused(path):
-    """Nothing is changed; the error says to update."""
-    killed = process(OPEN, path)
-    killed.communicate("\n")
-    before = path.read_bytes()
-
-    for read_only in (False, True):
-        with pytest.raises(FormatError, match=r"schema 3 .* reads up to 2; update it"):
-            SqliteStore(path, read_only=read_only)
-    assert path.read_bytes() == before
 
 
 def test_processes_that_open_it_at_once_migrate_it_once(path):

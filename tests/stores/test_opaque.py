@@ -1,7 +1,6 @@
 """Values that a process cannot make, for whoever only looks: shown, kept exactly, and never executed."""
 
 import enum
-import sqlite3
 import uuid
 from datetime import datetime
 from typing import Any
@@ -10,9 +9,9 @@ from zoneinfo import ZoneInfo
 import attrs
 import pytest
 
-from stategraph import CheckpointCorruptError, FormatError, Pause, State, register_type
+from stategraph import FormatError, Pause, State, register_type
 from stategraph._values import registered_types as types
-from stategraph.stores import DiskStore, MemoryStore, Opaque, SqliteStore
+from stategraph.stores import DiskStore, Opaque, SqliteStore
 from stategraph.stores._codec import type_codecs
 from stategraph.stores._codec.opaque import unknown_shown
 
@@ -99,19 +98,6 @@ def test_a_zone_that_is_not_known_here_is_unknown_as_well(store, monkeypatch):
     assert store.load("b")["when"] == when
 
 
-def test_a_class_that_has_changed_is_shown_as_it_was_saved(store, strange):
-    """Where it cannot be upgraded, whoever looks still sees the fields."""
-    order, _, _ = strange
-    store.save(State({"a": order}, run_id="a", step=1))
-    name = types._by_class[type(order)].name
-    del types._by_name[name]
-    register_type(attrs.make_class("Order", ["other"]), name=name)
-    with pytest.raises(CheckpointCorruptError):
-        store.load("a")
-
-    assert dict(store.load("a", unknown="opaque")["a"].fields) == {"number": 7, "note": "two"}
-
-
 def test_runs_and_history_show_what_a_pause_asks(store, strange):
     """Though its value is of a type that is not registered here: no run is left out of a list for that."""
     order, _, forget = strange
@@ -136,24 +122,3 @@ def test_whoever_does_not_ask_for_it_is_refused(store, strange):
     for wrong in ("hide", True, ""):
         with pytest.raises(ValueError, match="unknown"):
             store.load("a", unknown=wrong)
-
-
-def test_damage_is_no_value(tmp_path):
-    """Bytes that nobody wrote are refused, whoever looks."""
-    path = tmp_path / "runs.db"
-    with SqliteStore(path) as store:
-        store.save(State({"a": 1}, run_id="a", step=1))
-    database = sqlite3.connect(path)
-    with database:
-        database.execute("UPDATE checkpoint SET payload = x'81'")
-    database.close()
-    with SqliteStore(path) as store, pytest.raises(CheckpointCorruptError):
-        store.load("a", unknown="opaque")
-
-
-def test_a_memory_store_knows_all_of_its_values():
-    """As it holds them."""
-    store = MemoryStore()
-    store.save(State({"n": 1}, run_id="a", step=1))
-
-    assert store.load("a", unknown="opaque")["n"] == 1

@@ -93,22 +93,3 @@ def test_a_run_that_is_deleted_meanwhile(store: Any) -> None:
     with pytest.raises(CheckpointError, match="others have deleted it") as caught:
         list(rows)
     assert not isinstance(caught.value, CheckpointCorruptError)
-
-
-def test_a_page_is_held_at_a_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is in the table."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.retain("a", RetentionPolicy("full"))
-        store.save_many([State({"n": step}, run_id="a", step=step) for step in range(20)])
-        most: list[int] = []
-        index = store._log.table.index
-
-        def noting(*asked: Any) -> list[Any]:
-            found = index(*asked)
-            most.append(len(found))
-            return found
-
-        monkeypatch.setattr(store._log.table, "index", noting)
-
-        assert len(list(store.iter_history("a"))) == 20
-        assert max(most) == 3

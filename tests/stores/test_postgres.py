@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +23,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.errors import CheckpointSaveError, FormatError
-from stategraph.stores import Policy, PostgresStore
-from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.run_log import Committer
+from stategraph.stores import PostgresStore
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 from tests.scenarios import in_threads
@@ -92,32 +87,6 @@ def proxy() -> Iterator[Proxy]:
 class TestStatements:
     """How many, and how they are prepared."""
 
-    def test_a_run_owns_its_run_with_two_more(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """To lease it and to free it; between them, a step that is saved is one."""
-        store = opened(dsn=proxy.dsn)
-
-        def trips(steps: int) -> int:
-            graph = chain_of(steps, store)
-            for _ in range(4):
-                graph.execute(State())
-            proxy.answers = 0
-            graph.execute(State())
-            return proxy.answers
-
-        assert trips(12) - trips(2) == 10
-
-    def test_a_save_sees_what_it_has_put(self, store: PostgresStore) -> None:
-        """Rows that go with the same statement that would put them are not left over, and others go."""
-        store.retain("a", Policy("windowed", window=2))
-        store.save(numbered("a", 1))
-        large = {"text": "x" * 5000}
-        store.save_many([numbered("a", step, **{f"key-{step}": large}) for step in range(2, 40)])
-
-        rows = store._log.table.index("a")
-        assert [row.step for row in store.history("a")] == [38, 39]
-        assert dict(store.load("a")) == {"n": 39, "key-39": large}
-        assert rows[0].is_snapshot
-
     def test_batches_in_opposite_order(self, opened: Callable[..., PostgresStore]) -> None:
         """Two stores that write the same runs, one from each end, do not wait for each other for ever."""
         first, second = opened(), opened()
@@ -176,44 +145,6 @@ class TestValues:
         plain = serializer != "json"
         assert admin.execute(view).fetchall() == [("nul", 1, True, True), ("plain", 1, True, plain)]
         store.close()
-
-    @pytest.mark.parametrize("wrong_by", [{"node": "a\0b"}, {"time_ns": 2**63}], ids=["NUL", "a number"])
-    def test_what_no_column_can_hold(self, store: PostgresStore, wrong_by: dict[str, Any]) -> None:
-        """It is refused for what it is, and other runs are not hindered, though they share the transaction."""
-        good = [numbered(f"good-{number}", 1) for number in range(3)]
-        for state in (*good, State(run_id="bad", step=1)):
-            store.save(state)
-        batches = [again(store, state.run_id) for state in good]
-        wrong = again(store, "bad")
-        wrong = WriteBatch(wrong.run._replace(**wrong_by), wrong.old, wrong.put)
-        outcomes = Committer(store._log.table.apply).commit([batches[0], wrong, *batches[1:]])
-
-        assert [outcome for outcome in outcomes if not isinstance(outcome, Exception)] == [True] * 3
-        assert isinstance(outcomes[1], CheckpointSaveError)
-
-    def test_ids_are_in_the_order_of_their_characters(self, store: PostgresStore, schema: str, admin: Any) -> None:
-        """Whatever the database sorts by: in the order of people, texts with - and / are elsewhere."""
-        for run_id in ("a", "a-b", "a/b", "A", "a.b"):
-            store.save(numbered(run_id, 1))
-        store.save_parts("a", [part(2, "map", "x", 1)])
-        store.save_parts("a/b", [part(2, "map", "y", 1)])
-
-        assert store._log.table.nested_ids("a") == ["a/#2#map"]
-        store.delete("a")
-        assert store.list() == ["A", "a-b", "a.b", "a/b"]
-        assert store._log.table.nested_ids("a/b") == ["a/b/#2#map"]
-        compared = f"""
-            SELECT DISTINCT collname FROM pg_attribute JOIN pg_collation AS c ON c.oid = attcollation
-            WHERE attrelid IN ('{schema}.run'::regclass, '{schema}.lease'::regclass) AND attname IN ('run_id', 'parent')
-        """
-        assert admin.execute(compared).fetchall() == [("C",)]
-
-
-def part(step: int, node: str, label: str, value: Any) -> Any:
-    """-> a finished part of a step."""
-    from stategraph._values.progress import Part
-
-    return Part(step, node, label, value)
 
 
 # --------------------------------------------------------------------------- the server
@@ -280,16 +211,6 @@ class TestOpening:
             admin.execute("SELECT pg_reload_conf()")
             wait_until(lambda: admin.execute("SHOW fsync").fetchone() == ("on",))
 
-    @pytest.mark.parametrize("value", ["off", "local", "remote_apply"])
-    def test_commits_that_would_not_be_durable(self, schema: str, value: str) -> None:
-        """synchronous_commit is raised where it is weaker than on, and left where it is stronger."""
-        with (
-            open_postgres(schema, dsn=f"{dsn()}&options=-csynchronous_commit%3D{value}") as store,
-            store._log.table._connections.use(time.monotonic() + 5) as connection,  # type: ignore[attr-defined]
-        ):
-            found = connection.execute("SHOW synchronous_commit").fetchone()
-        assert found == ("remote_apply" if value == "remote_apply" else "on",)
-
     @pytest.mark.parametrize("schema", ["runs", 'Odd "name"', "größe", "a b;--"])
     def test_other_schemas(self, schema: str, admin: Any) -> None:
         """Whatever they are called."""
@@ -297,10 +218,6 @@ class TestOpening:
             store.save(numbered("a", 1))
             assert open_and_list(schema) == ["a"]
         admin.execute(psycopg.sql.SQL("DROP SCHEMA {} CASCADE").format(psycopg.sql.Identifier(schema)))
-
-    def test_migrations_that_race(self, schema: str) -> None:
-        """One makes the tables, the others find them."""
-        assert in_threads(*[lambda: open_postgres(schema).close()] * 6) == []
 
     def test_an_administrator_makes_the_tables(self, schema: str, admin: Any) -> None:
         """The error has the statements that are to be run; then it is as if the store had made them."""
@@ -439,16 +356,6 @@ class TestOpening:
         second.close()
         pooler.close()
 
-    def test_a_store_that_is_dropped(self, schema: str, admin: Any) -> None:
-        """Its connections go with it."""
-        store = open_postgres(schema, dsn=f"{dsn()}&application_name=dropped")
-        chain_of(2, store).execute(State())
-        del store
-        gc.collect()
-
-        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dropped'"
-        wait_until(lambda: admin.execute(count).fetchone() == (0,))
-
 
 FIRST_VERSION = (
     *(f"DROP INDEX SCHEMA.run_by_{name}" for name in ("created", "parent", "label")),
@@ -492,33 +399,6 @@ class TestFaults:
         store.save(numbered("a", 2))
         assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
         store.save(numbered("a", 3))
-
-    def test_several_servers_that_are_silent(self) -> None:
-        """They share the time that there is."""
-        with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-            where = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
-            began = time.monotonic()
-            with pytest.raises(CheckpointError, match="timeout"):
-                PostgresStore(f"postgresql://{where}/x", patience=6)
-            assert time.monotonic() - began < 12
-
-    def test_patience_without_an_end(self, opened: Callable[..., PostgresStore]) -> None:
-        """Is as much as the server can count."""
-        for prepare in (True, False):
-            store = opened(patience=1e12, prepare=prepare)
-            store.save(numbered("a", 1))
-            assert store.load("a").step == 1
-            store.close()
-
-    def test_reading_from_a_server_that_is_silent(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
-        """Ends with patience, too."""
-        store = opened(dsn=proxy.dsn, patience=1)
-        proxy.mode = "hole"
-        began = time.monotonic()
-        with pytest.raises(CheckpointError, match="in time"):
-            store.list()
-        assert time.monotonic() - began < 5
 
     def test_a_server_that_is_killed(self, own_server: Any) -> None:
         """And started again under load: each save that was acknowledged is there, and nobody is told of it."""
@@ -568,24 +448,6 @@ class TestFaults:
         assert sorted(done) == [run_id for run_id in runs if run_id != "run-3"]
         assert max(done.values()) < 3
         store.save(numbered("run-3", 2))
-
-    def test_a_lock_that_is_let_go_of(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Before patience is at its end: the save is made, and others have not waited for its thread."""
-        store = opened(patience=20)
-        store.save(numbered("a", 1))
-        store.save(numbered("b", 1))
-        with psycopg.connect(dsn()) as stranger:
-            stranger.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'a' FOR UPDATE")
-            thread = threading.Thread(target=store.save, args=(numbered("a", 2),))
-            thread.start()
-            time.sleep(0.1)
-            began = time.monotonic()
-            store.save(numbered("b", 2))
-            assert time.monotonic() - began < 2
-            time.sleep(1)
-        thread.join()
-
-        assert store.load("a").step == 2
 
     def test_a_primary_that_cannot_be_written_to(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """As while another is promoted: a save waits for it as long as patience lasts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +17,11 @@ from stategraph import (
     RunLostError,
     State,
 )
-from stategraph._owners import base, leases
+from stategraph._owners import leases
 from stategraph.stores import PostgresStore
-from stategraph.stores._postgres.table import PostgresTable
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres
-from tests.scenarios import RUN, in_threads, make_graph, traces
-from tests.stores.servers import wait_until
+from tests.scenarios import RUN, make_graph, traces
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -48,38 +45,8 @@ def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
         store.close()
 
 
-def rows_of(schema: str, table: str) -> list[Any]:
-    """-> what a table holds."""
-    with psycopg.connect(dsn()) as connection:
-        return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
-
-
 class TestNothingIsSure:
     """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
-
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_others_have_taken_it(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
-    ) -> None:
-        """The next node is not called."""
-        store, other, made = opened(lease=0.5), opened(), list[str]()
-
-        def hangs(state: State) -> dict[str, Any]:
-            made.append("a")
-            with monkeypatch.context() as patch:
-                patch.setattr(leases.LeaseOwners, "renew_due", lambda self: 0.05)
-                wait_until(lambda: not store._log.table.owners.is_sure())  # type: ignore[attr-defined]
-                time.sleep(0.1)
-                ownership = base.Ownership(RUN)
-                base.own(other, ownership)
-                base.release(ownership)
-            return {}
-
-        graph = make_graph({"a": hangs, "b": lambda state: made.append("b")}, store=store, durability=durability)
-        with pytest.raises(RunLostError):
-            graph.execute(State(run_id=RUN))
-
-        assert made == ["a"]
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_nobody_has_taken_it(
@@ -156,30 +123,6 @@ def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
 class TestSweepers:
     """Going on with what was left unfinished, many at the same time."""
 
-    def test_nobody_tries_what_others_have(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Each claim but the last comes to a run."""
-        run_ids = leave_unfinished(opened(), 60)
-        recovered, claimed, tried = Counter[str](), list[Any](), list[str]()
-        claim = PostgresTable.claim
-
-        def counted(*arguments: Any) -> Any:
-            claimed.append(claim(*arguments))
-            return claimed[-1]
-
-        monkeypatch.setattr(PostgresTable, "claim", counted)
-        monkeypatch.setattr(leases, "busy", lambda run_id, *_: tried.append(run_id))
-
-        def sweep() -> None:
-            sweeper = make_graph(WORK, store=opened(pool=1), preserve=True)
-            recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
-
-        assert in_threads(*[sweep] * 6) == []
-        assert recovered == Counter(run_ids)
-        assert tried == []
-        assert len(claimed) <= 60 + 6 + 10  # a few come between the look of another sweeper and its lock
-
     def test_nobody_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """A run that is being claimed is left to whoever does so."""
         store = opened()
@@ -190,20 +133,6 @@ class TestSweepers:
             swept = [one.run_id for one in make_graph(WORK, store=store, preserve=True).recover()]
             assert time.monotonic() - began < 1
         assert swept == run_ids[1:]
-
-    def test_the_oldest_first_and_no_more_than_are_wanted(self, opened: Callable[..., PostgresStore]) -> None:
-        """What is not gone on with is owned by nobody."""
-        store = opened()
-        run_ids = leave_unfinished(store, 4)
-        graph = make_graph(WORK, store=store, preserve=True)
-        with graph.stream(State(run_id="at-work")) as states:
-            next(states)
-            assert [one.run_id for one in graph.recover(limit=2)] == run_ids[:2]
-            sweep = iter(graph.recover())
-            assert next(sweep).run_id == run_ids[2]
-            del sweep
-        assert store.owner(run_ids[3]) is None
-        assert sorted(one.run_id for one in graph.recover()) == ["at-work", run_ids[3]]
 
     @pytest.mark.parametrize("how", ["killed", "expired"])
     def test_runs_of_those_who_are_gone(
@@ -262,19 +191,3 @@ class TestSweepers:
         assert swept == run_ids
         store.close()
         proxy.close()
-
-    def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Is let go of, though nobody knows what it came to."""
-        store = opened()
-        leave_unfinished(store, 1)
-        claim = PostgresTable.claim
-
-        def cut_off(*arguments: Any) -> Any:
-            claim(*arguments)
-            raise KeyboardInterrupt
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PostgresTable, "claim", cut_off)
-            with pytest.raises(KeyboardInterrupt):
-                list(make_graph(WORK, store=store).recover())
-        assert rows_of(schema, "lease") == []

@@ -74,15 +74,6 @@ def test_runs_that_nobody_goes_on_with(store: PostgresStore, schema: str) -> Non
         assert [row[0] for row in run(orphans, schema)] == ["left"]
 
 
-@pytest.mark.usefixtures("store")
-def test_all_tables_are_named(schema: str) -> None:
-    """With what a row of each is."""
-    tables = run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'", schema)
-    named = re.search(r"^\| table \|.*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
-    assert named is not None
-    assert {name for (name,) in tables} == set(re.findall(r"^\| `(\w+)`", named[0], re.MULTILINE))
-
-
 def test_a_dump_is_restored(store: PostgresStore, schema: str, tmp_path: Path) -> None:
     """With the runs that it holds, which go on."""
     (block,) = re.findall(r"```sh\n(pg_dump.*?)```", PAGE, re.DOTALL)

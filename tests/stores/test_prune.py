@@ -56,15 +56,6 @@ def test_one_that_goes_on_meanwhile_stays(store, monkeypatch):
     assert store.load("run-07")["n"] == 2
 
 
-def test_one_that_is_taken_over_meanwhile_stays(store, monkeypatch):
-    """By another process, before it has written anything."""
-    before_the_removal(store, monkeypatch, lambda: store._log.table.raise_fence("run-07"))
-
-    assert "run-07" not in store.prune().runs
-    assert store.list() == ["run-07"]
-    assert store.prune().runs == ("run-07",)
-
-
 def before_the_removal(store, monkeypatch, do):
     """Do something once, after the runs were checked."""
     commit = store._log.commit

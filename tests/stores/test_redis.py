@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -30,11 +29,9 @@ from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.run_log import Committer
 from tests.redis_proxy import RedisProxy
-from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
-from tests.scenarios import RUN, make_graph, traces
+from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server
+from tests.scenarios import make_graph, traces
 from tests.stores.servers import again, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -106,18 +103,6 @@ def servers() -> Iterator[Callable[..., Server]]:
 
 class TestScripts:
     """How many, and what they know."""
-
-    def test_saves_that_wait_share_a_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
-        """Those that came while another was under way, whichever partitions they are in."""
-        store = opened(url=proxy.url)
-        runs = [f"run-{number}" for number in range(5)]
-        for run_id in runs:
-            store.save(numbered(run_id, 1))
-        batches = [again(store, run_id) for run_id in runs]
-        proxy.answers = 0
-
-        assert store._log.table.apply(batches) == [True] * 5
-        assert proxy.answers == 1
 
     def test_a_server_that_forgets_them(self, store: RedisStore, admin: Any) -> None:
         """They are sent in full once more; what they write is not written twice."""
@@ -192,35 +177,6 @@ def test_a_reader_that_is_slower_than_the_writer(opened: Callable[..., RedisStor
 
 class TestValues:
     """What somebody else may have put there."""
-
-    @pytest.mark.parametrize("node", ["a\ud800b"])
-    def test_what_cannot_be_written(self, store: RedisStore, node: str) -> None:
-        """It is refused for what it is, and other runs are not hindered, though they share the round trip."""
-        for run_id in ("good", "bad", "fine"):
-            store.save(numbered(run_id, 1))
-        batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
-        batches[1] = WriteBatch(batches[1].run._replace(node=node), batches[1].old, batches[1].put)
-        outcomes = Committer(store._log.table.apply).commit(batches)
-
-        assert [outcomes[0], outcomes[2]] == [True, True]
-        assert isinstance(outcomes[1], CheckpointSaveError)
-        assert "cannot hold it" in str(outcomes[1])
-
-    def test_one_of_several_that_fails_on_the_server(self, store: RedisStore, admin: Any, prefix: str) -> None:
-        """The others are written."""
-        for run_id in ("good", "bad", "fine"):
-            store.save(numbered(run_id, 1))
-        batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
-        (key,) = admin.keys("{" + prefix + ":*}:rows:bad")
-        admin.delete(key)
-        admin.set(key, "something else")
-        outcomes = store._log.table.apply(batches)
-
-        assert [outcomes[0], outcomes[2]] == [True, True]
-        assert isinstance(outcomes[1], CheckpointCorruptError)
-        assert (store.load("good").step, store.load("fine").step) == (2, 2)
-        store.delete("bad")
-        assert store.list() == ["fine", "good"]
 
     @pytest.mark.parametrize("run_id", ["../etc", "a b", "{x}", "a\r\nFLUSHALL", "ünï", "\udcff\udcfe", "*"], ids=ascii)
     def test_ids_that_no_run_can_have(
@@ -389,46 +345,12 @@ class TestOpening:
         with pytest.raises(FormatError, match="update it"):
             opened()
 
-    def test_stores_that_share_a_server(self, store: RedisStore) -> None:
-        """They know nothing of each other."""
-        store.save(numbered("a", 1))
-        with open_redis() as other:
-            assert other.list() == []
-            other.save(numbered("a", 5))
-        assert store.load("a").step == 1
-
-    @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # as Python says it of what is not closed
-    def test_a_store_that_is_dropped(self, prefix: str, admin: Any) -> None:
-        """Its connections go with it."""
-        store = open_redis(prefix, url=f"{url()}?client_name=dropped")
-        make_graph(traces("ab"), store=store).execute(State(run_id=RUN))
-        assert any(client["name"] == "dropped" for client in admin.client_list())
-        del store
-
-        def is_gone() -> bool:
-            gc.collect()
-            return not any(client["name"] == "dropped" for client in admin.client_list())
-
-        wait_until(is_gone)
-
 
 # --------------------------------------------------------------------------- faults
 
 
 class TestFaults:
     """A save is never reported wrongly, never made twice, and nobody waits longer than patience says."""
-
-    def test_a_lease_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
-        """It is had, and let go of."""
-        store, other = opened(url=proxy.url), opened()
-        store.save(numbered("a", 1))
-        ownership = base.Ownership("a")
-        proxy.mode = "cut after"
-        base.own(store, ownership)
-        assert other.owner("a") is not None
-        proxy.mode = "cut after"
-        base.release(ownership)
-        assert other.owner("a") is None
 
     def test_a_server_that_is_frozen(self, servers: Callable[..., Server], prefix: str) -> None:
         """Is waited for no longer than patience lasts; when it wakes up, all is as if it had been slow."""

@@ -71,16 +71,6 @@ class TestRevisions:
         assert store.list() == ["a"]
         assert store.load("a")["n"] == saves - 1
 
-    def test_a_save_that_is_repeated_exactly_adds_nothing(self, kind: str, tmp_path: Path) -> None:
-        """As after an answer that was lost; another status is another checkpoint."""
-        store = opened(kind, tmp_path)
-        store.retain("a", _FULL)
-        state = State({"n": 1}, run_id="a", step=1)
-        for saved in (state, state, attrs.evolve(state, status="failed"), attrs.evolve(state, status="failed")):
-            store.save(saved)
-
-        assert [(row.revision, row.status) for row in store.history("a")] == [(0, "active"), (1, "failed")]
-
     def test_other_retentions_replace(self, kind: str, tmp_path: Path) -> None:
         """As many rows as steps, whatever is saved again."""
         store = opened(kind, tmp_path)

@@ -62,19 +62,6 @@ def run_of(*datas: dict[str, Any]) -> list[State]:
     return states[1:]
 
 
-def test_every_step_comes_back(rows_of: Any) -> None:
-    """Keys that come, change, grow and go; lists that are empty; objects that change; failures."""
-    order = Order(1, [])
-    states = [State({"log": [], "gone": 1, "order": order}, run_id="a", step=1)]
-    for step in range(2, 40):
-        state = states[-1].update(log=[*states[-1]["log"], step][-step % 7 :], order=Order(step, [step]), n=step)
-        if step % 5 == 0:
-            state = state.remove("gone") if "gone" in state else state.set("gone", [step])
-        states.append(attrs.evolve(state, step=step, checkpoint_node=f"n{step}", status="failed"))
-
-    assert any(row.base < row.step for row in rows_of(states))
-
-
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
@@ -140,11 +127,6 @@ def test_a_snapshot_is_written_when_the_changes_weigh_as_much(rows_of: Any) -> N
     for row in rows:
         chain = rows[row.base - 1 : row.step]
         assert sum(one.size for one in chain) <= 2.2 * chain[0].size + 20_000
-
-
-def test_small_changes_of_a_small_state_do_not_pile_up(rows_of: Any) -> None:
-    """Rows cost something themselves, so a chain has an end."""
-    assert max(row.step - row.base for row in rows_of(run_of(*({"n": number} for number in range(300))))) < 60
 
 
 def test_an_object_that_did_not_change_is_not_kept_again(rows_of: Any) -> None:

@@ -6,11 +6,9 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
-from tests.stores.inside import table_of
 
 
 @pytest.fixture(params=["latest", "full"])
@@ -23,30 +21,6 @@ def sqlite(request, tmp_path):
 
 def states(*steps, **data):
     return [State({"n": step, **data}, run_id="a", step=step) for step in steps]
-
-
-def test_a_run_that_keeps_the_newest_is_written_once(tmp_path):
-    """Only the last of what has gathered, after the first State of the run."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.save_many(states(1))
-        first = table_of(store).run("a")
-        store.save_many(states(*range(2, 101)))
-
-        assert [row.step for row in store.history("a")] == [100]
-        writes = table_of(store).run("a")
-        assert writes is not None
-        assert first is not None
-        assert writes.version == first.version + 1
-
-
-def test_every_step_of_a_run_that_keeps_all(tmp_path):
-    """Each can be loaded."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.retain("a", Policy("full"))
-        store.save_many(states(*range(1, 101), log=[1]))
-
-        assert [row.step for row in store.history("a")] == list(range(1, 101))
-        assert store.load("a", 57)["n"] == 57
 
 
 @pytest.mark.parametrize("policy", [Policy("full"), Policy("windowed", 10)], ids=lambda policy: policy.retention)
@@ -79,16 +53,6 @@ def test_what_came_before_a_value_that_cannot_be_kept_is_kept(sqlite):
     assert caught.value.run_id == "a"
 
 
-def test_what_came_before_it_in_a_run_that_is_known_is_kept(sqlite):
-    """And nothing of what came after it."""
-    sqlite.save(states(1)[0])
-
-    with pytest.raises(NotSerializableError):
-        sqlite.save_many([*states(2, 3), *(State({"n": object()}, run_id="a", step=step) for step in (4, 5))])
-
-    assert sqlite.load("a").step == 3
-
-
 def test_the_first_step_of_a_run_saved_twice(sqlite):
     """As where a run completes at the step that it saved last."""
     (state,) = states(1)
@@ -96,11 +60,3 @@ def test_the_first_step_of_a_run_saved_twice(sqlite):
     sqlite.save_many([state, attrs.evolve(state, status="completed")])
 
     assert sqlite.load("a") == attrs.evolve(state, status="completed")
-
-
-def test_the_last_step_saved_twice(sqlite):
-    """Its last status counts."""
-    one, two = states(1, 2)
-    sqlite.save_many([one, two, attrs.evolve(two, status="failed")])
-
-    assert sqlite.load("a").status is RunStatus.FAILED

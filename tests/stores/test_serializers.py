@@ -15,18 +15,15 @@ from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 from stategraph.errors import (
     CheckpointCorruptError,
     ConfigError,
-    FormatError,
-    UnknownNameError,
 )
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores._rows.encoder import LARGEST
 from stategraph.stores.base import Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, is_same
-from stategraph.testing.corpus import Order, Point
-from stategraph.testing.values import ValuesContract, check_each, check_refused
+from stategraph.testing.corpus import Order
+from stategraph.testing.values import ValuesContract, check_each
 from tests.stores.inside import table_of
 
 
@@ -124,21 +121,6 @@ def test_nothing_is_taken_for_something_else(path, value):
     assert is_same(dict(loaded(path)), {"value": value, "$type": value})
 
 
-def test_json_has_no_values_that_are_not_json():
-    """No NaN, no Infinity, whatever is in the State."""
-
-    def refuse(name):
-        raise AssertionError(name)
-
-    for value in KEPT_VALUES.values():
-        json.loads(find_format("json").encode([{"value": value}]), parse_constant=refuse)
-
-
-def test_what_cannot_be_kept_is_refused_with_its_path():
-    """As by every serializer."""
-    check_refused(lambda value: find_format("json").encode([{"a": [{"total": value}]}]), r"a\[0\]\.total")
-
-
 def tag(name, value):
     """-> bytes of a tag that a damaged or forged row may have."""
     return json.dumps({"$type": name, "value": value}).encode()
@@ -217,28 +199,6 @@ def test_one_run_may_have_rows_of_several_serializers(path):
         assert [dict(store.load("a", step)) for step in (1, 2, 3, 4)] == [
             {"big": "x" * 500, "n": step} for step in (1, 2, 3, 4)
         ]
-
-
-def test_a_changed_object_is_saved_by_every_serializer(tmp_path):
-    """Objects are compared by their bytes in msgpack, and written in whatever the store writes."""
-    with DiskStore(tmp_path, serializer="json") as store:
-        order = [Point(1, 2)]
-        store.save(State({"order": order, "n": 1}, run_id="a", step=1))
-        store.save(State({"order": [Point(1, 3)], "n": 1}, run_id="a", step=2))
-
-        assert store.load("a")["order"] == [Point(1, 3)]
-
-
-def test_a_serializer_that_is_not_known_where_it_is_loaded(path):
-    """It is named, and so is the way out. The row is not damaged."""
-    from stategraph.stores import serializers
-
-    register_serializer("forgotten", Zipped())
-    saved(path, {"n": 1}, serializer="forgotten")
-    del serializers._formats._entries["forgotten"]
-
-    with pytest.raises(FormatError, match=r"forgotten.*register_serializer"):
-        loaded(path)
 
 
 INSTALLED = """
@@ -379,24 +339,6 @@ def test_the_config_names_the_serializer(path):
     made.store.close()
 
 
-def test_a_serializer_that_the_store_does_not_take():
-    """The memory store keeps States as they are, and has no use for one."""
-    with pytest.raises(ConfigError, match="serializer"):
-        graph(store="memory", serializer="json")
-
-
-@pytest.mark.parametrize("serializer", ["", 5, None, b"json"])
-def test_a_serializer_that_has_no_name(serializer):
-    with pytest.raises(ConfigError, match=r"checkpoint\.serializer"):
-        CheckpointConfig(serializer=serializer)
-
-
-def test_a_serializer_nobody_registered(path):
-    """The error suggests the nearest."""
-    with pytest.raises(UnknownNameError, match="did you mean 'json'"):
-        graph(store="sqlite", serializer="jsn", options={"path": path})
-
-
 def test_a_serializer_has_one_place():
     with pytest.raises(ConfigError, match=r"checkpoint\.serializer is the place"):
         CheckpointConfig(store="sqlite", options={"serializer": "json"})
@@ -418,16 +360,6 @@ def test_large_bodies_are_compressed_and_small_ones_are_not(path):
     assert rows(path, "length(payload) < 1000") == [(1,), (1,)]
     with SqliteStore(path) as store:
         assert dict(store.load("b")) == LARGE
-
-
-def test_what_does_not_become_smaller_is_left_as_it_is(path):
-    """Reading it is then as fast as it was."""
-    pytest.importorskip("zstandard")
-    noise = b"".join(zlib.crc32(b"%d" % n).to_bytes(4) for n in range(5000))
-    saved(path, {"noise": noise}, compress=True)
-
-    assert rows(path, "encoding") == [("msgpack",)]
-    assert loaded(path)["noise"] == noise
 
 
 def tampered(path, payload):
@@ -467,11 +399,6 @@ def test_without_the_package_the_extra_is_named(path, monkeypatch):
         loaded(path)
 
 
-def test_compress_is_true_or_false(path):
-    with pytest.raises(ConfigError, match="compress"):
-        SqliteStore(path, compress="zstd")
-
-
 # --------------------------------------------------------------------------- signatures
 
 
@@ -495,17 +422,3 @@ def test_no_error_shows_a_key(path, monkeypatch, key):
 
     assert "s3cret" not in str(caught.value) + repr(caught.value) + repr(caught.value.value)
     assert "environment variable" in str(caught.value)
-
-
-def test_an_empty_variable_is_no_key(path, monkeypatch):
-    """Everybody knows that one."""
-    monkeypatch.setenv("RUNS_KEY", "")
-
-    with pytest.raises(ConfigError, match="environment variable"):
-        SqliteStore(path, sign_with="RUNS_KEY")
-
-
-@pytest.mark.parametrize("key", [b"", "text", None])
-def test_a_function_that_gives_no_key(path, key):
-    with pytest.raises(ConfigError, match="sign_with"):
-        saved(path, {"n": 1}, sign_with=lambda: key)

@@ -2,16 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from stategraph import NotSerializableError, State, register_type
-from stategraph._values.frozen import MAX_DEPTH, freeze_items, is_settled
+from stategraph import NotSerializableError, register_type
+from stategraph._values.frozen import freeze_items
 from stategraph.stores._codec import msgpack as codec
-from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 
 
@@ -81,41 +79,3 @@ def test_some_repetition_is_written(shared: list[Any]) -> None:
     (loaded,) = codec.decode(encoded(value))
 
     assert is_same(loaded["value"], freeze_items({"value": value})["value"])
-
-
-@pytest.mark.parametrize("levels", [MAX_DEPTH - 3, MAX_DEPTH - 2])
-@pytest.mark.parametrize("part", [0, Two(0)], ids=["settled", "with an object"])
-@pytest.mark.parametrize("width", [1, 2_000])
-def test_a_shared_container_counts_its_levels_at_each_depth(levels: int, part: Any, width: int) -> None:
-    """What fits where it is met first may be too deep where it is met again."""
-    shared = freeze_items({"value": repeated(lambda inner, _: [inner], levels - 1 - isinstance(part, Two), [part])})
-    value = [[shared["value"]] * width, [shared["value"], [shared["value"]]]]
-    data = freeze_items({"value": value})
-
-    assert is_settled(data["value"]) is (part == 0)
-    if levels == MAX_DEPTH - 3:
-        assert codec.decode(codec.encode([data])) is not None
-    else:
-        with pytest.raises(NotSerializableError, match=f"deeper than {MAX_DEPTH} levels"):
-            codec.encode([data])
-
-
-def test_a_long_list_that_is_shared_is_frozen_once() -> None:
-    """Even if only one of its items is not settled."""
-    shared = [*range(1000), Two(0)]
-
-    frozen = freeze_items({"value": [shared, [shared, (shared, {"x": shared})]]})["value"]
-
-    assert frozen[0] is frozen[1][0] is frozen[1][1][0] is frozen[1][1][1]["x"]
-
-
-@pytest.mark.parametrize("shape", ["objects", "the same at each depth", "all"])
-def test_a_store_refuses_it(shape: str, tmp_path: Path) -> None:
-    """With the path to what is too often."""
-    store = SqliteStore(tmp_path / "runs.db")
-
-    with pytest.raises(NotSerializableError, match=r"^value.*so often"):
-        store.save(State({"value": TOO_OFTEN[shape]()}, run_id="a"))
-
-    assert store.list() == []
-    store.close()

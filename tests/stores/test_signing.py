@@ -1,8 +1,5 @@
 """Rows that are signed: what was not written with the key is refused."""
 
-import sqlite3
-from contextlib import closing
-
 import attrs
 import pytest
 
@@ -15,12 +12,6 @@ from stategraph.stores.sqlite import SqliteStore
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "runs.db"
-
-
-def sql(path, statement, *values):
-    """-> what another program reads, or does, in the file."""
-    with closing(sqlite3.connect(path)) as database, database:
-        return database.execute(statement, values).fetchall()
 
 
 def saved(store, *steps, run_id="a", **data):
@@ -69,15 +60,3 @@ class TestSigning:
         saved(store, 1)
         with SqliteStore(path) as other, pytest.raises(CheckpointCorruptError, match=r"is signed, .* with sign_with"):
             other.load("a")
-
-    def test_a_row_before_the_oldest_is_refused(self, store, path):
-        """Also by the history of a run that keeps the newest step, which may have several rows."""
-        for run_id in "bc":
-            store.save(State({"n": 1}, run_id=run_id, step=2))
-        numbers = dict(sql(path, "SELECT run_id, number FROM run"))
-        ((_, *row),) = sql(path, f"SELECT * FROM checkpoint WHERE id >> 32 = {numbers['b']}")
-        planted = numbers["c"] << 32 | 1, *row
-        sql(path, f"INSERT INTO checkpoint VALUES ({', '.join('?' * len(planted))})", *planted)
-
-        with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
-            other.history("c")

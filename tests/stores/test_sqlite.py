@@ -14,7 +14,7 @@ from stategraph.stores._rows.sql_schema import APPLICATION_ID, SCHEMA_VERSION
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
-from tests.stores.inside import connection_of, table_of
+from tests.stores.inside import connection_of
 
 
 @pytest.fixture
@@ -68,26 +68,6 @@ class TestTheFile:
         assert rows == [("a", 1, "node-1", "active"), ("a", 2, "node-2", "active"), ("b", 7, "", "failed")]
         ((timestamp,),) = sql(path, "SELECT timestamp FROM checkpoints WHERE run_id = 'b'")
         assert timestamp == store.load("b").timestamp.strftime("%Y-%m-%d %H:%M:%S")
-
-    def test_nothing_is_left_of_how_the_log_was_grown(self, store, path):
-        """No table, and no megabytes in the file."""
-        store.close()
-
-        assert {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            *("store", "run", "checkpoint", "fence", "label")
-        }
-        assert path.stat().st_size < 500_000
-
-    @pytest.mark.parametrize("wrong", [None, 5, b"runs.db", "/dev/null/runs.db"])
-    def test_a_path_that_cannot_be_a_database(self, wrong):
-        """Is an error of the configuration."""
-        with pytest.raises(ConfigError, match="path"):
-            SqliteStore(wrong)
-
-    def test_a_folder_is_no_database(self, tmp_path):
-        """And is left alone."""
-        with pytest.raises(ConfigError, match="path"):
-            SqliteStore(tmp_path)
 
 
 class TestWhatOthersMade:
@@ -218,14 +198,6 @@ class TestWhatOthersMade:
         with pytest.raises(CheckpointCorruptError, match=f"{path} is damaged: .*put back a copy"):
             uses[use]()
 
-    def test_text_that_is_none(self, store, path):
-        """Is damage as well."""
-        saved(store, 1)
-        sql(path, "UPDATE checkpoint SET checkpoint_node = CAST(x'ff' AS TEXT)")
-
-        with pytest.raises(CheckpointCorruptError):
-            store.load("a")
-
 
 class TestReadOnly:
     def test_it_reads_beside_a_writer(self, store, path):
@@ -236,14 +208,6 @@ class TestReadOnly:
 
             assert reader.load("a").step == 2
             assert [run.run_id for run in reader.runs()] == ["a"]
-
-    def test_it_reads_what_a_writer_has_left(self, store, path):
-        """Closed, and so without a log beside it."""
-        saved(store, 1)
-        store.close()
-
-        with SqliteStore(path, read_only=True) as reader:
-            assert reader.load("a").step == 1
 
     def test_it_changes_nothing(self, store, path):
         """Whatever would write is an error."""
@@ -274,37 +238,7 @@ class TestReadOnly:
         assert not path.exists()
 
 
-class TestQueries:
-    def test_a_run_is_read_by_its_key(self, store, path):
-        """However many other checkpoints there are."""
-        saved(store, 1)
-        for statement in executed(store, lambda: (store.load("a"), store.history("a"))):
-            plan = [row[3] for row in sql(path, f"EXPLAIN QUERY PLAN {statement}")]
-
-            assert "SEARCH" in str(plan)
-            assert not [line for line in plan if "SCAN checkpoint" in line or "TEMP" in line]
-
-
-def executed(store, do):
-    """-> the statements that this executes."""
-    statements: list[str] = []
-    connection_of(store).set_trace_callback(statements.append)
-    do()
-    connection_of(store).set_trace_callback(None)
-    return statements
-
-
 class TestWhatIsWritten:
-    def test_a_step_writes_no_index(self, store):
-        """Of the table of runs: nothing that they hold has changed. A status that changes is found by the index."""
-        saved(store, 1)
-        statements = executed(store, lambda: saved(store, 2))
-        assert not [statement for statement in statements if "status" in statement and "UPDATE run" in statement]
-        store.save(State(run_id="a", step=3, status="completed", graph="g"))
-
-        assert [run.run_id for run in store.runs(status="completed", graph="g")] == ["a"]
-        assert store.runs(status="active") == []
-
     @pytest.mark.parametrize(
         "change",
         [{"status": "paused"}, {"graph": "g"}, {"error": ErrorInfo("E", "m", "n")}, {"parent": ParentStep("b", 1)}],
@@ -318,16 +252,6 @@ class TestWhatIsWritten:
             run = other.runs()[0]
         assert run.step == 3
         assert {name: getattr(run, name) for name in change} == change
-
-    def test_a_policy_that_changes_is_written(self, store, path):
-        """With the next save."""
-        saved(store, 1)
-        store.retain("a", Policy("windowed", window=2))
-        saved(store, 2)
-        with SqliteStore(path) as other:
-            head = table_of(other).run("a")
-        assert head is not None
-        assert head.policy == Policy("windowed", window=2)
 
 
 class TestOneStoreForMany:
@@ -363,13 +287,3 @@ class TestOneStoreForMany:
 
         assert store.load("a").step == 1
         saved(store, 2)
-
-    @pytest.mark.parametrize("step", [2**32, 2**64])
-    def test_a_step_that_has_no_place(self, store, step):
-        """Is refused, not put in the place of another."""
-        saved(store, 1, run_id="other")
-        with pytest.raises(CheckpointSaveError):
-            saved(store, step)
-
-        assert store.load("other").step == 1
-        assert store.list() == ["other"]

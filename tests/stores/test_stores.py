@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from stategraph import State, get_checkpoint_store
+from stategraph import get_checkpoint_store
 from stategraph._values.ids import check_run_id
 from stategraph.errors import CheckpointNotFoundError, ConfigError
-from stategraph.stores import CheckpointStore, Policy
+from stategraph.stores import CheckpointStore
 from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -112,27 +112,6 @@ class TestFourMethods(StoreContract):
         return FourMethods()
 
 
-@pytest.mark.parametrize("step", ["1", True, 1.0, -1, b"1", [1]], ids=repr)
-@pytest.mark.parametrize("make", [MemoryStore, DiskStore, SqliteStore])
-def test_a_step_that_is_none_is_refused(make: Any, step: Any, tmp_path: Path) -> None:
-    """Wherever one is asked for; the error names the argument, and nothing happens to the run."""
-    with make(*[tmp_path / "runs"] * (make is not MemoryStore)) as store:
-        store.retain("a", Policy("full"))
-        for number in (1, 2):
-            store.save(State(run_id="a", step=number))
-
-        for ask in (store.load, store.rollback, lambda run_id, step: store.fork(run_id, "b", step)):
-            with pytest.raises(ValueError, match=r"step: .* is not allowed; a whole number from 0 on is"):
-                ask("a", step)
-        with pytest.raises(ValueError, match=r"^a: "):
-            store.diff("a", step, 1)
-        with pytest.raises(ValueError, match=r"^b: "):
-            store.diff("a", 1, step)
-
-        assert store.list() == ["a"]
-        assert [row.step for row in store.history("a")] == [1, 2]
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "disk"])
 class TestPaths:
     """Of stores that are files."""
@@ -186,39 +165,6 @@ class TestPaths:
 
         with CLASSES[kind](f"./{path.partition('/')[0]}") as store:
             assert store.path == tmp_path / path.partition("/")[0]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda _: MemoryStore(),
-        lambda folder: DiskStore(folder / "runs"),
-        lambda folder: SqliteStore(folder / "runs.db"),
-    ],
-    ids=["memory", "disk", "sqlite"],
-)
-class TestPages:
-    """What is asked for of runs is checked before anything is looked for."""
-
-    @pytest.mark.parametrize("limit", [0, -1, 2**63, 2**70, 10**5000, True, 1.0, None], ids=type)
-    def test_a_limit_that_is_none(self, make: Any, limit: Any, tmp_path: Path) -> None:
-        with make(tmp_path) as store:
-            store.save(State(run_id="a", step=1))
-
-            with pytest.raises(ValueError, match=r"limit: .* is not allowed; a whole number from 1 to "):
-                store.runs(limit=limit)
-
-            assert [run.run_id for run in store.runs(limit=2**63 - 1)] == ["a"]
-
-    @pytest.mark.parametrize("cursor", [str(2**63), "9" * 5000, "x", "-1", "1.0", "", 5, b"1", "\u0661"], ids=type)
-    def test_a_cursor_that_is_none(self, make: Any, cursor: Any, tmp_path: Path) -> None:
-        with make(tmp_path) as store:
-            store.save(State(run_id="a", step=1))
-
-            with pytest.raises(ValueError, match=r"after: .* is not allowed; the cursor of a summary is"):
-                store.runs(after=cursor)
-
-            assert [run.run_id for run in store.runs(after=str(2**63 - 1))] == ["a"]
 
 
 CLASSES: dict[str, Any] = {"sqlite": SqliteStore, "disk": DiskStore}

@@ -1,11 +1,6 @@
 """What is kept of a graph with its runs, for pictures: entry, exits, what its nodes are, and what is in them."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from stategraph import (
     CheckpointConfig,
@@ -19,11 +14,8 @@ from stategraph import (
     StateGraph,
     key_equals,
 )
-from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores import get_checkpoint_store
-from stategraph.stores._codec.provenance import drawing_parts, structure_of
-from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.sqlite import SqliteStore
 
 
@@ -113,11 +105,6 @@ def test_it_is_no_part_of_the_fingerprint():
         assert bare.fingerprint == structure.fingerprint
 
 
-def rows_of(path):
-    with closing(sqlite3.connect(path)) as database:
-        return [row[0] for row in database.execute("SELECT json FROM checkpoints WHERE run_id = 'r' ORDER BY sequence")]
-
-
 def graph_with(store, node):
     checkpoint = CheckpointConfig(interval=1, retention="full", preserve=True)
     graph = StateGraph(GraphConfig("g", observer="noop", checkpoint=checkpoint), store=store)
@@ -129,14 +116,6 @@ def graph_with(store, node):
     graph.set_entry_point("first")
     graph.set_exit_point("third")
     return graph
-
-
-def test_it_is_kept_once(tmp_path):
-    """Steps do not pay for it."""
-    with SqliteStore(tmp_path / "runs.db", serializer="json") as store:
-        graph_with(store, lambda state: {}).execute(State(run_id="r"))
-
-    assert ['"first","second"' in row for row in rows_of(tmp_path / "runs.db")] == [True, False, False, False, False]
 
 
 def test_what_has_changed_since_is_kept_anew(tmp_path):
@@ -152,78 +131,3 @@ def test_what_has_changed_since_is_kept_anew(tmp_path):
 
         assert kept(store, "r", 1, 0).outlines == {}
         assert kept(store, "r").outlines["second"].kind == "map"
-
-
-def nested_twice(depth):
-    """Return a structure in which each one holds the next one twice."""
-    structure = GraphStructure(("a",), (), "a", ("a",))
-    for _ in range(depth):
-        twice = {name: NodeOutline("graph", (), structure) for name in "ab"}
-        structure = GraphStructure(("a", "b"), (), "a", ("b",), twice)
-    return structure
-
-
-def made_again(structure):
-    edges = [[edge.source, edge.target, edge.label] for edge in structure.edges]
-    return structure_of(list(structure.nodes), edges, drawing_parts(structure))
-
-
-def test_what_is_nested_in_many_places_is_kept_once():
-    """Or 16 levels would be 65,536 structures."""
-    structure = nested_twice(16)
-
-    assert len(drawing_parts(structure)[-1]) == 16
-    assert drawing_parts(made_again(structure)) == drawing_parts(structure)
-
-
-def test_a_graph_that_contains_itself_has_a_structure():
-    """`validate` says what is wrong with it; to look at it first is no error."""
-    graph = StateGraph(config("loop"))
-    graph.add_node("again", graph.as_node())
-    graph.set_entry_point("again")
-
-    assert graph.structure.outlines["again"].nested.outlines["again"].nested is None
-
-
-NAMES = some.text(max_size=3)
-NODES = some.lists(NAMES, max_size=3).map(tuple)
-EDGES = some.lists(some.builds(EdgeStructure, NAMES, NAMES, NAMES, NAMES), max_size=3).map(tuple)
-
-
-def structures(nested):
-    outlines = some.dictionaries(NAMES, some.builds(NodeOutline, NAMES, NODES, nested), max_size=3)
-    return some.builds(GraphStructure, NODES, EDGES, some.none() | NAMES, NODES, outlines)
-
-
-@given(structures(some.none() | structures(some.none() | structures(some.none()))))
-def test_it_comes_back_as_it_was(structure):
-    """Whatever the names are."""
-    assert drawn(made_again(structure)) == drawn(structure)
-
-
-@pytest.mark.parametrize(
-    "drawing",
-    [
-        5,
-        [1],
-        [1, [], {}],
-        ["a", [], {}, 5],
-        ["a", [], {}, [[0, "x"]]],
-        ["a", [], {}, [[0]]],
-        ["a", "b", {}],
-        ["a", [1], {}],
-        ["a", [], []],
-        ["a", [], {"a": "map"}],
-        ["a", [], {"a": [5, []]}],
-        ["a", [], {"a": ["map", [5]]}],
-        ["a", [], {"a": ["graph", [], 0]}],
-        ["a", [], {"a": ["graph", [], -1]}, [], [[["a"], [], None, [], {}]]],
-        ["a", [], {"a": ["graph", [], True]}, [], [[["a"], [], None, [], {}]] * 2],
-        ["a", [], {"a": ["graph", [], 0]}, [], [[["b"], [], None, [], {"b": ["graph", [], 0]}, []]]],
-        ["a", [], {"a": ["graph", [], 0]}, [], {}],
-    ],
-)
-def test_parts_that_are_none_are_refused(drawing):
-    """As a damaged checkpoint, not as an error of whoever looks at it later."""
-    with pytest.raises((DecodeError, TypeError, ValueError, LookupError)):
-        structure_of(["a"], [], drawing)

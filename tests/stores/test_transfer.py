@@ -94,18 +94,6 @@ def test_a_complete_run_comes_along_as_it_is_kept(stores, retention):
     assert other.load("b").parent == one.load("b").parent
 
 
-def test_nothing_of_a_run_begins_that_is_there_already(stores):
-    """Nor of what is nested in it."""
-    one, other = stores
-    one.save(State({"n": 1}, run_id="a", step=1))
-    other.save(State({"n": 2}, run_id="a", step=1))
-
-    with pytest.raises(RunExistsError):
-        other.import_runs(one.export_run("a"))
-
-    assert other.load("a")["n"] == 2
-
-
 def test_lines_in_which_something_is_missing_are_refused(stores):
     """Whichever line it is; what is nested cannot come without its run."""
     one, other = stores

@@ -6,13 +6,12 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph._owners.base import Ownership, on_behalf_of, own, release
+from stategraph._owners.base import Ownership, own
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointNotFoundError,
-    CheckpointSaveError,
     RunBusyError,
     RunExistsError,
     RunLostError,
@@ -20,10 +19,9 @@ from stategraph.errors import (
 )
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.summaries import Pruned
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
-from tests.stores.inside import log_of, table_of
+from tests.stores.inside import table_of
 
 
 @pytest.fixture(params=[SqliteStore, postgres_at, redis_at])
@@ -104,66 +102,6 @@ def test_a_run_that_another_rolled_back(store, other):
     assert other.load("a")["other"] == "way"
 
 
-def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch):
-    """Though it was over when prune began."""
-    store.retain("a", Policy(ttl=1e-9))
-    store.save(State(run_id="a", step=1, status="completed"))
-    heads = table_of(store).runs
-
-    def then_another_goes_on(*asked):
-        found = heads(*asked)
-        other.amend(State({"new": "question"}, run_id="a", step=1))
-        return found
-
-    monkeypatch.setattr(table_of(store), "runs", then_another_goes_on)
-    store.prune()
-
-    assert other.load("a")["new"] == "question"
-
-
-def test_a_load_beside_a_save(store, other, monkeypatch):
-    """What it remembers of the run is all of one time: what is saved after it can be loaded."""
-    store.retain("a", Policy("full"))
-    saved(store, 1)
-    chain = table_of(other).chain
-
-    def then_another_saves(*asked):
-        found = chain(*asked)
-        store.save(attrs.evolve(store.load("a"), status="failed"))
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(table_of(other), "chain", then_another_saves)
-        state = other.load("a")
-
-    other.save(attrs.evolve(state.set("n", 2), step=2))
-    assert store.load("a").step == 2
-
-
-def test_keys_keep_their_order(store, other):
-    """One that went and came back is the last, as in the State that was saved."""
-    store.retain("a", Policy("full"))
-    state = State({"a": [1], "b": [2], "c": [3]}, run_id="a", step=1)
-    store.save(state)
-    state = attrs.evolve(state.remove("a").set("a", state["a"]), step=2)
-    store.save(state)
-
-    assert list(other.load("a")) == list(state) == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize("states", [1, 3])
-def test_several_saves_of_one_go_by_what_another_was_told(store, other, states):
-    """One keeps the newest checkpoint, as it was told; the other was told since that all are to be kept."""
-    saved(store, 1)
-    other.retain("a", Policy("full"))
-    saved(other, 2)
-
-    store.save_many([State({"n": step}, run_id="a", step=step) for step in range(3, 3 + states)])
-    store.save_many([State({"n": step}, run_id="a", step=step) for step in range(10, 13)])
-
-    assert [row.step for row in other.history("a")] == [1, 2, *range(3, 3 + states), 10, 11, 12]
-
-
 def test_what_was_told_last_counts(store, other):
     """From the next save on, whoever makes it."""
     store.retain("a", Policy("full"))
@@ -174,32 +112,6 @@ def test_what_was_told_last_counts(store, other):
     saved(store, 4, 5)
 
     assert [row.step for row in store.history("a")] == [4, 5]
-
-
-def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
-    """What is due of it goes another time; all others lose what is due, and that is told."""
-    for run_id in ("a", "b", "c"):
-        store.retain(run_id, Policy("full"))
-        for step in range(1, 9):
-            store.save(State({"big": str(step) * 20_000}, run_id=run_id, step=step))
-        store.retain(run_id, Policy("windowed", window=2))
-        store.save(attrs.evolve(store.load(run_id).set("small", 1), step=9))
-    index = table_of(store).index
-
-    def then_it_goes_on(run_id):
-        rows = index(run_id)
-        if run_id == "b":
-            other.save(attrs.evolve(other.load("b").set("n", 1), step=other.load("b").step + 1))
-        return rows
-
-    monkeypatch.setattr(table_of(store), "index", then_it_goes_on)
-    pruned = store.prune()
-    monkeypatch.undo()
-
-    assert (pruned.runs, pruned.damaged) == ((), ())
-    assert pruned.checkpoints == 2 * 6
-    assert [row.step for row in other.history("b")][-1] > 8
-    assert store.prune().checkpoints > 0
 
 
 class TestNestedRunsOfARunThatWasDeleted:
@@ -231,28 +143,11 @@ class TestNestedRunsOfARunThatWasDeleted:
 
         assert self.within(other) == []
 
-    def test_a_save_is_refused_where_the_new_run_has_one_of_the_same_id(self, dead, other):
-        self.begun_anew(other)
-        other.save(nested(1, new="run"))
-
-        with pytest.raises(StepConflictError, match="deleted"):
-            dead.save(nested(2))
-
-        assert other.load("a/#2/child")["new"] == "run"
-
     def test_a_save_is_refused_where_nobody_has_begun_it_anew(self, dead, other):
         other.delete("a")
 
         with pytest.raises(StepConflictError, match="deleted"):
             dead.save(nested(2))
-
-        assert self.within(other) == []
-
-    def test_the_first_save_of_another_nested_run_is_refused(self, dead, other):
-        self.begun_anew(other)
-
-        with pytest.raises(StepConflictError, match="deleted"):
-            dead.save(nested(1, run_id="a/#3/child"))
 
         assert self.within(other) == []
 
@@ -276,36 +171,6 @@ class TestNestedRunsOfARunThatWasDeleted:
             dead.save_parts("a", [Part(2, "map", "z", "dead")])
 
         assert other.load_parts("a", 2, "map") == ({"y": "new"} if has_parts else {})
-
-    @pytest.mark.parametrize("is_begun_anew", [False, True])
-    @pytest.mark.parametrize("run_id", ["a/#2/child", "a/#3/child"])
-    def test_it_is_deleted_while_one_saves(self, dead, other, monkeypatch, is_begun_anew, run_id):
-        """After it was looked at: the write itself finds out."""
-        apply = table_of(dead).apply
-
-        def after_it_was_deleted(writes):
-            monkeypatch.undo()
-            other.delete("a", take_over=True)
-            if is_begun_anew:
-                saved(other, 1)
-            return apply(writes)
-
-        monkeypatch.setattr(dead._log.committer, "_apply", after_it_was_deleted)
-        with pytest.raises(StepConflictError, match="deleted"):
-            dead.save(nested(2, run_id=run_id))
-
-        assert self.within(other) == []
-
-    def test_it_is_begun_by_another_while_one_saves_what_is_within_first(self, store, other):
-        """As durability "exit" does: it is within a run that never came to be."""
-        store.save(nested(1))
-        saved(other, 1)
-
-        with pytest.raises(StepConflictError):
-            store.save(nested(1, run_id="a/#3/child"))
-
-        with pytest.raises(CheckpointNotFoundError):
-            other.load("a/#2/child")
 
     @pytest.mark.parametrize("begins", ["load", "look"])
     def test_the_way_out(self, dead, other, begins):
@@ -369,40 +234,6 @@ class TestAChangeThatFails:
 
         self.check_kept(other)
 
-    def test_since_it_cannot_be_written(self, run, other, monkeypatch):
-        """As when the process dies, or the disk is full."""
-
-        def failing(writes):
-            raise CheckpointSaveError("a", "the disk is full")
-
-        monkeypatch.setattr(run._log.committer, "_apply", failing)
-        with pytest.raises(CheckpointSaveError, match="full"):
-            run.rollback("a", 1)
-
-        self.check_kept(other)
-
-    def test_a_prune_that_another_comes_before(self, store, other, monkeypatch):
-        """What is within a run that goes on stays."""
-        store.retain("a", Policy(ttl=1e-9))
-        store.save(State({"n": 2}, run_id="a", step=2, status="completed"))
-        store.save_parts("a", [Part(3, "map", "x", "kept")])
-        store.save(nested(1, run_id="a/#3/child"))
-        commit = log_of(store).commit
-
-        def after_another_has_written(writes):
-            monkeypatch.setattr(log_of(store), "commit", commit)
-            ownership = Ownership("a")
-            own(other, ownership, take_over=True)
-            with on_behalf_of(ownership):
-                other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
-            release(ownership)
-            return commit(writes)
-
-        monkeypatch.setattr(log_of(store), "commit", after_another_has_written)
-
-        assert store.prune().runs == ()
-        self.check_kept(other)
-
 
 class TestWhatIsReadWhileAnotherWrites:
     """It is not of one time. That is no damage."""
@@ -429,35 +260,12 @@ class TestWhatIsReadWhileAnotherWrites:
 
         return begin_anew_later
 
-    def test_a_prune(self, store, run):
-        """What goes of the run goes another time."""
-        for step in range(4, 8):
-            store.save(State({"big": str(step) * 20_000}, run_id="a", step=step))
-        store.retain("a", Policy("windowed", window=2))
-        store.save(attrs.evolve(store.load("a"), status="failed"))
-        run(up_to=7)
-
-        assert store.prune() == Pruned()
-
-    def test_a_prune_of_a_run_that_was_over(self, store, run):
-        store.retain("a", Policy(ttl=1e-9))
-        store.save(attrs.evolve(store.load("a"), status="completed"))
-        run()
-
-        assert store.prune() == Pruned()
-
     def test_a_fork(self, store, run):
         """It is made again."""
         run()
 
         assert store.fork("a", "b")["text"] == "another run"
         assert store.load_parts("b", 4, "map") == {"x": "second"}
-
-    def test_parts(self, store, run):
-        """They are read again."""
-        run()
-
-        assert store.load_parts("a", 4, "map") == {"x": "second"}
 
 
 def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatch):

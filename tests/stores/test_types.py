@@ -1,6 +1,5 @@
 """Registered classes, and what becomes of values that were saved before a class changed."""
 
-import dataclasses
 import enum
 import uuid
 from typing import Any
@@ -101,14 +100,6 @@ def test_values_within_values_are_upgraded(store, name):
     assert load(store) == [{"x": (order(1),)}, [order([order(2)])]]
 
 
-def test_the_same_version_is_not_upgraded(store, name):
-    """There is nothing to do."""
-    order = register(name, ["a"], version=2, upgrade=lambda values, version: pytest.fail("upgraded"))
-    save(store, order(1))
-
-    assert load(store) == order(1)
-
-
 def test_an_older_version_with_the_same_fields_needs_no_upgrade(store, name):
     """What changed is then what the class can do."""
     save(store, register(name, ["a"])(1))
@@ -158,23 +149,6 @@ def test_an_upgrade_that_fails(store, name, upgrade, text):
         load(store)
 
 
-@pytest.mark.parametrize("version", [0, -1, 1.0, "2", True, None])
-def test_versions_are_whole_numbers_from_1_on(version):
-    with pytest.raises(ValueError, match="version"):
-        register_type(attrs.make_class("Order", []), version=version)
-
-
-def test_what_is_no_upgrade_is_refused(name):
-    with pytest.raises(TypeError, match="upgrade"):
-        register(name, [], version=2, upgrade={})
-
-
-def test_an_enum_has_no_version():
-    """Its members are kept by name."""
-    with pytest.raises(TypeError, match="alias"):
-        register_type(make_enum({"RED": 1}), version=2)
-
-
 def test_a_member_that_was_renamed_is_found_by_its_alias(store, name):
     """Which is how members are renamed."""
     save(store, register_type(make_enum({"RED": 1}), name=name).RED)
@@ -184,17 +158,6 @@ def test_a_member_that_was_renamed_is_found_by_its_alias(store, name):
     register_type(make_enum({"CRIMSON": 1}), name=name)
     with pytest.raises(CheckpointCorruptError, match="alias"):
         load(store)
-
-
-def test_the_decorator_takes_all_of_it(store, name):
-    @register_type(name=name, version=2, upgrade=lambda values, version: values)
-    @dataclasses.dataclass
-    class Order:
-        number: int
-
-    save(store, Order(1))
-
-    assert load(store) == Order(1)
 
 
 @pytest.mark.parametrize("base", [dict, list, str, int, Exception], ids=lambda base: base.__name__)
