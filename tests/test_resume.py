@@ -32,7 +32,6 @@ from tests.scenarios import (
     trace,
     traces,
 )
-from tests.stores.contract import Quarrelsome
 
 
 def fail_at(scene: Scene, node: str, names: str = "abc", **options: Any) -> None:
@@ -352,13 +351,6 @@ class TestExecuteAgain:
         state.checkpoint(scene.store)
 
         assert scene.execute(scene.graph(traces("ab")), scene.store.load(RUN)).step == 2
-
-    def test_a_fresh_state_that_cannot_be_compared(self, scene: Scene) -> None:
-        """It is another run, as far as anybody can tell; never an error of its own."""
-        State({"n": Quarrelsome(1)}, run_id=RUN).checkpoint(scene.store)
-
-        with pytest.raises(RunExistsError):
-            scene.execute(scene.graph(traces("ab")), State({"n": Quarrelsome(1)}, run_id=RUN))
 
     def test_a_run_that_is_complete_and_deleted(self, scene: Scene) -> None:
         """Its id is free."""
