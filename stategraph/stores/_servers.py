@@ -6,10 +6,9 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, LifoQueue
 from typing import Generic, Protocol, TypeVar
 
 from stategraph._owners.leases import LAST_TRY, LeaseOwners
@@ -43,7 +42,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Connections(Generic[_Connection]):
-    """A pool of connections that serves threads in the order of their requests. It has no thread of its own.
+    """A pool of connections for threads. It has no thread of its own.
 
     Args:
         connect: Opens a connection; takes the time at which to give up.
@@ -58,9 +57,9 @@ class Connections(Generic[_Connection]):
     def renew(self) -> None:
         """Start empty, in a forked child. To close the connections of the parent would end its sessions."""
         self._of_parent.append(getattr(self, "_free", None))
-        self._free: list[_Connection | None] = [None] * self._size  # None is a connection that is not open
-        self._waiting: deque[SimpleQueue[_Connection | None]] = deque()
-        self._lock = threading.Lock()
+        self._free = LifoQueue[_Connection | None]()
+        for _ in range(self._size):
+            self._free.put(None)  # a connection that is not open
         self._users: set[int] = set()
 
     def is_in_use_here(self) -> bool:
@@ -70,55 +69,31 @@ class Connections(Generic[_Connection]):
     @contextmanager
     def use(self, give_up: float) -> Iterator[_Connection]:
         """Use a connection until a point in time. Raises `queue.Empty` if none is free until then."""
-        connection = self._take(give_up - time.monotonic())
+        seconds = max(0.0, give_up - time.monotonic())
+        connection = self._free.get(timeout=min(seconds, threading.TIMEOUT_MAX))
         try:
             self._users.add(threading.get_ident())
             connection = connection or self._connect(give_up)
             connection.give_up = give_up
             yield connection
-        except Exception:
-            if connection is not None and not connection.is_usable:
-                self.close()  # the idle connections probably lead to the same failed server
-            raise
         finally:
             self._users.discard(threading.get_ident())
             if connection is not None and not connection.is_usable:
                 connection.close()
                 connection = None
-            self._give(connection)
-
-    def _take(self, seconds: float) -> _Connection | None:
-        with self._lock:
-            if self._free:
-                return self._free.pop()
-            mine = SimpleQueue[_Connection | None]()
-            self._waiting.append(mine)
-        try:
-            return mine.get(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
-        except BaseException:
-            with self._lock:
-                is_served = mine not in self._waiting
-                if not is_served:
-                    self._waiting.remove(mine)
-            if is_served:
-                self._give(mine.get())
-            raise
-
-    def _give(self, connection: _Connection | None) -> None:
-        """Pass a connection to the thread that has waited longest."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().put(connection)
-            else:
-                self._free.append(connection)
+                self.close()  # the idle connections probably lead to the same failed server
+            self._free.put(connection)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        with self._lock:
-            free, self._free = self._free, [None] * len(self._free)
+        free = []
+        with suppress(Empty):
+            while True:
+                free.append(self._free.get_nowait())
         for connection in free:
             if connection is not None:
                 connection.close()
+            self._free.put(None)
 
 
 class ServerTable(Table, Generic[_Connection]):

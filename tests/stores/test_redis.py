@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -146,30 +145,6 @@ class TestScripts:
 
         left = set(admin.keys(f"{{{prefix}:*")) - before
         assert {key.rpartition("}:")[2].partition(":")[0] for key in left} <= {"number", "changes", "worker"}
-
-
-class _BusyRun(RedisProxy):
-    """A network on which another process saves steps of a run, in place of earlier ones, before each request."""
-
-    def __init__(self, writer: RedisStore) -> None:
-        self._writer, self._steps = writer, count(1)
-        super().__init__()
-
-    def is_trip(self, said: bytes, is_server: bool) -> bool:
-        if not is_server:
-            for step in islice(self._steps, 3):  # at most every second one builds on the one before it
-                self._writer.save(numbered("a", step, data=os.urandom(40_000)))
-        return super().is_trip(said, is_server)
-
-
-def test_a_reader_that_is_slower_than_the_writer(opened: Callable[..., RedisStore]) -> None:
-    """It gets a State and a history, however often the run is saved while it reads."""
-    proxy = _BusyRun(opened())
-    reader = opened(url=proxy.url)
-    state, (summary,) = reader.load("a"), reader.history("a")
-
-    assert 0 < state["n"] == state.step < summary.step < 120
-    proxy.close()
 
 
 # --------------------------------------------------------------------------- values

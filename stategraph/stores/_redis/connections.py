@@ -64,8 +64,7 @@ class Nodes:
     def __init__(self, url: str, prefix: str, count: int, *, durable: bool) -> None:
         self._options = _parsed(url)
         self._kind: Any = self._options.pop("connection_class", redis.Connection)
-        self._options |= {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False}
-        self._options |= {"retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
+        self._options |= {"retry": Retry(NoBackoff(), 0), "protocol": 2}
         self.count, self.durable = count, durable
         self.tags = [f"{{{prefix}:{partition}}}".encode() for partition in range(count)]
         self.where: dict[int, Address] = {}

@@ -147,22 +147,6 @@ return {found, payloads}
 )
 """Return the newest row of a run up to a number, after the rows that it builds on, and their payloads."""
 
-RUN = _script(
-    """
-local run = KEYS[1]..':run:'..ARGV[1]
-local kept = redis.call('HMGET', run, 'n', 'd')
-local rows, payloads, first = redis.call('ZRANGE', KEYS[1]..':rows:'..ARGV[1], 0, -1), {}, 0
-local sequence, base = (rows[#rows] or ''):match('^(%d+) (%d+) ')
-if sequence then
-  first = redis.call('ZCOUNT', KEYS[1]..':rows:'..ARGV[1], '-inf', '('..math.min(tonumber(base), tonumber(sequence)))
-  for i = first + 1, #rows do payloads[i - first] = redis.call('HGET', run, rows[i]:match('^%d+') or '') end
-end
-return {kept[1], kept[2], rows, first, payloads}
-"""
-)
-"""Return the number and the record of a run, all its rows, the index of the first row that the newest one builds on,
-and the payloads from there."""
-
 LIST = _script(
     """
 local t, most = KEYS[1], tonumber(ARGV[3])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from heapq import merge
+from itertools import count, islice, product
 from typing import Any
 
 import redis
@@ -76,7 +74,6 @@ class RedisTable(ServerTable[Links]):
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
         self._is_open = False
-        self._seen = threading.local()  # what `undisturbed` has read in this thread: the run, and the answer
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
         self.owners = LeaseOwners(self, lease)
         try:
@@ -140,24 +137,19 @@ class RedisTable(ServerTable[Links]):
                     commands[place] = _script_of(write, self._nodes, self.store)
             except CheckpointSaveError as error:
                 outcomes[place] = error
-        if commands:
-            sent = [writes[place] for place in commands]
-            for place, outcome in zip(commands, self._applied(sent, list(commands.values())), strict=True):
-                outcomes[place] = False if writes[place].is_lost else outcome
-        return outcomes
+        attempts = count()
 
-    def _applied(self, writes: Sequence[Write], commands: Sequence[Command]) -> list[bool | Exception]:
-        is_repeated = False
-
-        def send(links: Links) -> list[bool | Exception]:
-            nonlocal is_repeated
-            was_sent, is_repeated = is_repeated, True
-            answers = links.ask(commands, self._replicas)
+        def send(links: Links) -> None:
+            was_sent = next(attempts) > 0
+            answers = links.ask([*commands.values()], self._replicas)
             if any(isinstance(answer, Exception) and is_passing(answer) for answer in answers):
                 _checked(answers)
-            return [self._outcome(write, answer, was_sent) for write, answer in zip(writes, answers, strict=True)]
+            for place, answer in zip(commands, answers, strict=True):
+                outcomes[place] = self._outcome(writes[place], answer, was_sent)
 
-        return self._ask_surely([write.run_id for write in writes], send, CheckpointSaveError)
+        if commands:
+            self._ask_surely([writes[place].run_id for place in commands], send, CheckpointSaveError)
+        return outcomes
 
     def _outcome(self, write: Write, answer: Any, was_sent: bool) -> bool | Exception:
         if isinstance(answer, Exception):
@@ -168,7 +160,8 @@ class RedisTable(ServerTable[Links]):
         if is_cancelled and write.ownership is not None:
             write.ownership.is_cancelled = True
         # If the answer to the first request was lost, it may have made the write.
-        return bool(code == _WRITTEN or (code == _WAS_WRITTEN and was_sent))
+        is_written = code == _WRITTEN or (code == _WAS_WRITTEN and was_sent)
+        return is_written and not write.is_lost
 
     def remove_damaged(self, run_id: str) -> bool:
         try:
@@ -181,7 +174,7 @@ class RedisTable(ServerTable[Links]):
     # ------------------------------------------------------------------ reading
 
     def run(self, run_id: str) -> RunRecord | None:
-        number, record, *_ = self._seen_of(run_id) or self._query(run_id, self._record(run_id))[0]
+        ((number, record),) = self._query(run_id, self._record(run_id))
         return None if number is None and record is None else _run_of(self, run_id, number, record)
 
     def _record(self, run_id: str) -> Command:
@@ -189,53 +182,52 @@ class RedisTable(ServerTable[Links]):
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         if which.only_ids is None:
-            return list(islice(self._listed(which, limit, before), None if limit < 0 else limit))
-        run_ids = sorted(which.only_ids)
+            found = self._listed(which, limit, before)
+        else:
+            found = self._among(sorted(which.only_ids), before)
+        return list(islice(found, None if limit < 0 else limit))
+
+    def _among(self, run_ids: Sequence[str], before: int | None) -> Iterable[RunRecord | Unreadable]:
+        """Return the runs with these ids, highest number first."""
         records = self._query("", *map(self._record, run_ids))
         found = [
             _run_or_unreadable(self, run_id, *record)
             for run_id, record in zip(run_ids, records, strict=True)
             if record != [None, None]
         ]
-        runs = [run for run in found if before is None or (run.number or 0) < before]
-        runs.sort(key=_number, reverse=True)
-        return runs if limit < 0 else runs[:limit]
+        return sorted((run for run in found if before is None or _number(run) < before), key=_number, reverse=True)
 
-    def _listed(self, which: RunFilter, limit: int, before: int | None) -> Iterator[RunRecord | Unreadable]:
-        """Yield runs of all partitions, highest number first."""
+    def _listed(self, which: RunFilter, limit: int, before: int | None) -> Iterable[RunRecord | Unreadable]:
+        """Return the runs of all partitions, highest number first."""
         wanted = [None if value is None else f"={value}" for value in (which.status, which.graph, which.parent)]
         values = [*(value or "" for value in wanted), which.prefix or ""]
         try:
             "".join(values).encode()
         except UnicodeEncodeError:  # no run has these characters
-            return
+            return ()
         indexes = [f":status:{which.status}" if which.status else ":runs"]
         if which.parent is not None:
             indexes = [":runs", ":within"]
+        sources = list(product(range(self._nodes.count), indexes))
+        size = _PAGE if limit < 0 else min(_PAGE, limit // len(sources) + _SPARE)
+
+        def page(partition: int, index: str, start: str | bytes) -> Command:
+            return self._nodes.script_on(partition, scripts.LIST, index, start, size, *values)
+
         start = "+inf" if before is None else f"({before}"
-        places = {(index, partition): start for index in indexes for partition in range(self._nodes.count)}
-        found = {source: deque[RunRecord | Unreadable]() for source in places}
-        size = _PAGE if limit < 0 else min(_PAGE, limit // len(places) + _SPARE)
+        first = self._query("", *(page(*source, start) for source in sources))
+        pages = [self._from(answer, partial(page, *source)) for answer, source in zip(first, sources, strict=True)]
+        return merge(*pages, key=_number, reverse=True)
+
+    def _from(self, answer: list[Any], page: Callable[[bytes], Command]) -> Iterator[RunRecord | Unreadable]:
+        """Yield the runs of a page, and of the pages after it."""
         while True:
-            empty = [source for source, place in places.items() if place and not found[source]]
-            if empty:
-                pages = self._query(
-                    "",
-                    *(
-                        self._nodes.script_on(partition, scripts.LIST, index, places[index, partition], size, *values)
-                        for index, partition in empty
-                    ),
-                )
-                for source, (place, *page) in zip(empty, pages, strict=True):
-                    places[source] = place.decode()
-                    for key, number, record in zip(page[::3], page[1::3], page[2::3], strict=True):
-                        run_id = key.decode(errors="surrogateescape")
-                        found[source].append(_run_or_unreadable(self, run_id, number, record))
-                continue
-            pending = [runs for runs in found.values() if runs]
-            if not pending:
+            start, *found = answer
+            for key, number, record in zip(found[::3], found[1::3], found[2::3], strict=True):
+                yield _run_or_unreadable(self, key.decode(errors="surrogateescape"), number, record)
+            if not start:
                 return
-            yield max(pending, key=lambda runs: _number(runs[0])).popleft()
+            (answer,) = self._query("", page(start))
 
     def change_token(self) -> str:
         commands = (Command(partition, ("GET", tag + b":changes")) for partition, tag in enumerate(self._nodes.tags))
@@ -248,32 +240,14 @@ class RedisTable(ServerTable[Links]):
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        _, _, members, first, payloads = self._seen_of(run_id) or (None, None, [], 0, [])
-        members = members[first:]
-        if not payloads or not members[-1].startswith(b"%d " % sequence):
-            self._seen.run = None  # the next answer may be newer
-            members, payloads = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))[0]
+        ((members, payloads),) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
         rows = [_row_of(run_id, member, payload) for member, payload in zip(members, payloads, strict=True)]
         return rows if rows and rows[-1].sequence == sequence else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        seen = self._seen_of(run_id)
-        between = self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last)
-        members = seen[2] if seen else self._query(run_id, between)[0]
+        (members,) = self._query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))
         rows = (_row_of(run_id, member, b"") for member in members)
         return [row for row in rows if first <= row.sequence <= last]
-
-    @contextmanager
-    def undisturbed(self, run_id: str) -> Iterator[None]:
-        self._seen.run = run_id, self._query(run_id, self._nodes.script(run_id, scripts.RUN))[0]
-        try:
-            yield
-        finally:
-            self._seen.run = None
-
-    def _seen_of(self, run_id: str) -> list[Any] | None:
-        seen_id, seen = getattr(self._seen, "run", None) or ("", None)
-        return seen if seen_id == run_id else None
 
     # ------------------------------------------------------------------ leases
 

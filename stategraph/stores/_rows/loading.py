@@ -7,7 +7,6 @@ If a checkpoint is missing, retention removed it; otherwise loading fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import TypeVar
 
@@ -21,7 +20,6 @@ from stategraph.stores.summaries import Summary
 
 _NOWHERE = -1  # the sequence number of a missing checkpoint
 _READS = 100  # attempts at reading a run that others write to; one read is much shorter than the time between saves
-_DISTURBED = 4  # attempts before the run is read at one moment, where a table can do that
 _PAGE = 1_000  # sequence numbers
 _LIST_PAGE = 100  # the fewest runs to read at once if few of them may match a filter
 _ALL = RunFilter()
@@ -42,20 +40,19 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
-    for attempt in range(_READS):
-        with nullcontext() if attempt < _DISTURBED else log.table.undisturbed(run_id):
-            run = log.find(run_id)  # first: a write before the rows are read makes this version stale
-            if run is None:
-                log.forget_removed(run_id)
-                raise CheckpointNotFoundError(run_id, str(log.table.store), step)
-            try:
-                found = read_run(run)
-            except CheckpointCorruptError:
-                if not log.is_stale(run):
-                    raise
-            else:
-                if found is not None:
-                    return found
+    for _ in range(_READS):
+        run = log.find(run_id)  # first: a write before the rows are read makes this version stale
+        if run is None:
+            log.forget_removed(run_id)
+            raise CheckpointNotFoundError(run_id, str(log.table.store), step)
+        try:
+            found = read_run(run)
+        except CheckpointCorruptError:
+            if not log.is_stale(run):
+                raise
+        else:
+            if found is not None:
+                return found
     raise CheckpointError(run_id, f"it was not read from the {log.table.store}: others keep writing to it")
 
 

@@ -89,11 +89,6 @@ class Table(ABC):
         Their payloads may be left out.
         """
 
-    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
-        """Read the record, the newest checkpoint and the index of a run at one moment, if the table can, for a reader
-        that is slower than the writers of the run."""
-        return nullcontext()
-
     def problems(self) -> list[str]:
         """Return the defects of the files as a whole, as far as the database can find them."""
         return []
