@@ -21,7 +21,7 @@ from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec
+from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec, restored
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"
@@ -93,7 +93,7 @@ def _untagged(plain: dict[str, Any], depth: int) -> Any:
     name = plain[_TYPE]
     if type(name) is not str:  # a number is a tag in msgpack only
         raise DecodeError(f"it holds an unknown type {shorten(name)}")
-    return find_codec(name).from_parts(_from_plain(plain[_VALUE], depth + 1))
+    return restored(find_codec(name), _from_plain(plain[_VALUE], depth + 1))
 
 
 def _key(key: Any) -> str:

@@ -18,7 +18,7 @@ import ormsgpack
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec
+from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec, restored
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder, is_writable
 
 _OPTIONS = (
@@ -196,7 +196,7 @@ def _restore(number: int, packed: bytes) -> Any:
         codec = find_codec(number)
         if codec.is_deep:
             return _Tagged(codec, packed)
-        return codec.from_parts(ormsgpack.unpackb(packed))
+        return restored(codec, ormsgpack.unpackb(packed))
     except BaseException as error:  # noqa: BLE001 - raised after ormsgpack has returned
         return _Failed(error)
 
@@ -212,7 +212,7 @@ def _finish(value: Any, depth: int) -> Any:
         return dict(zip(value, map(_finish, value.values(), repeat(depth + 1)), strict=True))
     if cls is _Tagged:
         parts = _finish(ormsgpack.unpackb(value.packed, ext_hook=_restore), depth + 1)
-        return value.codec.from_parts(parts)
+        return restored(value.codec, parts)
     if cls is _Failed:
         raise value.error
     return value

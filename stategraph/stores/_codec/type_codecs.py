@@ -33,15 +33,12 @@ class DecodeError(ValueError):
     """Bytes cannot be decoded: stategraph did not write them, or they hold a value that cannot be constructed here."""
 
 
+class ChangedClassError(DecodeError):
+    """A value cannot be constructed, because its class is not as it was when the value was saved."""
+
+
 class UnavailableValueError(DecodeError):
     """A value cannot be constructed here: the process or the system lacks a class, a serializer or a time zone."""
-
-
-def _opaque(tag: str, parts: Any, error: ValueError) -> Opaque:
-    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
-    if not is_unknown_shown():
-        raise error
-    return Opaque(tag, parts)
 
 
 def _never(value: Any) -> bool:
@@ -179,10 +176,7 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
         if type(parts) is str:
             return cls.fromisoformat(parts)
         text, zone, fold = expect_list(parts, 3)
-        try:
-            return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
-        except UnavailableValueError as error:
-            return _opaque(cls.__name__, parts, error)
+        return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
 
     return restore
 
@@ -197,25 +191,17 @@ def _registered(name: Any) -> RegisteredType:
     return registered
 
 
-def _enum_of(parts: Any) -> Enum | Opaque:
+def _enum_of(parts: Any) -> Enum:
     name, member, value = expect_list(parts, 3)
-    try:
-        return _member_of(name, member, value)
-    except DecodeError as error:
-        if type(name) is not str or type(member) not in (str, type(None)):
-            raise
-        return _opaque("enum", parts, error)
-
-
-def _member_of(name: Any, member: Any, value: Any) -> Enum:
     registered = _registered(name)
     if not registered.is_enum:
-        raise DecodeError(f"{name} was saved as an enum and is none now")
+        raise ChangedClassError(f"{name} was saved as an enum and is none now")
     if member is None and issubclass(registered.cls, Flag):
-        return registered.cls(value)
+        combined: Enum = registered.cls(value)
+        return combined
     members: dict[str, Enum] = registered.cls.__members__  # type: ignore[attr-defined]
     if member not in members:
-        raise DecodeError(f"enum {name} has no member {member!r} now; add it again, or as an alias of another")
+        raise ChangedClassError(f"enum {name} has no member {member!r} now; add it again, or as an alias of another")
     return members[member]
 
 
@@ -228,15 +214,15 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 
 def _object_of(parts: Any) -> object:
     name, version, values = expect_list(parts, 3)
+    if type(values) is not dict or type(version) is not int:
+        raise DecodeError(f"it holds {shorten([version, values])} where a version and fields should be")
+    registered = _registered(name)
+    if registered.is_enum:
+        raise ChangedClassError(f"{name} was saved as an object with fields and is none now")
     try:
-        registered = _registered(name)
-        if registered.is_enum or type(values) is not dict or type(version) is not int:
-            raise DecodeError(f"{name} was saved as an object with fields and is none now")
         return registered.restore(values, version)
     except ValueError as error:
-        if type(name) is not str or type(version) is not int or type(values) is not dict:
-            raise
-        return _opaque("object", parts, error)
+        raise ChangedClassError(str(error)) from error
 
 
 def _by_encoder(value: Any) -> Any:
@@ -251,14 +237,14 @@ OBJECT = TypeCodec("object", 31, (), _by_encoder, _object_of, is_deep=True)
 
 
 def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
-    def restore(parts: Any) -> PurePath | Opaque:
+    def restore(parts: Any) -> PurePath:
         text = _expect_str(parts)
         try:
             return cls(text)
         except NotImplementedError:  # a path of another operating system
             reason = f"it holds the {cls.__name__} {shorten(text)}, and on this system there are none"
             way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
-            return _opaque(cls.__name__, parts, UnavailableValueError(f"{reason}; {way_out}"))
+            raise UnavailableValueError(f"{reason}; {way_out}") from None
 
     return TypeCodec(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
 
@@ -366,3 +352,18 @@ def find_codec(tag: str | int) -> TypeCodec:
     if tag not in _BY_TAG:
         raise DecodeError(f"it holds an unknown type {shorten(tag)}; perhaps a newer version of stategraph wrote it")
     return _BY_TAG[tag]
+
+
+def restored(codec: TypeCodec, parts: Any) -> Any:
+    """Return the value of parts; an Opaque if it cannot be constructed here and Opaque values are shown.
+
+    Raises:
+        UnavailableValueError, ChangedClassError: It cannot be constructed here.
+        Exception: The parts are not valid.
+    """
+    try:
+        return codec.from_parts(parts)
+    except (UnavailableValueError, ChangedClassError):
+        if not is_unknown_shown():
+            raise
+        return Opaque(codec.name, parts)

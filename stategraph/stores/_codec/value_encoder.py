@@ -29,23 +29,7 @@ from stategraph.stores._codec.type_codecs import (
     find_codec,
 )
 
-_MOST_REPEATED = 10_000_000
-"""The most values that may be written for repeated references.
-
-Memory holds a shared container once; bytes have no references, and repeat it. A few dozen lists that each hold the next
-one twice would not fit into memory when written. So values are counted before they are written. They take 10 MB or more
-as bytes, and some 100 MB when they are loaded. Values that are not repeated may be of any size.
-"""
-
-_CONTAINER = 10
-"""The number of values that a container itself counts as: it takes at least as much memory."""
-
-_TOO_OFTEN = (
-    f"it refers to the same containers so often that it would be written out as more than {_MOST_REPEATED:,} values; "
-    "keep each of them once, and refer to it by a name or a number"
-)
-
-_MANY = 300_000  # containers of a level: counting shared ones is not slower than visiting more than these
+_MANY = 300_000  # containers of a level: fewer are visited faster than compared
 _SOME = 16  # items: a test for atoms is not faster for fewer
 
 
@@ -56,34 +40,8 @@ class EncodedValue:
     data: bytes
 
 
-@attrs.frozen(eq=False)
-class _PreparedContainer:
-    """A prepared container.
-
-    Attributes:
-        value: The container. It is held so that no other object gets its id.
-        prepared: Its prepared form.
-        size: The number of values that are written for it.
-        levels: The number of levels of containers in it.
-    """
-
-    value: Any
-    prepared: Any
-    size: int
-    levels: int
-
-
 class ValueEncoder(ABC):
-    """Convert values to types that a format supports. Subclasses define how a format tags other types.
-
-    Use one encoder for values that are written together: a shared container is prepared once, and its repetitions are
-    counted.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, _PreparedContainer] = {}
-        self._written = self._repeated = 0
-        self._deepest = 0  # depth of the deepest container in the current one
+    """Convert values to types that a format supports. Subclasses define how a format tags other types."""
 
     @abstractmethod
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
@@ -129,39 +87,13 @@ class ValueEncoder(ABC):
             return leaf(self, value)
         if depth >= MAX_DEPTH:
             raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-        known = self._known.get(id(value))
-        if known is not None and depth + known.levels < MAX_DEPTH:
-            return self._again(known, depth)
-        written, deepest, self._deepest = self._written, self._deepest, depth
-        prepared = self._container(value, depth + 1)
-        size, levels = self._written - written, self._deepest - depth
-        self._known[id(value)] = _PreparedContainer(value, prepared, size, levels)
-        self._deepest = max(self._deepest, deepest)
-        return prepared
-
-    def _again(self, known: _PreparedContainer, depth: int) -> Any:
-        """Return the form of a shared container, and count the repetition."""
-        self._deepest = max(self._deepest, depth + known.levels)
-        self._written += known.size
-        self._repeated += known.size
-        if self._repeated > _MOST_REPEATED:
-            raise NotSerializableError("", _TOO_OFTEN)
-        return known.prepared
-
-    def _container(self, value: Any, depth: int) -> Any:
         method = _CONTAINERS.get(type(value))
         if method is not None:
-            return method(self, value, depth)
+            return method(self, value, depth + 1)
         registered = find_by_class(type(value))
         if registered is not None:
-            return self._registered(registered, value, depth)
+            return self._registered(registered, value, depth + 1)
         raise NotSerializableError("", _why_not(value))
-
-    def _as_it_is(self, value: Any) -> Any:
-        return value
-
-    def _encoded(self, value: EncodedValue) -> Any:
-        return self.encoded(value)
 
     def _leaf(self, value: Any) -> Any:
         codec = CODEC_OF[type(value)]
@@ -182,7 +114,6 @@ class ValueEncoder(ABC):
         except NotSerializableError as error:
             error.path = place_of(len(items)) + error.path
             raise
-        self._written += len(items) + _CONTAINER
         return items
 
     def _list(self, value: Any, depth: int) -> list[Any]:
@@ -228,8 +159,8 @@ _CONTAINERS: dict[type, Callable[[ValueEncoder, Any, int], Any]] = {
 }
 _LEAVES: dict[type, Callable[[ValueEncoder, Any], Any]] = {
     **dict.fromkeys(CODEC_OF.keys() - _CONTAINERS.keys(), ValueEncoder._leaf),
-    **dict.fromkeys((type(None), bool), ValueEncoder._as_it_is),
-    EncodedValue: ValueEncoder._encoded,
+    **dict.fromkeys((type(None), bool), lambda _, value: value),
+    EncodedValue: lambda encoder, value: encoder.encoded(value),
 }
 
 
@@ -268,15 +199,9 @@ def _why_not(value: Any) -> str:
 
 
 def is_writable(containers: list[Any]) -> bool:
-    """Return whether settled containers are within the limits of depth and repetition, if that is quick to see.
-
-    Otherwise the encoder checks the limits.
-    """
-    level, items = containers, 0
+    """Return whether settled containers are nested at most `MAX_DEPTH` levels deep."""
+    level = containers
     for _ in range(MAX_DEPTH):
-        items += sum(map(len, level))
-        if items > _MOST_REPEATED or len(level) > _MANY:
-            return False
         level = _next_level(level)
         if not level:
             return True
@@ -284,11 +209,11 @@ def is_writable(containers: list[Any]) -> bool:
 
 
 def _next_level(level: list[Any]) -> list[Any]:
-    """Return the containers among the items of containers."""
+    """Return the containers among the items of containers; of many, each one once, since they may be shared."""
     nested = []
     for container in level:
         items = container.values() if isinstance(container, dict) else container
         if len(items) > _SOME and ATOMS.issuperset(map(type, items)):
             continue
         nested += [item for item in items if type(item) not in ATOMS]
-    return nested
+    return nested if len(nested) < _MANY else [*{id(item): item for item in nested}.values()]
