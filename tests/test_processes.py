@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -49,35 +48,11 @@ class NotMadeAgain:
         return _refuse, ()
 
 
-class EndsItsReceiver:
-    """Can be pickled; to unpickle it exits, or is an interrupt."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        self.error = error
-
-    def __reduce__(self) -> Any:
-        return _raise, (self.error,)
-
-
 class Unsent:
     """Cannot be pickled."""
 
     def __reduce__(self) -> Any:
         raise ValueError("no")
-
-
-def _raise(error: type[BaseException]) -> None:
-    raise error
-
-
-def exiting(item: int) -> Any:
-    """-> something whose arrival ends the process."""
-    return EndsItsReceiver(SystemExit) if item == 2 else item
-
-
-def interrupting(item: int) -> Any:
-    """-> something whose arrival is an interrupt."""
-    return EndsItsReceiver(KeyboardInterrupt) if item == 2 else item
 
 
 def _refuse() -> None:
@@ -256,25 +231,6 @@ class TestDeath:
         out = mapping(["death"] * 4, DRIVERS["sync"], on_error="collect")["out"]
 
         assert ["the process that did it died" in one.message for one in out] == [True] * 4
-
-
-def test_a_result_that_ends_its_receiver(driver: Any) -> None:
-    """It is an error of its part; an interrupt comes out, and no process is left behind."""
-    store = MemoryStore()
-    with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be unpickled.*SystemExit"):
-        driver(
-            make_graph({"w": MapNode(exiting, "l", "out", 2, processes=True)}, store=store),
-            "execute",
-            State({"l": [1, 2]}, run_id=RUN),
-        )
-    with pytest.raises(KeyboardInterrupt):
-        driver(
-            make_graph({"w": MapNode(interrupting, "l", "out", 2, processes=True)}, store=store),
-            "execute",
-            State({"l": [1, 2, 3]}, run_id="other"),
-        )
-
-    assert multiprocessing.active_children() == []
 
 
 def leaving(item: int) -> int:

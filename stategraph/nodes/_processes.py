@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import pickle
 import threading
@@ -13,14 +15,13 @@ from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
 
-_Error = TypeVar("_Error", bound=BaseException)
 _LOOK = 1.0  # seconds between two checks whether the process has died
 _PATIENCE = 5  # seconds for a process to end after its connection is closed
 
@@ -37,22 +38,47 @@ class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the 
 
 
 @attrs.frozen
-class _Reply:
-    """The outcome of a function as bytes: if they cannot be unpickled, only this part fails.
+class _Failure:
+    """An exception of a function in its process.
 
     Attributes:
-        packed: The result, or the exception and its arguments.
-        name: The name of the class of the exception; empty for a result.
-        text: The text of the exception.
+        name: The name of its class.
+        text: Its text.
         traceback: Its traceback.
-        problem: Why it cannot be sent.
+        packed: The exception and its arguments, pickled.
+        problem: Why it cannot be pickled; empty if it can.
     """
 
+    name: str
+    text: str
+    traceback: str
     packed: bytes
-    name: str = ""
-    text: str = ""
-    traceback: str = ""
-    problem: str = ""
+    problem: str
+
+    @classmethod
+    def of(cls, error: Exception) -> _Failure:
+        """Return the failure for an exception."""
+        name, packed, problem = type(error).__name__, b"", ""
+        try:
+            packed = bytes(ForkingPickler.dumps((error, error.args)))
+            pickle.loads(packed)  # noqa: S301 - made in the line above
+        except Exception as raised:  # noqa: BLE001 - reported in a note
+            problem = describe_exception(raised)
+        text = describe_exception(error).removeprefix(name).removeprefix(": ")
+        return cls(name, text, "".join(traceback.format_exception(error)), packed, problem)
+
+    def exception(self) -> BaseException:
+        """Return the exception, or a StandInError if it cannot be pickled."""
+        error: BaseException
+        if self.problem:
+            error = type(self.name, (StandInError,), {"__module__": __name__})(self.text)
+            reason = f"which cannot be sent from its process: {self.problem}"
+            error.add_note(f"it stands for the exception of that name, {reason}")
+        else:
+            error, args = pickle.loads(self.packed)  # noqa: S301 - made by our own process
+            error.args = args  # restores the text: an __init__ may have changed the arguments again
+        error.__cause__ = _Traceback(self.traceback)
+        return error
 
 
 class Processes:
@@ -83,11 +109,7 @@ class Processes:
             BrokenProcessPool: the process died.
             TimeoutError: it took longer than `seconds`. The process is killed.
         """
-        try:
-            packed = _pickled((function, argument))
-        except Exception as error:
-            problem = f"its argument, {shorten(argument)}, cannot be sent to a process: {describe_exception(error)}"
-            raise TypeError(problem) from error
+        packed = pickle.dumps(function) + _packed("argument", argument)
         try:
             process = self._idle.pop()
         except IndexError:
@@ -102,7 +124,13 @@ class Processes:
             self._all.discard(process)
             raise
         self._idle.append(process)
-        return _answer(pickle.loads(reply))  # noqa: S301 - made by our own process
+        try:
+            result = pickle.loads(reply)  # noqa: S301 - made by our own process
+        except Exception as error:
+            raise TypeError(f"its result cannot be unpickled: {describe_exception(error)}") from error
+        if isinstance(result, _Failure):
+            raise result.exception()
+        return result
 
     def kill(self) -> None:
         """Kill all processes, without waiting for their end."""
@@ -112,11 +140,10 @@ class Processes:
     def close(self, _: object = None) -> None:
         """End all processes. One at work is killed, and the thread that waits for it closes its connection."""
         self._is_closed = True
-        for process in [*self._all]:
-            if process in self._idle:
-                process.end(is_idle=True)
-            else:
-                process.process.kill()
+        for process in self._all.difference(self._idle):
+            process.process.kill()
+        for process in self._idle:
+            process.end(_PATIENCE)
 
 
 class _Process:
@@ -140,15 +167,15 @@ class _Process:
         return self._receive(seconds)
 
     def _receive(self, seconds: float | None) -> bytes:
-        until = None if seconds is None else time.monotonic() + seconds
+        until = math.inf if seconds is None else time.monotonic() + seconds
         # The process may end before its connection: a process that it started holds the connection too.
-        while not self._connection.poll(_LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))):
+        while not self._connection.poll(min(_LOOK, max(0.0, until - time.monotonic()))):
             if self.process.exitcode is not None:
                 break
-            if until is not None and time.monotonic() >= until:
+            if time.monotonic() >= until:
                 raise TimeoutError(f"it took longer than its timeout of {seconds} s")
-        if self._connection.poll():
-            with suppress(EOFError, OSError):
+        with suppress(EOFError, OSError):
+            if self._connection.poll():
                 return self._connection.recv_bytes()
         self.process.join(_PATIENCE)
         code = self.process.exitcode or 0
@@ -157,11 +184,11 @@ class _Process:
             f"the process that did it died ({how}): killed, as for want of memory, or by what it did"
         )
 
-    def end(self, *, is_idle: bool = False) -> None:
-        """End the process: by closing the connection if it is idle, otherwise at once."""
-        if is_idle:
+    def end(self, patience: float = 0) -> None:
+        """End the process. With `patience`, let it end by itself for so many seconds; it must be idle."""
+        if patience:
             self._connection.close()
-            self.process.join(_PATIENCE)  # longer, if a call left a thread that does not end
+            self.process.join(patience)  # a call may have left a thread that does not end
         self.process.kill()
         self.process.join()
         self._connection.close()
@@ -178,41 +205,13 @@ def _check_importable(function: Callable[[Any], Any]) -> None:
         ) from error
 
 
-def _pickled(value: Any) -> bytes:
-    return bytes(ForkingPickler.dumps(value))
-
-
-def _answer(reply: _Reply) -> Any:
-    """Return the result of a function from its process, or raise its exception."""
-    if reply.name:
-        raise _exception(reply)
+def _packed(name: str, value: Any) -> bytes:
+    """Pickle an argument or a result."""
     try:
-        return pickle.loads(reply.packed)  # noqa: S301 - as above
-    except (Exception, SystemExit) as error:
-        problem = f"its result cannot be unpickled: {describe_exception(error)}"
-        raise TypeError(problem) from error
-
-
-def _exception(reply: _Reply) -> BaseException:
-    """Return the exception of a function from its process, or a StandInError if it cannot be sent."""
-    problem, error = reply.problem, None
-    if not problem:
-        try:
-            error, args = pickle.loads(reply.packed)  # noqa: S301 - as above
-            error.args = args  # restores the text: an __init__ may have changed the arguments again
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - reported in a note
-            problem = describe_exception(failure)
-    if isinstance(error, SystemExit):
-        error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
-    if problem or not isinstance(error, BaseException):
-        error = type(reply.name, (StandInError,), {"__module__": __name__})(reply.text)
-        error.add_note(f"it stands for the exception of that name, which cannot be sent from its process: {problem}")
-    return _caused(error, _Traceback(reply.traceback))
-
-
-def _caused(error: _Error, cause: BaseException) -> _Error:
-    error.__cause__ = cause
-    return error
+        return bytes(ForkingPickler.dumps(value))
+    except Exception as error:
+        found = f"its {name}, {shorten(value)}, cannot be sent between processes"
+        raise TypeError(f"{found}: {describe_exception(error)}") from error
 
 
 # --------------------------------------------------------------------------- in a process
@@ -230,28 +229,14 @@ def _work(connection: Connection) -> None:
     with suppress(EOFError, OSError, KeyboardInterrupt):
         connection.send_bytes(b"ready")
         while True:
-            connection.send_bytes(_pickled(_reply_to(connection.recv_bytes())))
+            connection.send_bytes(_reply_to(connection.recv_bytes()))
 
 
-def _reply_to(packed: bytes) -> _Reply:
-    """Call a function with an argument, and return the outcome."""
+def _reply_to(packed: bytes) -> bytes:
+    """Call a function with an argument; return the result or the failure, pickled."""
     try:
-        function, argument = pickle.loads(packed)  # noqa: S301 - made by the parent process
-        result = function(argument)
-    except BaseException as error:  # noqa: BLE001 - raised in the process of the run
-        return _raised(error)
-    try:
-        return _Reply(_pickled(result))
-    except Exception as error:  # noqa: BLE001 - as above
-        problem = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
-        return _raised(_caused(TypeError(problem), error))
-
-
-def _raised(error: BaseException) -> _Reply:
-    name = type(error).__name__
-    text = describe_exception(error).removeprefix(name).removeprefix(": ")
-    trace = "".join(traceback.format_exception(error))
-    try:
-        return _Reply(_pickled((error, error.args)), name, text, trace)
-    except Exception as problem:  # noqa: BLE001 - reported beside the exception
-        return _Reply(b"", name, text, trace, describe_exception(problem))
+        stream = io.BytesIO(packed)
+        function, argument = pickle.load(stream), pickle.load(stream)  # noqa: S301 - made by the parent process
+        return _packed("result", function(argument))
+    except Exception as error:  # noqa: BLE001 - raised in the process of the run
+        return bytes(ForkingPickler.dumps(_Failure.of(error)))
