@@ -47,8 +47,16 @@ class Updates(Mapping[str, Any]):
         return len(self.data)
 
 
-class YieldedObject(Updates):
+class ChangesOfObject(Updates):
     """The changes of a schema object: a chunk if another item is yielded after it, otherwise the updates."""
+
+
+@attrs.frozen
+class TypedGenerator:
+    """A generator that yields or returns schema objects, and a function that turns these into their changes."""
+
+    generator: Any
+    without_object: Callable[[Any], Any]
 
 
 def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
@@ -57,12 +65,17 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     The result is the generator's return value or, if that is None, a State or Updates that it yields last. A generator
     with neither has no updates.
     """
+    without_object: Callable[[Any], Any] | None = None
+    if isinstance(generator, TypedGenerator):
+        generator, without_object = generator.generator, generator.without_object
     feed = _feed_of(generator)
     held: State | Updates | None = None  # the result, unless another item follows
     last: Any = None
     try:
         while True:
             is_over, item = yield from step.call(feed.next, None)
+            if without_object is not None:
+                item = without_object(item)
             if is_over and item is None:
                 return _result(step.name, held, last)
             if held is not None:

@@ -76,20 +76,13 @@ class FunctionNode(Node):
         if not self.wants_context:
             return function
         context = step.context(part, attempt)
-        if self.is_generator or not self.is_async:
-            return lambda argument: function(argument, context)
-
-        async def awaited(argument: Any) -> Any:  # recognized as async
-            return await function(argument, context)
-
-        return awaited
+        return lambda argument: function(argument, context)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, if this one takes an object of the schema."""
-        from stategraph.nodes.schema_calls import KINDS, takes  # imported when used: few graphs have a schema
+        from stategraph.nodes.schema_calls import TypedFunction, takes  # imported when used: few graphs have a schema
 
-        kind = KINDS[self.is_async, self.is_generator]
-        function = kind(self.function, schema, name, takes_object=takes(self.given, schema.cls))
+        function = TypedFunction(self.function, schema, name, takes_object=takes(self.given, schema.cls))
         return attrs.evolve(self, function=function)
 
     def made_of(self) -> tuple[Any, ...]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing, closing
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isasyncgen, isawaitable, isgenerator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from stategraph._values.registered_types import is_record
-from stategraph.nodes._chunks import YieldedObject
+from stategraph.nodes._chunks import ChangesOfObject, TypedGenerator
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Typed:
-    """A function as the engine calls it: with a mapping of data.
+class TypedFunction:
+    """A function that takes or returns objects of a schema, as the engine calls it: with a mapping of data.
 
-    A function that takes an object of the schema receives the data as one. A returned object represents the fields that
-    differ from the input.
+    A function that takes an object receives the data as one. A returned or yielded object becomes a mapping of the
+    fields that differ from the input.
 
     Attributes:
         function: The function.
@@ -41,84 +40,24 @@ class Typed:
     takes_object: bool
 
     def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
-        raise NotImplementedError
-
-    def _given(self, data: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """Return the argument, and the values with which to compare the result."""
-        if not self.takes_object:
-            return data, data
-        instance = self.schema.made_of(self.node, data)
-        return instance, self.schema.snapshot(instance)
-
-    def _plain(self, result: Any, before: Mapping[str, Any]) -> Any:
-        return self.schema.changes(result, before) if isinstance(result, self.schema.cls) else result
-
-    def _yielded(self, chunk: Any, before: Mapping[str, Any]) -> Any:
-        return YieldedObject(self._plain(chunk, before)) if isinstance(chunk, self.schema.cls) else chunk
-
-
-class TypedCall(Typed):
-    """A sync function."""
-
-    def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
-        argument, before = self._given(data)
+        argument, before = data, data
+        if self.takes_object:
+            argument = self.schema.made_of(self.node, data)
+            before = self.schema.snapshot(argument)
         result = self.function(argument, *context)
-        return self._awaited(result, before) if isawaitable(result) else self._plain(result, before)
+        if isawaitable(result):
+            return self._awaited(result, before)
+        if isgenerator(result) or isasyncgen(result):
+            return TypedGenerator(result, functools.partial(self._without_object, before))
+        return self._without_object(before, result)
 
-    async def _awaited(self, result: Any, before: Mapping[str, Any]) -> Any:
-        return self._plain(await result, before)
+    async def _awaited(self, result: Awaitable[Any], before: Mapping[str, Any]) -> Any:
+        return self._without_object(before, await result)
 
-
-class TypedAsyncCall(Typed):
-    """An async function."""
-
-    async def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
-        argument, before = self._given(data)
-        return self._plain(await self.function(argument, *context), before)
-
-
-class TypedGenerator(Typed):
-    """A generator function: a yielded object also becomes a mapping of its changes."""
-
-    def __call__(self, data: Mapping[str, Any], *context: Any) -> Generator[Any, None, Any]:
-        argument, before = self._given(data)
-        with closing(self.function(argument, *context)) as generator:
-            while True:
-                try:
-                    chunk = next(generator)
-                except StopIteration as end:
-                    return self._plain(end.value, before)
-                yield self._yielded(chunk, before)
-
-
-class TypedAsyncGenerator(Typed):
-    """An async generator function."""
-
-    async def __call__(self, data: Mapping[str, Any], *context: Any) -> AsyncGenerator[Any, None]:
-        argument, before = self._given(data)
-        async with aclosing(self.function(argument, *context)) as generator:
-            step: Awaitable[Any] = anext(generator)
-            while True:
-                try:
-                    chunk = self._yielded(await step, before)
-                except StopAsyncIteration:
-                    return
-                try:
-                    yield chunk
-                    step = anext(generator)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # noqa: BLE001 - a cancellation, which is for the function
-                    step = generator.athrow(error)
-
-
-KINDS: dict[tuple[bool, bool], type[Typed]] = {
-    (False, False): TypedCall,
-    (True, False): TypedAsyncCall,
-    (False, True): TypedGenerator,
-    (True, True): TypedAsyncGenerator,
-}
-"""The classes, by whether the function is async and whether it is a generator."""
+    def _without_object(self, before: Mapping[str, Any], result: Any) -> Any:
+        if isinstance(result, self.schema.cls):
+            return ChangesOfObject(self.schema.changes(result, before))
+        return result
 
 
 def takes(function: Callable[..., Any], cls: type) -> bool:
