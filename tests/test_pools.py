@@ -149,9 +149,8 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     [
         lambda function: ParallelNode({"x": function}),
         lambda function: MapNode(function, over="items", into="results"),
-        lambda function: MapNode(function, over="items", into="results", on_error="collect"),
     ],
-    ids=["branch", "item", "collected item"],
+    ids=["branch", "item"],
 )
 def test_a_sync_function_that_returns_a_coroutine(driver: Any, make: Callable[[Node], Any]) -> None:
     """A thread cannot await it, and says so."""

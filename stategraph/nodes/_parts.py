@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -35,10 +35,11 @@ from stategraph._protocol import (
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of
-from stategraph.nodes.base import Node, PartOutcome, Question, StepContext
+from stategraph._values.provenance import ErrorInfo
+from stategraph.nodes.base import NestedStep, Node, PartOutcome, Question, StepContext
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy, check_policies
-from stategraph.state import State
+from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
     from stategraph.nodes._processes import Processes
@@ -46,12 +47,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = "\nattempts"
 """Marks the saved attempts of parts: no node has such a name."""
-
-Accept: TypeAlias = Callable[[str, Any], Any]
-"""Turns the label and the result of a part into the value to keep. An exception fails the part."""
-
-Chunk: TypeAlias = Callable[[str, Any], tuple[Any, Any]]
-"""Turns the label and the kept value of a part into the chunk that a stream shows."""
 
 
 @attrs.frozen
@@ -62,6 +57,7 @@ class Workers:
         most: The maximum number at the same time; None for the number of processors plus four.
         processes: Whether they run in processes rather than threads.
         stops: Whether a failed part prevents others from beginning.
+        collects: Whether an ErrorInfo becomes the result of a failed part, which then has not failed.
         retry: When and how often a failed function is called again.
         timeout: Seconds that one call may take.
         rate: The maximum number of calls that begin in a second.
@@ -70,6 +66,7 @@ class Workers:
     most: int | None = None
     processes: bool = False
     stops: bool = True
+    collects: bool = False
     retry: RetryPolicy | None = None
     timeout: float | None = None
     rate: float | None = None
@@ -97,31 +94,20 @@ class Job:
         label: Its name.
         argument: The item, or the State of the step.
         node: The function that is called with it, or the graph that is run.
-        collect: Turns an exception into a result; None to raise it.
-        given: Returns the input of a graph for the argument. An exception fails the part.
-        left: Returns the result of the part, from the input and the final State of its graph.
-        is_branch: Whether other parts of the step run other graphs.
     """
 
     label: str
     argument: Any
     node: FunctionNode | GraphNode
-    collect: Callable[[Exception], Any] | None = None
-    given: Callable[[Any], Mapping[str, Any]] = dict
-    left: Callable[[Mapping[str, Any], State], Any] = lambda _, final: final
-    is_branch: bool = False
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is kept as a part. A graph keeps its own result; only one made from a collected error is kept for
-        it."""
-        return isinstance(self.node, FunctionNode) or self.collect is not None
 
 
 class PartsNode(Node):
     """A node whose work consists of parts, each of which calls a function or runs a graph."""
 
     has_parts = True
+    has_branches = False
+    """Whether its parts may run different graphs."""
+    workers: Workers
 
     @property
     def part_nodes(self) -> Collection[FunctionNode | GraphNode]:
@@ -130,6 +116,26 @@ class PartsNode(Node):
 
     def jobs(self, step: StepContext) -> list[Job]:
         """Return the parts of a step."""
+        raise NotImplementedError
+
+    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
+        """Return the input of the graph of a part. An exception fails the part."""
+        raise NotImplementedError
+
+    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
+        """Return the result of a part from the input and the final State of its graph."""
+        raise NotImplementedError
+
+    def accepted_part(self, step: StepContext, label: str, result: Any) -> Any:
+        """Return the result of a part in the form in which it is kept. An exception fails the part."""
+        raise NotImplementedError
+
+    def chunk(self, label: str, value: Any) -> tuple[Any, Any]:
+        """Return the chunk that a stream shows for a kept part."""
+        raise NotImplementedError
+
+    def combined(self, step: StepContext, results: Mapping[str, Any]) -> Any:
+        """Return the result of the step from the kept results of all parts, in their order."""
         raise NotImplementedError
 
     @property
@@ -154,46 +160,42 @@ class PartsNode(Node):
     def problems(self, name: str) -> Iterator[str]:
         return chain.from_iterable(node.problems(name) for node in self.part_nodes)
 
+    def execute(self, step: StepContext) -> Task[Any]:
+        """Execute the parts, except those that finished in an earlier attempt, and combine their results.
+
+        If graphs wait for answers, finish the other parts, then pause the run for all of them.
+
+        Raises:
+            ExceptionGroup: some parts failed; it holds all their errors.
+        """
+        yield from step.keep_incoming()
+        work = _Work(step, self, self.workers, {job.label: job for job in self.jobs(step)})
+        yield from work.do()
+        labels = work.jobs
+        step.is_done_before = bool(labels) and work.is_done_before and step.attempt == 1
+        if work.failed:
+            raise _group_of(step, {label: work.failed[label] for label in labels if label in work.failed})
+        pauses = [pause for label in labels for pause in work.waiting.get(label, ())]
+        if pauses:
+            return evolve(step.state, pause=pause_of(pauses))
+        return self.combined(step, {label: work.results[label] for label in labels})
+
     def question(self, step: StepContext) -> Task[Question]:
         """Return the question of a part's graph."""
         pause = awaited(step.state)
-        found = (
-            None if pause is None or not self.graphs else (yield from _question_of_part(step, self.jobs(step), pause))
-        )
-        return found or (yield from super().question(step))
+        for job in self.jobs(step) if pause is not None and self.graphs else ():
+            if (
+                pause is not None
+                and job.label == pause.part.partition("/")[0]
+                and not isinstance(job.node, FunctionNode)
+            ):
+                nested = self.nested_run(step, job, self.graph_input(job.node, job))
+                return (yield from job.node.question_in(nested))
+        return (yield from super().question(step))
 
-
-def do_parts(
-    step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept, chunk: Chunk
-) -> Task[dict[str, Any] | Pause]:
-    """Execute the parts of a step, except those that finished in an earlier attempt; return the results by label.
-
-    If graphs wait for answers, finish the other parts, then return one Pause that represents all pauses.
-
-    Raises:
-        ExceptionGroup: some parts failed; it holds all their errors.
-    """
-    yield from step.keep_incoming()
-    work = _Work(step, {job.label: job for job in jobs}, workers, accept, chunk)
-    yield from work.find()
-    left = [job for job in jobs if job.label not in work.results]
-    if left:
-        yield from work.do(left)
-    step.is_done_before = bool(jobs) and work.is_done_before and step.attempt == 1
-    if work.failed:
-        raise _group_of(step, {label: work.failed[label] for label in work.jobs if label in work.failed})
-    pauses = [pause for label in work.jobs for pause in work.waiting.get(label, ())]
-    return pause_of(pauses) if pauses else work.results
-
-
-def _question_of_part(step: StepContext, jobs: Sequence[Job], pause: Pause) -> Task[Question | None]:
-    """Return the question of the part to which the pause belongs; None if the part no longer exists."""
-    label, _, _ = pause.part.partition("/")
-    job = next((job for job in jobs if job.label == label), None)
-    if job is None or isinstance(job.node, FunctionNode):
-        return None
-    nested = step.nested(label, dict(job.given(job.argument)), is_branch=job.is_branch)
-    return (yield from job.node.question_in(nested))
+    def nested_run(self, step: StepContext, job: Job, given: Mapping[str, Any]) -> NestedStep:
+        """Return the run of the graph of a part."""
+        return step.nested(job.label, dict(given), is_branch=self.has_branches)
 
 
 @attrs.define(eq=False)
@@ -201,10 +203,9 @@ class _Work:
     """The parts being executed, and their outcomes."""
 
     step: StepContext
-    jobs: Mapping[str, Job]
+    node: PartsNode
     workers: Workers
-    accept: Accept
-    chunk: Chunk
+    jobs: Mapping[str, Job]
     results: dict[str, Any] = attrs.field(factory=dict)
     failed: dict[str, Exception] = attrs.field(factory=dict)
     waiting: dict[str, tuple[Pause, ...]] = attrs.field(factory=dict)
@@ -216,29 +217,34 @@ class _Work:
     _next_call: float = attrs.field(default=0.0, init=False)
     _rate_lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
-    def find(self) -> Task[None]:
-        """Load the results of earlier attempts."""
-        self._made_of = {label: job.argument for label, job in self.jobs.items() if job.is_kept}
-        if self._made_of:
+    def do(self) -> Task[None]:
+        """Load the results of earlier attempts, then execute the other parts."""
+        # A graph keeps its own result; only one that is made from a collected error is kept for it.
+        kept = [job for job in self.jobs.values() if isinstance(job.node, FunctionNode) or self.workers.collects]
+        if kept:
+            self._made_of = {job.label: job.argument for job in kept}
             self.results = yield from self.step.finished_parts(self._made_of)
-        yield from self._emit(PartOutcome(label, is_found=True) for label in self.jobs if label in self.results)
-        if self.workers.retry is not None and len(self.results) < len(self.jobs):
-            self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
+        yield from self._emit([PartOutcome(label, is_found=True) for label in self.jobs if label in self.results])
+        left = [job for job in self.jobs.values() if job.label not in self.results]
+        if left:
+            if self.workers.retry is not None:
+                self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
+            yield from self._gather(left)
 
-    def do(self, jobs: Sequence[Job]) -> Task[None]:
+    def _gather(self, jobs: Sequence[Job]) -> Task[None]:
         """Execute jobs concurrently, and save each as it finishes."""
+        functions = [job.node.function for job in jobs if isinstance(job.node, FunctionNode)]
         if self.workers.processes:
             from stategraph.nodes._processes import Processes  # imported when used
 
-            self._processes = Processes(job.node.function for job in jobs if isinstance(job.node, FunctionNode))
-        are_functions = all(isinstance(job.node, FunctionNode) for job in jobs)
+            self._processes = Processes(functions)
         async_node = self.step.name if any(job.node.is_async for job in jobs) else ""
         tasks, most = map(self._part, jobs), min(self.workers.number, len(jobs))
         gathered: Gathered = yield (Gather, None, (tasks, most, async_node))
         try:
             while outcomes := (yield (Reports, gathered.reports, None)):
                 yield from self._take(outcomes)
-                if self._is_stopped and are_functions:
+                if self._is_stopped and len(functions) == len(jobs):
                     break
         except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: do not wait for running parts
             gathered.halt()
@@ -246,7 +252,12 @@ class _Work:
                 self._processes.kill()
             raise
         except BaseException as error:
-            yield from self._stop_after(gathered, error)
+            try:
+                yield from self._stop(gathered)
+            except StoreFailed as second:
+                if not isinstance(error, StoreFailed):
+                    about = describe_exception(second.__cause__ or second)
+                    error.add_note(f"While its parts were being stopped: {about}")
             raise
         yield from self._stop(gathered)
 
@@ -256,14 +267,6 @@ class _Work:
         if self._processes is not None:
             yield (Finish, self._processes.close, None)
         yield from self._take(outcomes)
-
-    def _stop_after(self, gathered: Gathered, error: BaseException) -> Task[None]:
-        """Stop after an error; a failure to keep the parts becomes a note on it."""
-        try:
-            yield from self._stop(gathered)
-        except StoreFailed as second:
-            if not isinstance(error, StoreFailed):
-                error.add_note(f"While its parts were being stopped: {describe_exception(second.__cause__ or second)}")
 
     # ------------------------------------------------------------------ in the run
 
@@ -276,7 +279,7 @@ class _Work:
         for outcome in ended:
             if outcome.error is None:
                 try:
-                    values[outcome.label] = self.accept(outcome.label, outcome.result)
+                    values[outcome.label] = self.node.accepted_part(self.step, outcome.label, outcome.result)
                 except Exception as raised:  # noqa: BLE001 - an error of the part
                     outcome.error = raised
             if outcome.error is not None:
@@ -284,14 +287,15 @@ class _Work:
                 self._is_stopped = self.workers.stops
         self.waiting |= {outcome.label: outcome.pauses for outcome in outcomes if outcome.pauses}
         self.is_done_before = self.is_done_before and all(outcome.is_done_before for outcome in outcomes)
-        kept = {outcome.label for outcome in ended if not outcome.is_of_graph} & values.keys()
+        of_graphs = {outcome.label for outcome in ended if outcome.is_of_graph}
+        kept = {label: value for label, value in values.items() if label not in of_graphs}
         if kept:
-            yield from self.step.keep_parts({label: values[label] for label in values if label in kept}, self._made_of)
+            yield from self.step.keep_parts(kept, self._made_of)
         self.results |= values
         yield from self._emit(ended)
         for outcome in ended:
             if outcome.label in values and not outcome.is_done_before:
-                yield from self.step.show_part(*self.chunk(outcome.label, values[outcome.label]))
+                yield from self.step.show_part(*self.node.chunk(outcome.label, values[outcome.label]))
 
     def _keep_attempts(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the attempts of parts that will be retried; parts that failed for good may begin again."""
@@ -302,7 +306,7 @@ class _Work:
             yield from self.step.keep_parts(counts, self._made_of, ATTEMPTS)
         yield from self._emit(retried)
 
-    def _emit(self, outcomes: Iterable[PartOutcome]) -> Task[None]:
+    def _emit(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         return self.step.emit_parts(outcomes, len(self.jobs))
 
     # ------------------------------------------------------------------ in the driver of a part
@@ -311,9 +315,8 @@ class _Work:
         """Execute a part, unless a failed part stops it, and report its outcome."""
         if not self._is_stopped:
             node = job.node
-            outcome = yield from (
-                self._call(job, node) if isinstance(node, FunctionNode) else self._run_graph(job, node)
-            )
+            execution = self._call(job, node) if isinstance(node, FunctionNode) else self._run_graph(job, node)
+            outcome = yield from execution
             if outcome.error is not None and self.workers.stops:
                 self._is_stopped = True
             yield (Report, None, outcome)
@@ -322,19 +325,19 @@ class _Work:
         began = time.monotonic()
         outcome = PartOutcome(job.label, is_of_graph=True)
         try:
-            given = job.given(job.argument)
-            nested = self.step.nested(job.label, dict(given), is_branch=job.is_branch)
+            given = self.node.graph_input(graph, job)
+            nested = self.node.nested_run(self.step, job, given)
             final = yield from graph.part_result(nested, given)
             outcome.is_done_before = nested.is_done_before
             if final.pause is None:
-                outcome.result = job.left(given, final)
+                outcome.result = self.node.graph_result(graph, job, given, final)
             else:
                 outcome.pauses = tuple(
                     attrs.evolve(pause, part=f"{job.label}/{pause.part}" if pause.part else job.label)
                     for pause in final.pause.each
                 )
         except Exception as error:  # noqa: BLE001 - an error of the part
-            outcome = _failed(job, error)
+            outcome = self._failed(job, error)
         outcome.took = time.monotonic() - began
         return outcome
 
@@ -349,20 +352,13 @@ class _Work:
                 yield (Sleep, None, self._seconds_until_next_call(1 / self.workers.rate))
             began = time.monotonic()
             try:
-                result = yield from self._result_of(job, function, argument)
-                return PartOutcome(
-                    job.label,
-                    result,
-                    None if job.node.is_async else _not_awaited(result),
-                    took=time.monotonic() - began,
-                )
+                result = yield from self._result_of(function, argument, is_async=node.is_async)
+                return PartOutcome(job.label, result, took=time.monotonic() - began)
             except Exception as error:  # noqa: BLE001 - an error of the part
                 took = time.monotonic() - began
                 delay = None if retry is None else retry.delay_after(attempt, error)
                 if delay is None:
-                    outcome = _failed(job, error)
-                    outcome.took = took
-                    return outcome
+                    return attrs.evolve(self._failed(job, error), took=took)
                 yield (Report, None, PartOutcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
             yield (Sleep, None, delay)
             attempt += 1
@@ -376,40 +372,36 @@ class _Work:
             self._next_call = at + interval
         return at - now
 
-    def _result_of(self, job: Job, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
+    def _result_of(self, function: Callable[[Any], Any], argument: Any, *, is_async: bool) -> Task[Any]:
         seconds = self.workers.timeout
         if self._processes is not None:
             return (yield (RunNode, partial(self._processes.call, function, seconds=seconds), argument))
-        called = self._called(job, function, argument)
+        called = self._called(function, argument, is_async=is_async)
         if seconds is not None:
-            called = limited(called, seconds, self.step.name, is_async=job.node.is_async)
+            called = limited(called, seconds, self.step.name, is_async=is_async)
         return (yield from called)
 
-    def _called(self, job: Job, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
-        result = yield (StartNode if job.node.is_async else RunNode, function, argument)
-        return (yield (Await, result, self.step.name)) if job.node.is_async and isawaitable(result) else result
+    def _called(self, function: Callable[[Any], Any], argument: Any, *, is_async: bool) -> Task[Any]:
+        result = yield (StartNode if is_async else RunNode, function, argument)
+        if type(result) is State or not isawaitable(result):
+            return result
+        if is_async:
+            return (yield (Await, result, self.step.name))
+        if hasattr(result, "close"):
+            result.close()  # otherwise Python warns that it was never awaited
+        raise TypeError("it returned something to be awaited, but it is no async function: define it with async def")
 
-
-def _not_awaited(result: Any) -> TypeError | None:
-    """Return the error for a sync function that returned an awaitable."""
-    if type(result) is State or not isawaitable(result):
-        return None
-    if hasattr(result, "close"):
-        result.close()  # otherwise Python warns that it was never awaited
-    return TypeError("it returned something to be awaited, but it is no async function: define it with async def")
-
-
-def _failed(job: Job, error: Exception) -> PartOutcome:
-    """Return the outcome of a job that raised: a result, if its errors are collected."""
-    if job.collect is None:
-        return PartOutcome(job.label, error=error)
-    return PartOutcome(job.label, job.collect(error), collected=error)
+    def _failed(self, job: Job, error: Exception) -> PartOutcome:
+        """Return the outcome of a job that raised: a result, if its errors are collected."""
+        if not self.workers.collects:
+            return PartOutcome(job.label, error=error)
+        return PartOutcome(job.label, ErrorInfo.of(error, node=self.step.name), collected=error)
 
 
 def _group_of(step: StepContext, failed: Mapping[str, Exception]) -> ExceptionGroup[Exception]:
     """Return all errors of parts as one ExceptionGroup."""
     for label, error in failed.items():
         error.add_note(f"in part {label!r} of node {step.name!r}")
-    told = "; ".join(f"{label}: {describe_exception(error)}" for label, error in list(failed.items())[:5])
+    shown = "; ".join(f"{label}: {describe_exception(error)}" for label, error in list(failed.items())[:5])
     more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
-    return ExceptionGroup(f"{len(failed)} of its parts failed: {told}{more}", list(failed.values()))
+    return ExceptionGroup(f"{len(failed)} of its parts failed: {shown}{more}", list(failed.values()))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from stategraph._protocol import Task
 from stategraph._text.shown import shorten
-from stategraph._values.progress import NodeOutline, Pause, Structures
-from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
+from stategraph._values.progress import NodeOutline, Structures
+from stategraph.nodes._parts import Job, PartsNode, Workers
 from stategraph.nodes.base import Node, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy
-from stategraph.state import State, evolve
+from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode, Nestable
@@ -64,10 +61,11 @@ class MapNode(PartsNode):
         if on_error not in ("raise", "collect"):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over, self.into, self.on_error = over, into, on_error
-        self._workers = Workers(max_workers, processes, retry=retry, timeout=timeout, rate=rate)
+        collects = on_error == "collect"
+        self.workers = Workers(max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate)
         graph: GraphNode | None = graph_of(function)
         if graph is not None:
-            _check_graph_alone(self._workers)
+            _check_graph_alone(self.workers)
             self._node: FunctionNode | GraphNode = graph
             return
         rule = "a MapNode calls its function with an item: def function(item)"
@@ -107,30 +105,31 @@ class MapNode(PartsNode):
         outline = self._node.outline(others)
         return NodeOutline("map", (f"each of {self.over}",), None if outline is None else outline.nested)
 
-    def execute(self, step: StepContext) -> Task[Any]:
-        """Execute the items, and list their results."""
-        jobs, accept = self.jobs(step), functools.partial(_accepted, step, self.into)
-        results = yield from do_parts(step, jobs, self._workers, accept, _chunk)
-        if isinstance(results, Pause):
-            return evolve(step.state, pause=results)
-        return {self.into: [results[job.label] for job in jobs]}
-
     def jobs(self, step: StepContext) -> list[Job]:
-        collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
-        node, items = self._node, enumerate(self._items(step))
-        if isinstance(node, FunctionNode):
-            return [Job(str(place), item, node, collect) for place, item in items]
-        return [
-            Job(
-                str(place),
-                item,
-                node,
-                collect,
-                given=functools.partial(_given_to_graph, node, place),
-                left=lambda _, final: node.left_of_item(final),
+        return [Job(str(place), item, self._node) for place, item in enumerate(self._items(step))]
+
+    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
+        item = job.argument
+        if not isinstance(item, Mapping):
+            found = f"item {job.label} is {shorten(item)} ({type(item).__name__})"
+            raise TypeError(f'{found}; a graph begins with a mapping, such as {{"item": ...}}')
+        return graph.given(State(item))
+
+    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
+        return graph.left_of_item(final)
+
+    def accepted_part(self, step: StepContext, label: str, result: Any) -> Any:
+        if isinstance(result, State) and result.pause is not None:
+            raise ValueError(
+                "an item cannot pause the run: pause in a node before or after, or let a graph be the item"
             )
-            for place, item in items
-        ]
+        return step.checked_item(self.into, label, result)
+
+    def chunk(self, label: str, value: Any) -> tuple[int, Any]:
+        return int(label), value
+
+    def combined(self, step: StepContext, results: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.into: list(results.values())}
 
     def _items(self, step: StepContext) -> list[Any] | tuple[Any, ...]:
         items = step.tracked_state.get(self.over)
@@ -140,14 +139,6 @@ class MapNode(PartsNode):
         return items
 
 
-def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any]:
-    """Return the input of an item's graph."""
-    if not isinstance(item, Mapping):
-        found = f"item {place} is {shorten(item)} ({type(item).__name__})"
-        raise TypeError(f'{found}; a graph begins with a mapping, such as {{"item": ...}}')
-    return graph.given(State(item))
-
-
 def _check_graph_alone(workers: Workers) -> None:
     """Raise TypeError if items that are graphs have options that belong to the nodes of the graphs."""
     if workers.processes:
@@ -155,14 +146,3 @@ def _check_graph_alone(workers: Workers) -> None:
     said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers, name) is not None)
     if said:
         raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")
-
-
-def _chunk(label: str, value: Any) -> tuple[int, Any]:
-    return int(label), value
-
-
-def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:
-    """Return the result of an item in the form in which it is kept."""
-    if isinstance(result, State) and result.pause is not None:
-        raise ValueError("an item cannot pause the run: pause in a node before or after, or let a graph be the item")
-    return step.checked_item(key, place, result)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stategraph._progress import unwatched
-from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph._values.progress import NodeOutline, Pause, Structures
+from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
-from stategraph.nodes._parts import Job, PartsNode, Workers, do_parts
+from stategraph.nodes._parts import Job, PartsNode, Workers
 from stategraph.nodes.base import Node, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
-from stategraph.state import State, evolve
+from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
@@ -48,6 +46,8 @@ class ParallelNode(PartsNode):
         TypeError, ValueError: an argument is invalid.
     """
 
+    has_branches = True
+
     def __init__(
         self,
         branches: Mapping[str, NodeFunction | Node | Nestable],
@@ -65,7 +65,7 @@ class ParallelNode(PartsNode):
             raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
         if processes and any(map(_needs_this_process, self._branches.values())):
             raise TypeError("processes: a branch in a process is a sync function of the data alone")
-        self._workers = Workers(max_workers, processes, stops=on_failure == "cancel")
+        self.workers = Workers(max_workers, processes, stops=on_failure == "cancel")
 
     @property
     def branches(self) -> Mapping[str, NodeFunction | GraphNode]:
@@ -98,34 +98,35 @@ class ParallelNode(PartsNode):
         """Return the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
 
-    def execute(self, step: StepContext) -> Task[Any]:
-        """Execute the branches, and merge their results."""
-        given = step.state_for_parts
-
-        def accept(_: str, result: Any) -> dict[str, Any]:
-            return _changes(step.checked(result), given)
-
-        changes = yield from do_parts(step, self.jobs(step), self._workers, accept, _chunk)
-        if isinstance(changes, Pause):
-            return evolve(step.state, pause=changes)
-        return self._merged(step.state, {name: changes[name] for name in self._branches})
-
     def jobs(self, step: StepContext) -> list[Job]:
         given = step.state_for_parts
-        argument = dict(given) if self._workers.processes else given
-        return [
-            Job(name, argument, branch)
-            if isinstance(branch, FunctionNode)
-            else Job(name, given, branch, given=branch.given, left=partial(branch.left, given), is_branch=True)
-            for name, branch in self._branches.items()
-        ]
+        argument = dict(given) if self.workers.processes else given
+        return [Job(name, argument, branch) for name, branch in self._branches.items()]
 
-    def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
+    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
+        return graph.given(job.argument)
+
+    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
+        return graph.left(job.argument, given, final)
+
+    def accepted_part(self, step: StepContext, label: str, result: Any) -> dict[str, Any]:
+        result = unwatched(step.checked(result))
+        if isinstance(result, State) and result.pause is not None:
+            rule = "pause in a node before or after, or let a graph be the branch"
+            raise ValueError(f"a branch cannot pause the run: {rule}")
+        changed, removed = changes_from(result, step.state_for_parts)
+        return {"set": changed, "removed": removed}
+
+    def chunk(self, label: str, value: Any) -> tuple[str, dict[str, Any]]:
+        return label, dict(value["set"])
+
+    def combined(self, step: StepContext, results: Mapping[str, Any]) -> State:
         """Return the State with the changes of all branches."""
+        state = step.state
         writers: dict[str, str] = {}
         data: dict[str, Any] = {}
         removed: dict[str, str] = {}
-        for name, change in changes.items():
+        for name, change in results.items():
             for key, value in change["set"].items():
                 if key not in writers:
                     data[key] = value
@@ -152,10 +153,6 @@ class ParallelNode(PartsNode):
             error.add_note(f"in reducers[{key!r}], with the value of branch {branch!r} as the second")
             raise
         return answered(reduced, f"reducers[{key!r}]")
-
-
-def _chunk(label: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    return label, dict(change["set"])
 
 
 def _checked_name(name: object) -> str:
@@ -193,12 +190,3 @@ def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
     if branch.is_generator:
         raise TypeError(f"branch {name!r}: a generator emits chunks, which a branch cannot do")
     return branch
-
-
-def _changes(result: Any, state: State) -> dict[str, Any]:
-    """Return the changes of a branch in the form in which they are saved."""
-    result = unwatched(result)
-    if isinstance(result, State) and result.pause is not None:
-        raise ValueError("a branch cannot pause the run: pause in a node before or after, or let a graph be the branch")
-    changed, removed = changes_from(result, state)
-    return {"set": changed, "removed": removed}
