@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from stategraph._util.callables import failure_of
-
 
 class CommandType:
     """Base of the kinds of commands. They are never instantiated."""
@@ -136,13 +134,6 @@ BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Dele
 """Calls that may take long, and are therefore not made on an event loop."""
 
 
-class Escaped(BaseException):
-    """Thrown into the engine for a GeneratorExit that a command raised (its ``__cause__``).
-
-    The engine would interpret the GeneratorExit itself as its own end.
-    """
-
-
 class Stopped(BaseException):
     """Thrown into the engine: the run should stop.
 
@@ -170,15 +161,6 @@ class StoreFailed(BaseException):
 
     Its ``__cause__`` is the reason. This is no failure of the node, and nothing is retried.
     """
-
-
-def escaped(error: BaseException) -> BaseException:
-    """Return the exception to raise in the engine for an error of a call that no cancellation can have caused."""
-    if not isinstance(error, GeneratorExit):
-        return failure_of(error)
-    wrapper = Escaped()
-    wrapper.__cause__ = error
-    return wrapper
 
 
 def limited(task: Task[_Answer], seconds: float, node: str, *, is_async: bool) -> Task[_Answer]:

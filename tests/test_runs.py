@@ -426,12 +426,10 @@ class Quit(BaseException):
 class TestBaseExceptions:
     """What is not an error of a node, but the wish to end."""
 
-    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Quit])
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Quit])
     @pytest.mark.parametrize("interval", [1, 10])
     def test_they_pass_unchanged(self, scene: Scene, kind: type[BaseException], interval: int) -> None:
         """The run is active, has all completed steps, and goes on."""
-        if kind is GeneratorExit and scene.as_node is as_async and scene.call is DRIVERS["async"]:
-            pytest.skip("in a coroutine it means that the driver is gone")
         nodes = {**traces("abcd"), "c": broken_first(trace("c"), kind())}
         graph = scene.graph(nodes, interval=interval)
 

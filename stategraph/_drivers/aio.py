@@ -44,7 +44,6 @@ from stategraph._protocol import (
     StartNode,
     Task,
     Unlimit,
-    escaped,
 )
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
@@ -122,7 +121,7 @@ class AsyncPerformer:
         if part_of is not None:
             self.at_once[Report] = lambda _, report: part_of.report(report)
         if self._asks_at_once:
-            self.at_once |= dict.fromkeys(_STORE, self._ask_at_once)
+            self.at_once |= dict.fromkeys(_STORE, call)
         self.at_once[Save] = self._save_at_once
 
     async def carry_out(self, go_on: Callable[[Any], Command], value: Any) -> Any:
@@ -180,20 +179,11 @@ class AsyncPerformer:
 
     # ------------------------------------------------------------------ immediately, or _LATER
 
-    def _ask_at_once(self, function: _Function, argument: Any) -> Any:
-        """Call a store that never waits."""
-        try:
-            return function(argument)
-        except Exception:
-            raise
-        except BaseException as error:
-            raise escaped(error) from None
-
     def _save_at_once(self, function: Any, argument: State) -> Any:
         """Save a State, if the save only queues it or if the store never waits."""
         queue: Any = function.__self__.queue
         is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
-        return self._ask_at_once(function, argument) if is_quick else _LATER
+        return function(argument) if is_quick else _LATER
 
     def _start_at_once(self, function: _Function, argument: Any) -> Any:
         limits = self._limits
@@ -234,7 +224,7 @@ class AsyncPerformer:
             self._cancelled = await outlast(rest, cancelled=error)
             answer, raised = rest.result()
         if raised is not None:
-            raise escaped(raised)
+            raise raised
         return answer
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
@@ -347,7 +337,7 @@ class AsyncPerformer:
         if self._is_cancelled():
             await self._raise_cancellation()
         if self._asks_at_once:
-            self._ask_at_once(function, argument)
+            function(argument)
         else:
             await self._call_store(function, argument)
         self._deleted = argument

@@ -8,35 +8,40 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final
 
 import attrs
 
 from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import EitherEvent, Limits
-from stategraph._protocol import Task, escaped
+from stategraph._protocol import Task
 from stategraph._util.cancellation import outlast
 
 _Tasks = Iterator[Task[Any]]
-_OVER: Final = object()  # reported by a thread at the end of each task
+_OVER: Final = object()  # reported at the end of each task
 
 
 class _Gathering:
-    """Tasks that run concurrently, and their outcomes.
+    """Tasks that run concurrently, and their reports.
 
     Args:
         tasks: The tasks.
         most: How many of them run at the same time.
         limits: The limits of the run that they are part of.
+        reports: A queue for their reports.
     """
 
-    def __init__(self, tasks: _Tasks, most: int, limits: Limits) -> None:
-        self._tasks, self._most, self._limits = tasks, most, limits
+    def __init__(
+        self, tasks: _Tasks, most: int, limits: Limits, reports: SimpleQueue[Any] | asyncio.Queue[Any]
+    ) -> None:
+        self._tasks, self._limits = tasks, limits
         self._halted = EitherEvent(limits.cancel)
         self._signal = limits.of_parts(self._halted)
         self._is_halted = False
         self._error: BaseException | None = None
+        self._at_work, self._room = 0, 2 * most
+        self._queue = reports
 
     def halt(self) -> None:
         """Begin no other task, and stop the running ones."""
@@ -45,8 +50,25 @@ class _Gathering:
 
     def _fail(self, error: BaseException) -> None:
         """Stop all tasks because one has raised."""
-        self._error = self._error or escaped(error)
+        self._error = self._error or error
         self.halt()
+
+    def _next_tasks(self) -> Iterator[Task[Any]]:
+        """Yield the tasks to begin: those that wait or run are at most twice as many as can run."""
+        for task in islice(self._tasks, self._room):
+            self._at_work += 1
+            yield task
+        self._room = 0
+
+    def _taken(self, *first: Any) -> list[Any]:
+        """Return the available reports; each finished task makes room for another one."""
+        found = [*first]
+        while not self._queue.empty():
+            found.append(self._queue.get_nowait())
+        ended = sum(report is _OVER for report in found)
+        self._at_work -= ended
+        self._room += ended
+        return [report for report in found if report is not _OVER]
 
 
 class InThreads(_Gathering):
@@ -61,19 +83,16 @@ class InThreads(_Gathering):
     """
 
     def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
-        super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()))
-        self._threads = Threads(most, "stategraph part")
         self._reports: SimpleQueue[Any] = SimpleQueue()
+        super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()), self._reports)
+        self._threads = Threads(most, "stategraph part")
         self._new_driver = partial(new_driver, self._signal, self._limits, self._reports.put)
         self._of_thread = threading.local()  # its driver: to make one takes longer than many a task
-        self._at_work, self._room = 0, 2 * most
 
     def reports(self, _: object = None) -> list[Any]:
         """Wait for reports and return them."""
-        for task in islice(self._tasks, self._room):
-            self._at_work += 1
+        for task in self._next_tasks():
             self._threads.call(self._drive, task, self._over)
-        self._room = 0
         found: list[Any] = []
         while self._at_work and not found:
             found = self._taken(self._reports.get())
@@ -106,18 +125,6 @@ class InThreads(_Gathering):
             self._fail(outcome[1])
         self._reports.put(_OVER)
 
-    def _taken(self, *first: Any) -> list[Any]:
-        """Return the available reports; each finished task makes room for another one."""
-        found = [*first]
-        try:
-            while True:
-                found.append(self._reports.get_nowait())
-        except Empty:
-            ended = sum(report is _OVER for report in found)
-            self._at_work -= ended
-            self._room += ended
-        return [report for report in found if report is not _OVER]
-
 
 class OnLoop(_Gathering):
     """Tasks that run on the running event loop.
@@ -138,67 +145,48 @@ class OnLoop(_Gathering):
         drive: Callable[..., Awaitable[Any]],
         is_stopping: Callable[[], bool] = bool,
     ) -> None:
-        super().__init__(tasks, most, limits)
+        self._reports: asyncio.Queue[Any] = asyncio.Queue()
+        super().__init__(tasks, most, limits, self._reports)
+        self.report = self._reports.put_nowait
         self._drive, self._is_run_stopping = drive, is_stopping
-        self._at_work: set[asyncio.Task[None]] = set()
-        self._found: list[Any] = []
-        self._ended = self._handed_out = self._unsaved = 0
-        self._changed = asyncio.Event()
+        self._free = asyncio.Semaphore(most)
+        self._works: set[asyncio.Task[None]] = set()
 
     async def reports(self, _: object = None) -> list[Any]:
         """Wait for reports and return them."""
-        self._unsaved -= self._handed_out
-        self._begin()
-        while self._at_work and not self._found and self._error is None:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._found and self._error is not None:
+        for task in self._next_tasks():
+            work = asyncio.create_task(self._work(task))
+            self._works.add(work)
+            work.add_done_callback(self._works.discard)
+        found: list[Any] = []
+        while self._at_work and not found and self._error is None:
+            found = self._taken(await self._reports.get())
+        if not found and self._error is not None:
             raise self._error
-        return self._taken()
+        return found
 
     async def stop(self, _: object = None) -> list[Any]:
         """Stop all tasks and wait for their end; return their reports."""
         self.halt()
-        at_work, cancelled = [*self._at_work], None
-        for task in at_work:
-            task.cancel()
-        for task in at_work:
-            cancelled = await outlast(task) or cancelled
+        works, cancelled = [*self._works], None
+        for work in works:
+            work.cancel()
+        for work in works:
+            cancelled = await outlast(work) or cancelled
         if cancelled is not None:
             raise cancelled
         return self._taken()
 
-    def _taken(self) -> list[Any]:
-        found, self._found = self._found, []
-        self._handed_out, self._ended = self._ended, 0
-        return found
-
-    def _begin(self) -> None:
-        """Begin tasks, up to the maximum."""
-        room = min(self._most - len(self._at_work), 2 * self._most - self._unsaved)
-        for task in islice(self._tasks, max(0, room)):
-            self._unsaved += 1
-            work = asyncio.create_task(self._work(task))
-            self._at_work.add(work)
-            work.add_done_callback(self._over)
-
     async def _work(self, task: Task[Any]) -> None:
-        try:
-            await self._drive(task, self._signal, limits=self._limits, part_of=self)
-        except BaseException as error:
-            if not self.is_stopping():
-                self._fail(error)
-
-    def _over(self, work: asyncio.Task[None]) -> None:
-        self._at_work.discard(work)
-        self._ended += 1
-        self._begin()
-        self._changed.set()
-
-    def report(self, report: Any) -> None:
-        """Take a report of a task."""
-        self._found.append(report)
-        self._changed.set()
+        async with self._free:
+            try:
+                if not self._is_halted:
+                    await self._drive(task, self._signal, limits=self._limits, part_of=self)
+            except BaseException as error:
+                if not self.is_stopping():
+                    self._fail(error)
+            finally:
+                self.report(_OVER)
 
     def is_stopping(self) -> bool:
         """Return whether a cancellation of a task is meant for it; otherwise something in the task raised it."""

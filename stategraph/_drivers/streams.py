@@ -11,7 +11,6 @@ from stategraph._drivers.calls import Shown
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
-from stategraph._text.shown import describe_exception
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.state import State
 
@@ -71,9 +70,9 @@ class Stream(_RunStream, Generator[State, None, State]):
         return self.__next__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> NoReturn:
-        """Stop the run like an error in the caller's loop, and raise that error."""
-        thrown = _thrown(typ, val)
-        raise _raised_after(thrown, self._stop())
+        """Stop the run like an error in a ``with`` block of the stream, and raise that error."""
+        with self:
+            raise typ if val is None else val
 
     def close(self) -> None:
         """Stop the run, if it has begun and has not ended.
@@ -81,20 +80,13 @@ class Stream(_RunStream, Generator[State, None, State]):
         Raises:
             RunCancelledError: its last State could not be saved; the notes say why.
         """
-        ended = self._stop()
-        if ended is not None:
-            raise ended
-
-    def _stop(self) -> BaseException | None:
-        """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
         if self._has_ended():
-            return None
+            return
         self._performer.perform[Show] = lambda _, __: None
         try:
             self._carry_out(self._task.throw, _left())
-        except BaseException as error:
-            return None if _is_plain_stop(error) else error
-        return None
+        except (RunCancelledError, Stopped) as error:
+            _check_plain(error)
 
     def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
         if getgeneratorstate(self._task) == GEN_RUNNING:
@@ -145,10 +137,10 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
     async def asend(self, value: None, /) -> State:
         return await self.__anext__()
 
-    async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
-        """Stop the run like an error in the caller's loop, and raise that error."""
-        thrown = _thrown(typ, val)
-        raise _raised_after(thrown, await self._stop())
+    async def athrow(self, typ: Any, val: Any = None, tb: object = None, /) -> NoReturn:
+        """Stop the run like an error in an ``async with`` block of the stream, and raise that error."""
+        async with self:
+            raise typ if val is None else val
 
     async def aclose(self) -> None:
         """Stop the run, if it has begun and has not ended.
@@ -156,21 +148,14 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
         Raises:
             RunCancelledError: its last State could not be saved; the notes say why.
         """
-        ended = await self._stop()
-        if ended is not None:
-            raise ended
-
-    async def _stop(self) -> BaseException | None:
-        """Stop the run; return the exception that ended it, unless it only says that the run was stopped."""
         self._check_alone()
         if self._has_ended():
-            return None
+            return
         self._performer.pass_over()
         try:
             await self._carry_out(self._task.throw, _left())
-        except (Exception, Stopped) as error:
-            return None if _is_plain_stop(error) else error
-        return None
+        except (RunCancelledError, Stopped) as error:
+            _check_plain(error)
 
     async def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> None:
         self._check_alone()
@@ -199,22 +184,7 @@ def _left() -> Stopped:
     return Stopped("its caller requests no more States")
 
 
-def _thrown(typ: Any, val: object) -> BaseException:
-    """Return the exception that a caller throws, from the arguments of `throw`."""
-    if isinstance(typ, BaseException):
-        return typ
-    error: BaseException = val if isinstance(val, typ) else typ() if val is None else typ(val)
-    return error
-
-
-def _is_plain_stop(error: BaseException) -> bool:
-    """Return whether a stopped task has ended as expected: any other failure would be a note."""
-    return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
-
-
-def _raised_after(thrown: BaseException, ended: BaseException | None) -> BaseException:
-    """Return a thrown error, with notes of the exception that ended the run if it reports more than the stop."""
-    if ended is not None and not isinstance(ended, StopIteration):
-        for note in getattr(ended, "__notes__", [describe_exception(ended)]):
-            thrown.add_note(note)
-    return thrown
+def _check_plain(error: BaseException) -> None:
+    """Raise the exception that ended a stopped run if its notes report another failure."""
+    if hasattr(error, "__notes__"):
+        raise error

@@ -36,8 +36,8 @@ from stategraph._protocol import (
     StartNode,
     Task,
     Unlimit,
-    escaped,
 )
+from stategraph._util.callables import failure_of
 from stategraph.errors import AsyncNodeError, ExecutionError
 from stategraph.state import State
 
@@ -86,7 +86,7 @@ def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Comm
                 if isinstance(error, StopIteration):
                     return cast(_Answer, error.value)
                 raise
-            go_on, value = task.throw, error if isinstance(error, Exception) else escaped(error)
+            go_on, value = task.throw, failure_of(error)
 
 
 def _show(_: None, state: State) -> None:
@@ -123,7 +123,6 @@ class Performer:
             self._choose_calls()
         if outer is not None and outer.telling is not None:
             self.perform[Notify] = partial(_locked, outer.telling)
-
         if report is not None:
             self.perform[Report] = lambda _, reported: report(reported)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
@@ -268,7 +268,7 @@ def _observed(run: RunContext, command: Command, inside: _Inside) -> Command:
         tasks, *how = argument
         return kind, function, ((observed(run, task) for task in tasks), *how)
     if kind is Await:
-        return kind, _Awaited(inside, function), argument  # type: ignore[arg-type]
+        return kind, _awaited(inside, cast(Awaitable[Any], function)), argument
     if kind is RunNode or kind is StartNode:
         return kind, partial(_call, inside, cast(Callable[[Any], Any], function)), argument
     return command
@@ -279,30 +279,9 @@ def _call(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any
         return function(argument)
 
 
-class _Awaited(Coroutine[Any, Any, Any]):
-    """Await the result of an async node. Closing this closes the node's coroutine if it was never awaited."""
-
-    def __init__(self, inside: _Inside, awaitable: Awaitable[Any]) -> None:
-        self._awaitable = awaitable
-        self._work = self._go(inside)
-
-    async def _go(self, inside: _Inside) -> Any:
-        with inside():
-            return await self._awaitable
-
-    def __await__(self) -> Any:
-        return self._work.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._work.throw(*error)
-
-    def close(self) -> None:
-        self._work.close()
-        if isinstance(self._awaitable, Coroutine):
-            self._awaitable.close()
+async def _awaited(inside: _Inside, awaitable: Awaitable[Any]) -> Any:
+    with inside():
+        return await awaitable
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from stategraph._protocol import (
     Amend,
     CannotAwait,
     Command,
-    Escaped,
     Flush,
     Load,
     Own,
@@ -205,7 +204,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     elif isinstance(error, Stopped):
         public = RunCancelledError(run.state, str(error))
         public.__cause__ = error.__cause__
-    elif isinstance(error, Escaped | StoreFailed | CannotAwait):
+    elif isinstance(error, StoreFailed | CannotAwait):
         public = cast(BaseException, error.__cause__)
     if public is not error:
         copy_notes(error, public)
