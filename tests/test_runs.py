@@ -33,7 +33,6 @@ from tests.scenarios import (
     JunkStore,
     Scene,
     WatchedStore,
-    as_async,
     broken_first,
     counted,
     fails_always,
