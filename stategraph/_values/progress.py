@@ -30,10 +30,6 @@ def _frozen_value(value: Any) -> Any:
     return freeze_at("pause.value", value)
 
 
-def _pauses(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
-    return tuple(pauses)
-
-
 @attrs.frozen
 class Pause:
     """A pause of a run, which waits for an answer or a resume.
@@ -59,7 +55,7 @@ class Pause:
     deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
     id: str = attrs.field(default="", validator=_is_str)
     part: str = attrs.field(default="", validator=_is_str)
-    others: tuple[Pause, ...] = attrs.field(default=(), converter=_pauses)
+    others: tuple[Pause, ...] = ()
 
     @property
     def each(self) -> tuple[Pause, ...]:
@@ -302,10 +298,6 @@ Structures: TypeAlias = dict[int, GraphStructure | None]
 """The structures of graphs by the ids of the graphs, so that each is made once; None while it is being made."""
 
 
-def _notes(notes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(notes)
-
-
 @attrs.frozen
 class NodeOutline:
     """The outline of a node, for pictures.
@@ -317,7 +309,5 @@ class NodeOutline:
     """
 
     kind: str = attrs.field(default="function", validator=_is_str)
-    notes: tuple[str, ...] = attrs.field(
-        default=(), converter=_notes, validator=attrs.validators.deep_iterable(_is_str)
-    )
+    notes: tuple[str, ...] = attrs.field(default=(), validator=attrs.validators.deep_iterable(_is_str))
     nested: GraphStructure | None = attrs.field(default=None, validator=is_optional(GraphStructure))

@@ -252,7 +252,7 @@ class GraphStructure:
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
     edges: tuple[EdgeStructure, ...] = attrs.field(validator=_all_are(EdgeStructure))
-    entry: str | None = attrs.field(default=None, eq=False)
+    entry: str | None = attrs.field(default=None, eq=False, validator=is_optional(str))
     exits: tuple[str, ...] = attrs.field(default=(), eq=False, validator=_all_are(str))
     outlines: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
 

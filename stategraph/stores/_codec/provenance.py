@@ -6,13 +6,12 @@ that only pictures use come after the fields that a resume uses; older payloads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import attrs
 
-from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
@@ -44,20 +43,9 @@ def pause_to_json(pause: Pause | None) -> str | None:
 
 
 def _fields_of(pause: Pause) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "reason": pause.reason,
-        "node": pause.node,
-        "value": pause.value,
-        "response_param": pause.response_param,
-        "at": pause.at,
-        "deadline": pause.deadline,
-        "id": pause.id,
-    }
-    if pause.part:
-        fields["part"] = pause.part
-    if pause.others:
-        fields["others"] = list(map(_fields_of, pause.others))
-    return fields
+    fields = attrs.asdict(pause, recurse=False)
+    fields["others"] = list(map(_fields_of, pause.others))
+    return {name: value for name, value in fields.items() if value or name not in ("part", "others")}
 
 
 def pause_from_json(kept: str | None) -> Pause | None:
@@ -78,26 +66,12 @@ def pause_from_json(kept: str | None) -> Pause | None:
         raise DecodeError(f"it holds no pause: {error}") from error
 
 
-def _pause_from(*, others: Iterable[dict[str, Any]] = (), **fields: Any) -> Pause:
-    return Pause(**fields, others=tuple(_pause_from(**other) for other in others))
+def _pause_from(**fields: Any) -> Pause:
+    others = tuple(_pause_from(**other) for other in fields.pop("others", ()))
+    return Pause(**fields, others=others)
 
 
 # --------------------------------------------------------------------------- structures
-
-COMPARED: Callable[[EdgeStructure], tuple[str, ...]] = attrgetter("source", "target", "label")
-"""Returns the compared fields of an edge."""
-
-SHOWN: Callable[[EdgeStructure], str] = attrgetter("shown")
-"""Returns the text that pictures show instead of the label of an edge."""
-
-_KNOWN = "_drawing_"
-
-
-def are_same(old: GraphStructure | None, new: GraphStructure | None) -> bool:
-    """Return whether all saved fields of two structures are equal."""
-    if old is None or new is None or old != new:
-        return old is new
-    return drawing_parts(old) == drawing_parts(new)
 
 
 def drawing_parts(structure: GraphStructure) -> list[Any]:
@@ -106,41 +80,38 @@ def drawing_parts(structure: GraphStructure) -> list[Any]:
     Each nested structure is listed once, after the structures nested in it. The list is made once per structure, which
     all States of a graph share; it must not be changed.
     """
-    known: list[Any] | None = vars(structure).get(_KNOWN)
-    return known or vars(structure).setdefault(_KNOWN, _drawing_parts(structure))
+    known: list[Any] | None = vars(structure).get("_drawing")
+    return known or vars(structure).setdefault("_drawing", _drawing_parts(structure))
 
 
 def _drawing_parts(structure: GraphStructure) -> list[Any]:
-    listed: dict[int, int] = {}
+    places: dict[int, int] = {}
     nested: list[list[Any]] = []
-    for one in _inside_out(structure, set()):
-        listed[id(one)] = len(nested)
-        nested.append([list(one.nodes), list(map(list, map(COMPARED, one.edges))), *_own_parts(one, listed)])
-    last = nested.pop()[2:]
-    return [*last, nested]
+
+    def place_of(inner: GraphStructure) -> int:
+        if id(inner) not in places:
+            parts = [*_compared_parts(inner), *own_parts(inner)]
+            places[id(inner)] = len(nested)
+            nested.append(parts)
+        return places[id(inner)]
+
+    def own_parts(inner: GraphStructure) -> list[Any]:
+        outlines = {
+            name: [outline.kind, list(outline.notes), *([] if outline.nested is None else [place_of(outline.nested)])]
+            for name, outline in inner.outlines.items()
+        }
+        shown = [[place, edge.shown] for place, edge in enumerate(inner.edges) if edge.shown]
+        return [inner.entry, list(inner.exits), outlines, shown]
+
+    return [*own_parts(structure), nested]
 
 
-def _inside_out(structure: GraphStructure, seen: set[int]) -> Iterator[GraphStructure]:
-    """Yield each structure once, after the structures nested in it."""
-    if id(structure) not in seen:
-        seen.add(id(structure))
-        for outline in structure.outlines.values():
-            if outline.nested is not None:
-                yield from _inside_out(outline.nested, seen)
-        yield structure
-
-
-def _own_parts(structure: GraphStructure, listed: dict[int, int]) -> list[Any]:
-    outlines = {
-        name: [outline.kind, list(outline.notes), *([] if outline.nested is None else [listed[id(outline.nested)]])]
-        for name, outline in structure.outlines.items()
-    }
-    shown = [[place, edge.shown] for place, edge in enumerate(structure.edges) if edge.shown]
-    return [structure.entry, list(structure.exits), outlines, shown]
+def _compared_parts(structure: GraphStructure) -> list[Any]:
+    return [list(structure.nodes), [[edge.source, edge.target, edge.label] for edge in structure.edges]]
 
 
 def structure_of(nodes: Any, edges: Any, drawing: Any = None) -> GraphStructure:
-    """Return a structure from its parts. Raises TypeError, ValueError or LookupError if the parts are not valid."""
+    """Return a structure from its parts. Raises an error that `combine` translates if the parts are not valid."""
     own = [] if drawing is None else expect_list(drawing)
     known: list[GraphStructure] = []
     for parts in expect_list(own[4] if len(own) > 4 else []):
@@ -150,26 +121,23 @@ def structure_of(nodes: Any, edges: Any, drawing: Any = None) -> GraphStructure:
 
 def _structure_of(known: list[GraphStructure], nodes: Any, edges: Any, *drawing: Any) -> GraphStructure:
     entry, exits, outlines, shown = (*drawing, *_NO_DRAWING[len(drawing) :])
-    if not (entry is None or type(entry) is str) or type(outlines) is not dict:
-        raise TypeError(f"it holds {shorten([entry, outlines])} where an entry and outlines should be")
-    made = {name: _outline_of(known, *expect_list(parts)) for name, parts in outlines.items()}
     between = [EdgeStructure(*expect_list(edge, 3)) for edge in expect_list(edges)]
-    for place, text in map(expect_list, expect_list(shown)):
-        between[_place(place)] = attrs.evolve(between[place], shown=text)
-    return GraphStructure(tuple(expect_list(nodes)), tuple(between), entry, tuple(expect_list(exits)), made)
+    for place, text in expect_list(shown):
+        between[place] = attrs.evolve(between[place], shown=text)
+    return GraphStructure(
+        tuple(expect_list(nodes)),
+        tuple(between),
+        entry,
+        tuple(expect_list(exits)),
+        {name: _outline_of(known, *expect_list(parts)) for name, parts in outlines.items()},
+    )
 
 
 _NO_DRAWING: list[Any] = [None, [], {}, []]
 
 
-def _outline_of(known: list[GraphStructure], kind: Any, notes: Any, place: Any = None) -> NodeOutline:
-    return NodeOutline(kind, expect_list(notes), None if place is None else known[_place(place)])
-
-
-def _place(place: Any) -> int:
-    if type(place) is not int or place < 0:
-        raise TypeError(f"it holds {shorten(place)} where a place should be")
-    return place
+def _outline_of(known: list[GraphStructure], kind: Any, notes: Any, place: int | None = None) -> NodeOutline:
+    return NodeOutline(kind, tuple(expect_list(notes)), None if place is None else known[place])
 
 
 # --------------------------------------------------------------------------- provenance
@@ -179,42 +147,44 @@ def have_same_provenance(old: State, new: State) -> bool:
     """Return whether two States have the same graph, parent, labels and progress."""
     if provenance_of(old) is provenance_of(new):
         return True
-    same_structure = old.structure is new.structure or are_same(old.structure, new.structure)
-    same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
-    same_progress = is_same(old.progress, new.progress)  # it holds values of the user, such as chunks
-    return same_structure and same_origin and same_progress and old.graph == new.graph
+    is_same_progress = is_same(old.progress, new.progress)  # it holds values of the user, such as chunks
+    return is_same_progress and _PLAIN(old) == _PLAIN(new) and _drawing_of(old) == _drawing_of(new)
+
+
+_PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels")
+
+
+def _drawing_of(state: State) -> list[Any]:
+    return [] if state.structure is None else drawing_parts(state.structure)
 
 
 def provenance_parts(state: State) -> list[Any]:
+    """Return the graph, the structure, the parent, the generation, the labels and the progress as plain values."""
     structure, parent = state.structure, state.parent
-    progress = None if state.progress is None else _progress_parts(state.progress)
-    drawing: list[Any] | None = None
-    if structure is not None and (structure.entry or structure.exits or structure.outlines):
-        is_plain = not structure.outlines and not any(map(SHOWN, structure.edges))  # most graphs
-        drawing = [structure.entry, list(structure.exits)] if is_plain else drawing_parts(structure)
-    further = [progress, drawing] if drawing else [progress] if progress is not None else []
-    return [
+    parts = [
         state.graph,
-        None if structure is None else list(structure.nodes),
-        None if structure is None else list(map(list, map(COMPARED, structure.edges))),
+        *([None, None] if structure is None else _compared_parts(structure)),
         None if parent is None else [parent.run_id, parent.step],
         state.generation,
         dict(state.labels),
-        *further,
+        None if state.progress is None else _progress_parts(state.progress),
     ]
+    if structure is not None and (structure.entry or structure.exits or structure.outlines):
+        drawing = drawing_parts(structure)
+        is_plain = not structure.outlines and not drawing[3]  # most graphs
+        return [*parts, drawing[:2] if is_plain else drawing]
+    return parts if state.progress is not None else parts[:-1]
 
 
 def _progress_parts(progress: Progress) -> dict[str, Any]:
     """Return the attributes of a progress that are not empty."""
-    partial = progress.partial
-    origins = {key: _origin_parts(origin) for key, origin in progress.origins.items()}
     parts = {
         "next_node": progress.next_node,
         "woken": pause_to_json(progress.woken),
         "answer": _old_values("answer", progress.answer),
         "answered": sorted(progress.answered),
-        "partial": None if partial is None else [partial.node, _chunks(partial)],
-        "origins": origins,
+        "partial": progress.partial and [progress.partial.node, _exact("partial.chunks", progress.partial.chunks)],
+        "origins": {key: _origin_parts(origin) for key, origin in progress.origins.items()},
         "replaced": _old_values("replaced", progress.replaced),
         "kept_names": dict(progress.kept_names),
         "recoveries": progress.recoveries,
@@ -228,52 +198,45 @@ def _origin_parts(origin: Origin) -> list[Any]:
     return [origin.node, origin.step, read, origin.overwritten]
 
 
-def _chunks(partial: Partial) -> list[Any]:
-    return [_plain_or_encoded(chunk, f"partial.chunks[{place}]") for place, chunk in enumerate(partial.chunks)]
-
-
 def _old_values(name: str, values: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
-    return {key: [_plain_or_encoded(value, f"{name}.{key}") for value in old] for key, old in values.items()}
+    return {key: _exact(f"{name}.{key}", old) for key, old in values.items()}
 
 
-def _plain_or_encoded(value: Any, path: str) -> Any:
-    is_plain = is_settled(value) and (type(value) in ATOMS or is_writable([value]))
-    return value if is_plain else EncodedValue(encode_value(value, path))
+def _exact(path: str, values: Iterable[Any]) -> list[Any]:
+    """Return values that msgpack takes unchanged as they are, and the bytes of all others."""
+    return [
+        value
+        if is_settled(value) and (type(value) in ATOMS or is_writable([value]))
+        else EncodedValue(encode_value(value, f"{path}[{place}]"))
+        for place, value in enumerate(values)
+    ]
 
 
-def _progress_of(parts: dict[str, Any]) -> Progress:
-    if not all(type(found) is dict for found in (parts, *(parts.get(name, {}) for name in _DICTS))):
-        raise TypeError(f"it holds {shorten(parts)} where dicts should be")
-    partial, origins = parts.pop("partial", None), parts.pop("origins", {})
-    answer, replaced, woken = parts.pop("answer", {}), parts.pop("replaced", {}), parts.pop("woken", None)
-    if "answered" in parts:
-        _check_strings(parts["answered"])
-    return Progress(
-        woken=pause_from_json(woken),
-        partial=None if partial is None else Partial(partial[0], tuple(expect_list(partial[1]))),
-        origins={key: _origin_of(*expect_list(origin)) for key, origin in origins.items()},
-        answer={key: tuple(expect_list(old)) for key, old in answer.items()},
-        replaced={key: tuple(expect_list(old)) for key, old in replaced.items()},
-        **parts,
-    )
+def _progress_of(parts: Mapping[str, Any]) -> Progress:
+    return Progress(**{name: _PROGRESS_FROM.get(name, _unchanged)(part) for name, part in parts.items()})
 
 
-_DICTS = ("origins", "answer", "replaced", "kept_names")  # attributes of a progress
+def _unchanged(part: Any) -> Any:
+    return part
 
 
-def _origin_of(node: str, step: int, read: Any, overwritten: str | None = None) -> Origin:
-    if read is not None:
-        _check_strings(read)
-    return Origin(node, step, read, overwritten)
+def _old_values_from(parts: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {key: tuple(expect_list(old)) for key, old in parts.items()}
 
 
-def _check_strings(parts: Any) -> None:
-    """Raise TypeError unless the parts are a list of str: other values may be slow to hash."""
-    if not all(type(part) is str for part in expect_list(parts)):
-        raise TypeError(f"it holds {shorten(parts)} where a list of texts should be")
+_PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
+    "woken": pause_from_json,
+    "answer": _old_values_from,
+    "answered": expect_list,
+    "partial": lambda parts: Partial(parts[0], expect_list(parts[1])),
+    "origins": lambda parts: {key: Origin(*expect_list(origin)) for key, origin in parts.items()},
+    "replaced": _old_values_from,
+    "kept_names": dict,
+}
 
 
 def provenance_from(parts: list[Any] | None) -> dict[str, Any]:
+    """Return the keywords of State for the parts that `provenance_parts` returned."""
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
     graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
