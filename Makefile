@@ -12,7 +12,7 @@ UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak docs release screenshots bench clean
+.PHONY: help demo test cover test-all check format proof soak docs release archives screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -53,8 +53,11 @@ soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 docs: $(VENV)/test.stamp $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
 	@PYTHONPATH=. $(BIN)/python tools/make_site.py
 
-release: $(VENV)/release.stamp  ## Build the archives in dist/, check and sign them; nothing is uploaded
-	@$(BIN)/python tools/release.py
+release: $(VENV)/release.stamp  ## Build the archives in dist/ twice and test them (TAG=v0.2.0rc1: tag them, too); nothing is uploaded
+	@$(BIN)/python tools/release.py $(if $(TAG),--tag $(TAG))
+
+archives: $(VENV)/release.stamp  ## The same without the tests of the source archive
+	@$(BIN)/python tools/release.py --quick
 
 screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
 	@PYTHONPATH=. $(BIN)/python tools/screenshots.py

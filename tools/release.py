@@ -1,15 +1,23 @@
-"""Build the archives of a release, check them, and sign them if there is an identity: `make release`."""
+"""Build the archives of a release in dist/ and check them: `make release`, or `make release TAG=v0.2.0rc1` to tag them.
+
+They are built twice, and the same bytes have to come of it; the wheel has its bill of materials; it is installed into
+environments of its own, where a run is killed and resumed, and where the tests out of the source archive pass.
+"""
 
 from __future__ import annotations
 
-import os
+import argparse
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
@@ -17,6 +25,9 @@ TRIED = ROOT / "build" / "release"
 
 NEEDED = ("stategraph/py.typed", "stategraph/web/templates", "stategraph/web/static")
 """What has to be in a wheel; of folders, something in them."""
+
+NEEDED_SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "tests/conftest.py", "docs/README.md")
+"""What has to be in a source archive."""
 
 PROGRAM = """
 import os
@@ -41,43 +52,85 @@ assert (final["n"], final.step) == (2, 2), final
 
 
 def main() -> int:
-    """Do it; return the exit code."""
-    shutil.rmtree(DIST, ignore_errors=True)
-    shutil.rmtree(TRIED, ignore_errors=True)
-    _run(sys.executable, "-m", "build", str(ROOT))
-    archives = sorted(map(str, DIST.iterdir()))
-    _run(sys.executable, "-m", "twine", "check", "--strict", *archives)
-    (wheel,) = DIST.glob("*.whl")
-    (source,) = DIST.glob("*.tar.gz")
-    problems = [*_problems_of(wheel), *_problems_of_source(source)]
+    """Build, check, and tag if that is asked for; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tag", help="the tag of this release, such as v0.2.0rc1: made here if it is not there")
+    parser.add_argument("--quick", action="store_true", help="leave out the tests of the source archive")
+    options = parser.parse_args()
+    for folder in (DIST, TRIED):
+        shutil.rmtree(folder, ignore_errors=True)
+    archives = _build(ROOT, DIST)
+    problems = [*_problems_of(*archives), *(_problems_of_tag(options.tag, archives[0]) if options.tag else ())]
     if not problems:
-        _try(wheel)
-        _sign(archives)
+        _run_installed(archives[0])
+        if not options.quick:
+            _test_source(*archives)
+        if options.tag:
+            _tag(options.tag)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
 
 
-def _problems_of(wheel: Path) -> list[str]:
+def _build(source: Path, folder: Path) -> tuple[Path, Path]:
+    """Build the wheel, by way of the source archive, and return both."""
+    _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", str(folder), str(source))
+    return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def _problems_of(wheel: Path, source: Path) -> Iterator[str]:
+    _run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    missing = [needed for needed in NEEDED if not any(name.startswith(needed) for name in names)]
-    strange = [name for name in names if not name.startswith(("stategraph/", "stategraph-"))]
-    return [f"{wheel.name} lacks {one}" for one in missing] + [f"{wheel.name} holds {one}" for one in strange]
+        bills = [archive.read(name).decode() for name in names if ".dist-info/sboms/" in name]
+    yield from (f"{wheel.name} lacks {needed}" for needed in NEEDED if not any(n.startswith(needed) for n in names))
+    yield from (f"{wheel.name} holds {n}" for n in names if not n.startswith(("stategraph/", "stategraph-")))
+    if not bills:
+        yield f"{wheel.name} has no bill of materials"
+    errors = [JsonStrictValidator(SchemaVersion.V1_7).validate_str(bill) for bill in bills]
+    yield from (f"{wheel.name} has a bill of materials that is not valid: {error}" for error in errors if error)
+    with tarfile.open(source) as sources:
+        there = {name.partition("/")[2] for name in sources.getnames()}
+    yield from (f"{source.name} lacks {needed}" for needed in NEEDED_SOURCE if needed not in there)
+    again = _build(_copy_of_commit(), TRIED / "again")
+    for first, second in zip((wheel, source), again, strict=True):
+        if first.read_bytes() != second.read_bytes():
+            yield f"{first.name} is different when the last commit is built: see diffoscope {first} {second}"
 
 
-def _problems_of_source(source: Path) -> list[str]:
-    with tarfile.open(source) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "tests/conftest.py", "docs/README.md")
-    return [f"{source.name} lacks {one}" for one in needed if one not in names]
+def _copy_of_commit() -> Path:
+    """Return a folder with the files of the last commit, and no others."""
+    folder = TRIED / "commit"
+    folder.mkdir(parents=True)
+    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
+    return folder
 
 
-def _try(wheel: Path) -> None:
-    """Install a wheel into an environment of its own; run a program that dies, and once more."""
-    venv.create(TRIED, with_pip=True)
-    python = str(TRIED / "bin" / "python")
-    _run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(wheel))
+def _problems_of_tag(tag: str, wheel: Path) -> Iterator[str]:
+    version = wheel.name.split("-")[1]
+    if tag != f"v{version}":
+        yield f"the tag of version {version} is v{version}, and not {tag}: see __version__ in stategraph/__init__.py"
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE):
+        yield f"CHANGELOG.md has no section: ## [{version}] - YYYY-MM-DD"
+    if _output_of("git", "status", "--porcelain"):
+        yield "there are changes that are not committed: see git status"
+    if _output_of("git", "tag", "--list", tag) and _output_of("git", "rev-list", "-1", tag) != _output_of(
+        "git", "rev-parse", "HEAD"
+    ):
+        yield f"the tag {tag} is there, and is that of another commit"
+
+
+def _tag(tag: str) -> None:
+    if not _output_of("git", "tag", "--list", tag):
+        _run("git", "tag", "--annotate", tag, "--message", f"stategraph {tag.removeprefix('v')}")
+        print(f"tagged; to publish it: git push --atomic origin main {tag}")
+
+
+def _run_installed(wheel: Path) -> None:
+    """Install the wheel with what it requires and no more; run a program that dies, and once more."""
+    python = _environment("bare", str(wheel))
     (TRIED / "program.py").write_text(PROGRAM, encoding="utf-8")
     died = subprocess.run([python, "program.py"], cwd=TRIED, check=False).returncode
     if died != 7:
@@ -86,14 +139,28 @@ def _try(wheel: Path) -> None:
     print(f"{wheel.name}: installed, killed, resumed")
 
 
-def _sign(archives: list[str]) -> None:
-    """Sign the archives, if there is an identity to do it with."""
-    token = os.environ.get("SIGSTORE_IDENTITY_TOKEN")
-    if not token and "ACTIONS_ID_TOKEN_REQUEST_TOKEN" not in os.environ:
-        print("not signed: there is no identity here; run it in CI, or set SIGSTORE_IDENTITY_TOKEN")
-        return
-    given = ["--identity-token", token] if token else []
-    _run(sys.executable, "-m", "sigstore", "sign", *given, *archives)
+def _test_source(wheel: Path, source: Path) -> None:
+    """Run the tests out of the source archive, with the package as the wheel has it."""
+    with tarfile.open(source) as archive:
+        archive.extractall(TRIED, filter="data")
+    folder = TRIED / source.name.removesuffix(".tar.gz")
+    python = _environment("tests", f"{wheel}[examples]", "--group", f"{folder / 'pyproject.toml'}:test")
+    shutil.rmtree(folder / "stategraph")
+    installed = _output_of(python, "-c", "import stategraph, pathlib; print(pathlib.Path(stategraph.__file__).parent)")
+    (folder / "stategraph").symlink_to(installed)
+    _run(python, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider", folder=folder)
+
+
+def _environment(name: str, *requirements: str) -> str:
+    """Make an environment with these requirements, and return its Python."""
+    uv, folder = (sys.executable, "-m", "uv"), TRIED / name
+    _run(*uv, "venv", "--quiet", "--python", sys.executable, str(folder))
+    _run(*uv, "pip", "install", "--quiet", "--python", str(folder), *requirements)
+    return str(folder / "bin" / "python")
+
+
+def _output_of(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _run(*command: str, folder: Path = ROOT) -> None:

@@ -1,0 +1,67 @@
+"""Write the software bill of materials of a wheel: a build hook of hatch. It is `.dist-info/sboms/stategraph.cdx.json`.
+
+PEP 770 says where it is found, and CycloneDX 1.7 what it looks like. A wheel of stategraph holds nothing but
+stategraph. What it needs is installed beside it, so that the bill names it with the versions that are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+
+class SbomHook(BuildHookInterface):
+    """Adds the bill to each wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the bill where the builder finds it."""
+        path = Path(self.root, "build", f"{self.metadata.core.name}.cdx.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(bill_of(self.metadata.core), indent=2) + "\n", encoding="utf-8")
+        build_data["sbom_files"].append(str(path))
+
+
+def bill_of(core: Any) -> dict[str, Any]:
+    """Return the bill of a package, from its metadata. The same metadata always give the same bill."""
+    itself = {
+        "type": "library",
+        "bom-ref": core.name,
+        "name": core.name,
+        "version": core.version,
+        "description": core.description,
+        "licenses": [{"expression": core.license_expression}],
+        "purl": f"pkg:pypi/{core.name}@{core.version}",
+    }
+    optional = [requirement for extra in core.optional_dependencies.values() for requirement in extra]
+    needed = {**_components(optional, "optional"), **_components(core.dependencies, "required")}
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.7.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.7",
+        "version": 1,
+        "metadata": {"lifecycles": [{"phase": "build"}], "component": itself},
+        "components": [needed[name] for name in sorted(needed)],
+        "dependencies": [{"ref": core.name, "dependsOn": sorted(needed)}, *({"ref": name} for name in sorted(needed))],
+    }
+
+
+def _components(requirements: list[str], scope: str) -> dict[str, dict[str, Any]]:
+    """Return the components that requirements name, by their names."""
+    components = {}
+    for requirement in map(Requirement, requirements):
+        bounds = sorted(requirement.specifier, key=lambda bound: Version(bound.version))
+        components[requirement.name] = {
+            "type": "library",
+            "bom-ref": requirement.name,
+            "name": requirement.name,
+            "versionRange": "vers:pypi/" + ("|".join(map(str, bounds)) or "*"),
+            "isExternal": True,
+            "scope": scope,
+            "purl": f"pkg:pypi/{requirement.name}",
+        }
+    return components
