@@ -12,7 +12,7 @@ UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak docs release archives screenshots bench clean
+.PHONY: help demo test cover test-all check format proof soak docs pages release archives screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,8 +50,11 @@ proof: $(VENV)/test.stamp  ## Try at length what the stores promise (half an hou
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 	@$(BIN)/python -m proof --share 100 state_machine
 
-docs: $(VENV)/test.stamp $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
-	@PYTHONPATH=. $(BIN)/python tools/make_site.py
+docs: $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
+	@$(BIN)/python tools/make_site.py
+
+pages: $(VENV)/docs.stamp  ## The sites of all versions, in build/pages
+	@$(BIN)/python tools/make_site.py --pages
 
 release: $(VENV)/release.stamp  ## Build the archives in dist/ twice and test them (TAG=v0.2.0rc1: tag them, too); nothing is uploaded
 	@$(BIN)/python tools/release.py $(if $(TAG),--tag $(TAG))

@@ -26,9 +26,10 @@ from tests.redis_server import url
 
 PAGES = sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
 INDEX = "docs/README.md"
+AGENTS = "AGENTS.md"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, AGENTS])
 def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeypatch):
     """Pasted in order into one program, they print the text after them, and what comments say."""
     if "DBOSRunner(" in text_of(page) and not SQLITE_SERVES:
@@ -47,6 +48,11 @@ def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeyp
         printed = iter(output.splitlines())
         for comment in comments:
             assert any(line.startswith(comment) for line in printed), comment
+
+
+def test_the_guide_for_programs_is_short():
+    """It is read with each task."""
+    assert len(text_of(AGENTS).splitlines()) < 150
 
 
 def test_the_store_that_is_shown_passes_the_contract(tmp_path):
@@ -68,7 +74,7 @@ def test_the_commands_of_development_are_those_of_make():
     assert sorted(described) == sorted(set(listed) - {"help"})
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, AGENTS])
 def test_its_links_lead_somewhere(page):
     """Every linked file is there, and every linked heading."""
     assert [target for target in links(page) if not leads_somewhere(page, target)] == []

@@ -92,19 +92,11 @@ def _problems_of(wheel: Path, source: Path) -> Iterator[str]:
     with tarfile.open(source) as sources:
         there = {name.partition("/")[2] for name in sources.getnames()}
     yield from (f"{source.name} lacks {needed}" for needed in NEEDED_SOURCE if needed not in there)
-    again = _build(_copy_of_commit(), TRIED / "again")
+    _run("git", "clone", "--quiet", str(ROOT), str(TRIED / "commit"))
+    again = _build(TRIED / "commit", TRIED / "again")
     for first, second in zip((wheel, source), again, strict=True):
         if first.read_bytes() != second.read_bytes():
             yield f"{first.name} is different when the last commit is built: see diffoscope {first} {second}"
-
-
-def _copy_of_commit() -> Path:
-    """Return a folder with the files of the last commit, and no others."""
-    folder = TRIED / "commit"
-    folder.mkdir(parents=True)
-    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
-    return folder
 
 
 def _problems_of_tag(tag: str, wheel: Path) -> Iterator[str]:
