@@ -6,13 +6,15 @@ VENV   := .venv
 BENCH  := .venv-bench
 BIN    := $(VENV)/bin
 VERSIONS ?= 071ee6f 772e19c
+EXTRAS := cli,testing,progress,dbos,otel,pydantic,postgres,redis,ui,zstd
+DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffix .py,config dbos engine errors events opentelemetry package progress pydantic resume schema state))
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 MEASURED := $(shell find stategraph -name '*.py')
 UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak docs pages release archives screenshots bench clean
+.PHONY: help demo test cover test-all lowest check format proof soak docs pages release archives screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +31,13 @@ cover: $(VENV)/test.stamp  ## Run the tests and print the branch coverage, which
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m unmeasured $(UNMEASURED)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
+
+# Starlette 0.40 tests with httpx, newer ones with httpx2.
+lowest: $(VENV)/lowest.stamp  ## Run the tests of what uses dependencies, with the oldest that pyproject.toml allows
+	rm -rf .venv-lowest
+	$(BIN)/uv venv --quiet --python $(BIN)/python .venv-lowest
+	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --editable '.[$(EXTRAS)]' 'httpx==0.27.2'
+	.venv-lowest/bin/python -m pytest -n 4 --dist worksteal $(DEPENDENT)
 
 test-all:  ## Run the tests with every Python from 3.11 to 3.13 that is found
 	@$(PYTHON) tools/test_all.py
