@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -38,15 +37,6 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and name.isalpha() and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
-            ctx.fail(f"there is no command {name!r}{f'; is it {near[0]!r}?' if near else ''}")
-        return super().resolve_command(ctx, args)
-
 
 _EXAMPLES = """
 \b
@@ -55,7 +45,7 @@ Examples:
   stategraph --store runs.db show review-42
   stategraph answer review-42 yes --graph app.flows:review
 
-The store is the first of --store, STATEGRAPH_STORE, --config and ./graph.toml.
+The store is the first of --store, --config, STATEGRAPH_STORE, STATEGRAPH_CONFIG and ./graph.toml.
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 6 damaged.
 """
 

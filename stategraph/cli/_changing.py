@@ -9,7 +9,7 @@ import click
 
 from stategraph._text.shown import clean
 from stategraph.cli._looking import row_store
-from stategraph.cli._opening import load_graph, status_text
+from stategraph.cli._opening import status_text
 from stategraph.cli._options import (
     ALLOW_CHANGED,
     BY,
@@ -23,15 +23,13 @@ from stategraph.cli._options import (
     YES,
     Request,
     command,
-    parsed_pairs,
+    pairs,
     parsed_value,
-    usage_error,
 )
-from stategraph.cli._output import END_OF_CALL, STYLES, Exit, Failure, note, shape_of, state_shape
+from stategraph.cli._output import END_OF_CALL, Exit, Failure, note, shape_of, state_shape, status_cell
 from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
-    from stategraph._values.progress import Pause
     from stategraph.graph import StateGraph
 
 
@@ -47,22 +45,20 @@ The store is that of the graph. The history keeps --by with a change of --set, o
 """,
     RUN,
     GRAPH,
-    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change this key first; JSON, or text."),
+    pairs("--set", "changes", metavar="KEY=VALUE", help="Change this key first; JSON, or text."),
     ALLOW_CHANGED,
     RENAMES,
     BY,
     WAIT,
     TAKE_OVER,
 )
-def resume(request: Request, /, run_id: str, graph: str, pairs: tuple[str, ...], **how: Any) -> int:
+def resume(request: Request, /, run_id: str, graph: str, changes: dict[str, str], **how: Any) -> int:
     """Continue a run from its last checkpoint.
 
     It runs in this process until it ends or pauses.
     """
-    flow = load_graph(graph)
-    request.check_store(flow.store)
-    updates = parsed_pairs("--set", "KEY=VALUE", pairs) or {}
-    return _resume(request, flow, run_id, {key: parsed_value(text) for key, text in updates.items()}, **how)
+    updates = {key: parsed_value(text) for key, text in changes.items()}
+    return _resume(request, request.graph(graph), run_id, updates, **how)
 
 
 @command(
@@ -81,33 +77,21 @@ The store is that of the graph.
 )
 def answer(request: Request, /, run_id: str, value: str | None, graph: str, pause: str | None, **how: Any) -> int:
     """Answer a paused run, and continue it. VALUE is JSON, or text."""
-    flow = load_graph(graph)
-    request.check_store(flow.store)
+    flow = request.graph(graph)
     state = flow.store.load(run_id)
     if state.pause is None:
-        is_left = state.status in ("failed", "cancelled")
-        way_out = f"; to continue with other data: stategraph resume {run_id} --set KEY=VALUE" if is_left else ""
-        raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}{way_out}")
-    if state.pause.others and pause is None:
-        number = len(state.pause.each)
-        usage_error(
-            f"{run_id} waits for {number} answers: choose one with --pause; stategraph show {run_id} lists them"
-        )
-    meant = [waiting for waiting in state.pause.each if pause and waiting.id.startswith(pause)]
-    if pause and len(meant) != 1:
+        raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}")
+    meant = [waiting for waiting in state.pause.each if waiting.id.startswith(pause or "")]
+    if len(meant) != 1:
         ids = ", ".join(waiting.id for waiting in state.pause.each)
-        problem = "several pauses begin so" if meant else "no pause begins so, or it is over"
-        raise Failure(Exit.CONFLICT, f"--pause {pause}: {problem}; {run_id} waits at {ids}")
-    answered = meant[0] if meant else state.pause
-    return _resume(request, flow, run_id, _answer_to(answered, run_id, value), pause=answered, **how)
-
-
-def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:
-    if pause.response_param is None and value is not None:
-        usage_error(f"{run_id} waits for no value: leave out VALUE")
-    if pause.response_param is not None and value is None:
-        usage_error(f"{run_id} waits for {pause.response_param!r}: give VALUE")
-    return {} if pause.response_param is None or value is None else {pause.response_param: parsed_value(value)}
+        exit_code = Exit.CONFLICT if pause else Exit.USAGE
+        raise Failure(exit_code, f"choose one of the pauses of {run_id} with --pause: it waits at {ids}")
+    name = meant[0].response_param
+    if (name is None) != (value is None):
+        way_out = "no value: leave out VALUE" if name is None else f"{name!r}: give VALUE"
+        raise Failure(Exit.USAGE, f"{run_id} waits for {way_out}")
+    updates = {} if name is None or value is None else {name: parsed_value(value)}
+    return _resume(request, flow, run_id, updates, pause=meant[0], **how)
 
 
 def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str, Any], **how: Any) -> int:
@@ -117,11 +101,9 @@ def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str,
     if screen.is_json:
         screen.document(state_shape(state))
     else:
-        why = "" if state.pause is None else f": {state.pause.reason}"
-        if state.pause is not None and state.pause.others:
-            why += f", and {len(state.pause.others)} more"
-        status = str(state.status), STYLES[state.status]
-        screen.line((state.run_id, "bold"), "  ", status, f"  step {state.step}{why}")
+        reasons = [] if state.pause is None else [pause.reason for pause in state.pause.each]
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        screen.line((run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{why}")
     return END_OF_CALL.get(state.status, Exit.OK)
 
 
@@ -250,17 +232,8 @@ def import_(request: Request, file: IO[str]) -> None:
 
     Each run is imported as a whole or not at all. A missing store is created.
     """
-    store = row_store(request.open(to_change=True, may_make=True))
-    try:
-        found = store.import_runs(file)
-    except FormatError as error:
-        error.add_note(f"read from {file.name}")
-        raise
-    if request.is_json:
-        request.screen.document({"runs": found})
-        return
-    for run_id in found:
-        request.screen.line(run_id)
+    found = row_store(request.open(to_change=True, may_make=True)).import_runs(file)
+    request.screen.done({"runs": found}, *found)
 
 
 @command(
@@ -276,12 +249,12 @@ def migrate(request: Request, is_printed: bool) -> None:
     A store that is up to date does not change.
     """
     if not is_printed:
-        store = request.open(to_change=True, may_make=True, migrate=True)
-        request.screen.done({"store": str(store), "migrated": True}, f"{store}: up to date")
+        store = request.open(to_change=True, may_make=True)
+        request.screen.done({"store": str(store), "migrated": True}, f"{store}: ready")
         return
     statements: tuple[str, ...] = ()
     try:
-        request.open(migrate=False)
+        request.open()
     except FormatError as error:
         if not error.statements:
             raise
@@ -289,6 +262,6 @@ def migrate(request: Request, is_printed: bool) -> None:
     if request.is_json:
         request.screen.document({"statements": list(statements)})
     elif statements:
-        click.echo("".join(f"{statement};\n" for statement in statements), nl=False)
+        click.echo("\n".join(f"{statement};" for statement in statements))
     else:
         note("the store is up to date: there is nothing to run")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +14,8 @@ from stategraph._capabilities import fresh_rows
 from stategraph._text.shown import SHORT, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import Kind, Owner
-from stategraph.cli._opening import history_of, load_graph, load_state
+from stategraph._values.provenance import Owner
+from stategraph.cli._opening import history_of, load_graph
 from stategraph.cli._options import (
     EVERY,
     REVISION,
@@ -24,14 +23,12 @@ from stategraph.cli._options import (
     STEP,
     Request,
     command,
+    pairs,
     parsed_moment,
-    parsed_pairs,
     run_ids,
-    usage_error,
 )
 from stategraph.cli._output import (
     END_OF_CALL,
-    NO_OWNER,
     STYLES,
     Cell,
     Exit,
@@ -46,6 +43,7 @@ from stategraph.cli._output import (
     number_text,
     shape_of,
     state_shape,
+    status_cell,
     summary_shape,
     value_text,
 )
@@ -53,6 +51,9 @@ from stategraph.state import State
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
+
+if TYPE_CHECKING:
+    from stategraph.picture import Picture
 
 # --------------------------------------------------------------------------- many runs
 
@@ -67,14 +68,7 @@ from stategraph.stores.summaries import Summary
     click.option("--graph", help="Only runs of the graph of this name."),
     click.option("--prefix", help="Only runs whose ids begin with this."),
     click.option("--parent", metavar="RUN", help="Only runs that are forked from this one, or nested in it."),
-    click.option(
-        "--label",
-        "labels",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=lambda _context, _option, pairs: parsed_pairs("--label", "NAME=VALUE", pairs),
-        help="Only runs with this label.",
-    ),
+    pairs("--label", "labels", metavar="NAME=VALUE", help="Only runs with this label."),
     click.option(
         "--since",
         type=parsed_moment,
@@ -110,8 +104,8 @@ def runs(request: Request, /, limit: int, **filters: Any) -> None:
 def _run_row(screen: Screen, run: Summary, owner: Owner | None) -> tuple[Cell, ...]:
     stands_at = run.error or run.pause
     node = run.checkpoint_node if stands_at is None else stands_at.node
-    status, step = (str(run.status), STYLES[run.status]), str(run.step)
-    return run.run_id, status, run.graph or "", step, node, screen.time(run.timestamp), (_why(run, owner), "dim")
+    when = screen.time(run.timestamp)
+    return run.run_id, status_cell(run), run.graph or "", str(run.step), node, when, (_why(run, owner), "dim")
 
 
 def _why(run: Summary, owner: Owner | None) -> str:
@@ -135,22 +129,18 @@ It changes nothing. The exit code is 6 if anything is damaged.
 )
 def doctor(request: Request) -> int:
     """Read all data of a store, and list the damage."""
-    store, screen = request.open(), request.screen
+    store = request.open()
     found = store.verify()
-    if screen.is_json:
-        screen.document({"store": str(store), **shape_of(found)})
-    else:
-        statuses = ", ".join(f"{count:,} {status}" for status, count in found.runs.items())
-        screen.line(str(store))
-        screen.line(
-            f"{sum(found.runs.values()):,} runs{statuses and f' ({statuses})'}, {found.nested:,} nested in them"
-        )
-        screen.line(f"{found.checkpoints:,} checkpoints")
-        screen.line((f"{len(found.damaged):,} damaged", "red" if found.damaged else "green"))
-        for damage in found.damaged:
-            screen.line((cut(damage.run_id) or "the store", "bold"), f": {cut(as_commands(damage.reason), 1000)}")
-        for damage in found.unreadable:
-            screen.line((cut(damage.run_id), "bold"), f" cannot be read here: {cut(damage.reason, 1000)}")
+    statuses = ", ".join(f"{count:,} {status}" for status, count in found.runs.items())
+    request.screen.done(
+        {"store": str(store), **shape_of(found)},
+        str(store),
+        f"{sum(found.runs.values()):,} runs ({statuses or 'none'}), {found.nested:,} nested in them",
+        f"{found.checkpoints:,} checkpoints",
+        f"{len(found.damaged):,} damaged",
+        *(cut(f"{damage.run_id or 'the store'}: {as_commands(damage.reason)}", 1000) for damage in found.damaged),
+        *(cut(f"{damage.run_id} cannot be read here: {damage.reason}", 1000) for damage in found.unreadable),
+    )
     return Exit.DAMAGED if found.damaged else Exit.OK
 
 
@@ -173,7 +163,7 @@ Values are cut, except with --key.
 def show(request: Request, run_id: str, step: int | None, revision: int | None, keys: tuple[str, ...]) -> None:
     """Show the status of a run, and its data."""
     store, screen = request.open(), request.screen
-    state = load_state(store, run_id, step, revision)
+    state = store.load(run_id, step, **({} if revision is None else {"revision": revision}))
     missing = [key for key in keys if key not in state]
     if missing:
         raise Failure(Exit.NOT_FOUND, f"{run_id} has no key {missing[0]!r}; it has {cut(', '.join(state)) or 'none'}")
@@ -190,8 +180,8 @@ def show(request: Request, run_id: str, step: int | None, revision: int | None, 
 
 def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     at = f" at {cut(state.checkpoint_node)}" if state.checkpoint_node else ""
-    status = str(state.status), STYLES[state.status]
-    screen.line((state.run_id, "bold"), "  ", status, f"  step {state.step}{at}", "  ", screen.time(state.timestamp))
+    when = screen.time(state.timestamp)
+    screen.line((state.run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{at}  {when}")
     is_left = state.status == "active" and owner is None
     facts = {
         "graph": state.graph,
@@ -213,7 +203,11 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     if is_left:
         screen.line(left_text(state))
     if is_left or state.status in ("failed", "cancelled"):
-        screen.line(("continue: ", "dim"), f"stategraph resume {given_id(state.run_id)} --graph MODULE:NAME")
+        screen.line(("continue: ", "dim"), _way_on(state.run_id))
+
+
+def _way_on(run_id: str) -> str:
+    return f"stategraph resume {given_id(run_id)} --graph MODULE:NAME"
 
 
 def _show_pause(screen: Screen, state: State, pause: Pause) -> None:
@@ -247,18 +241,14 @@ def history(request: Request, run_id: str, last: int | None) -> None:
     if screen.is_json:
         screen.document([summary_shape(row) for row in rows])
     else:
-        _show_history(screen, rows)
+        cells = [_cells(row, screen.time(row.timestamp)) for row in rows]
+        screen.table(("step", "kind", "node", "took", "when", ""), cells)
 
 
-def _show_history(screen: Screen, rows: Sequence[Summary]) -> None:
-    cells = [(*_cells(row), screen.time(row.timestamp), (note_text(row), "dim")) for row in rows]
-    screen.table(("step", "kind", "node", "took", "when", ""), cells)
-
-
-def _cells(row: Summary) -> tuple[str, tuple[str, str], str, str]:
-    """Return the number, the kind, the node and the duration of a checkpoint."""
+def _cells(row: Summary, when: str) -> tuple[Cell, ...]:
     took = "" if row.took is None else span(row.took)
-    return number_text(row), (str(row.kind), STYLES.get(row.status, "")), cut(node_text(row)), took
+    kind = str(row.kind), STYLES.get(row.status, "")
+    return number_text(row), kind, cut(node_text(row)), took, when, (note_text(row), "dim")
 
 
 @command(
@@ -277,10 +267,9 @@ def diff(request: Request, run_id: str, a: int, b: int, other: str | None) -> No
     if screen.is_json:
         screen.document(difference_shape(difference))
         return
-    for key, value in difference.removed.items():
-        screen.line((f"- {cut(key)} = {value_text(value)}", "red"))
-    for key, value in difference.added.items():
-        screen.line((f"+ {cut(key)} = {value_text(value)}", "green"))
+    for mark, style, values in (("-", "red", difference.removed), ("+", "green", difference.added)):
+        for key, value in values.items():
+            screen.line((f"{mark} {cut(key)} = {value_text(value)}", style))
     for key, (before, after) in difference.changed.items():
         screen.line((f"~ {cut(key)}: {value_text(before)} -> {value_text(after)}", "yellow"))
 
@@ -298,42 +287,25 @@ The exit code is that of the run: 0 completed, 1 failed or cancelled, 4 paused. 
 def watch(request: Request, run_id: str, every: float) -> int:
     """Follow a run until it ends or pauses."""
     store, screen = request.open(), request.screen
-    newest, was_owned = history_of(store, run_id)[-1], None
-    began, is_owned = time.monotonic(), store.owner(run_id) is not None
+    newest = history_of(store, run_id)[-1]
+    has_noted = False
+    began, owner = time.monotonic(), store.owner(run_id)
     for rows in fresh_rows(store, run_id):
         for newest in rows:
             if screen.is_json:
                 screen.record(summary_shape(newest))
-            elif screen.is_terminal:
-                _show_row(screen, newest)
             else:
-                _show_history(screen, [newest])
+                when = newest.timestamp
+                screen.row(_cells(newest, f"{when.astimezone():%H:%M:%S}" if screen.is_terminal else when.isoformat()))
         if newest.status in END_OF_CALL:
             return END_OF_CALL[newest.status]
-        if not is_owned and was_owned is not False and not screen.is_json:
-            note(_left_alone(newest, was_owned=bool(was_owned)))
-        was_owned = is_owned
-        time.sleep(max(every, _SHARE * (time.monotonic() - began)))
+        if owner is None and not has_noted and not screen.is_json:
+            note(f"{left_text(newest)}; to continue: {_way_on(run_id)}")
+        has_noted = owner is None
+        time.sleep(max(every, 4 * (time.monotonic() - began)))  # a look at a long history takes long
         # The owner is read before the rows: its last save is there before it leaves.
-        began, is_owned = time.monotonic(), store.owner(run_id) is not None
+        began, owner = time.monotonic(), store.owner(run_id)
     raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it was deleted, or completed without preserve=True")
-
-
-_SHARE = 4
-"""The least ratio of the pause after a look to the duration of the look."""
-
-
-def _left_alone(last: Summary, *, was_owned: bool) -> str:
-    if last.kind is Kind.INPUT and not was_owned:
-        return f"{NO_OWNER} yet"
-    left = f"left unfinished: {NO_OWNER}" if was_owned else left_text(last)
-    return f"{left}; to continue: stategraph resume {given_id(last.run_id)} --graph MODULE:NAME"
-
-
-def _show_row(screen: Screen, row: Summary) -> None:
-    number, (kind, style), node, took = _cells(row)
-    when: Cell = (f"{row.timestamp.astimezone():%H:%M:%S}  ", "dim")
-    screen.line(when, f"{number:>6}  ", (f"{kind:<9}", style), f"{node:<20}  {took:>7}  ", (note_text(row), "dim"))
 
 
 # --------------------------------------------------------------------------- files
@@ -371,20 +343,21 @@ def draw(request: Request, run_id: str | None, graph: str | None, form: str | No
     if form is None:
         way_out = "give the --format, or a name with .svg, .html, .mmd or .mermaid"
         raise Failure(Exit.USAGE, f"-o {output.name}: {way_out}")
-    if graph is not None and run_id is None:
-        picture = load_graph(graph).picture()
-    elif run_id is not None and graph is None:
-        from stategraph.picture import picture_of_run  # imported when used
-
-        store = request.open()
-        picture = picture_of_run(store, store.load(run_id))
-    else:
+    if (run_id is None) == (graph is None):
         raise Failure(Exit.USAGE, "give either the run to draw, or --graph MODULE:NAME")
-    text = {"mermaid": picture.to_mermaid, "svg": picture.to_svg, "html": picture.to_html}[form]()
+    picture = _picture_of(request, run_id) if run_id else load_graph(graph or "").picture()
+    text = getattr(picture, f"to_{form}")()
     if request.is_json:
         request.screen.document({"format": form, "picture": text})
     else:
-        output.write(text if text.endswith("\n") else f"{text}\n")
+        output.write(text)
+
+
+def _picture_of(request: Request, run_id: str) -> Picture:
+    from stategraph.picture import picture_of_run  # imported when used
+
+    store = request.open()
+    return picture_of_run(store, store.load(run_id))
 
 
 @command(
@@ -405,7 +378,7 @@ def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[
     The lines hold their histories and nested runs. With --json they are one list.
     """
     if bool(run_ids) == is_all:
-        usage_error("which runs? Name them, or give --all")
+        raise Failure(Exit.USAGE, "which runs? Name them, or give --all")
     store = row_store(request.open())
     wanted = reversed([run.run_id for run in store.iter_runs()]) if is_all else run_ids
     lines = (line for run_id in wanted for line in store.export_run(run_id))

@@ -6,21 +6,22 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import click
 
-from stategraph.cli._opening import imported, open_store
+from stategraph.cli._opening import imported, load_graph, open_store
 from stategraph.cli._output import Exit, Failure, Screen, note
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
+from stategraph.errors import CheckpointNotFoundError, StateGraphError
 from stategraph.stores._codec.opaque import unknown_shown
 
 if TYPE_CHECKING:
+    from stategraph.graph import StateGraph
     from stategraph.stores.base import CheckpointStore
 
 _MOST_COMPARED = 1_000
@@ -54,60 +55,58 @@ class Request:
 
     @property
     def address(self) -> str | None:
-        """The address of the store, as an option or the environment gives it."""
-        return self.store or os.environ.get("STATEGRAPH_STORE")
+        """The address of the store. The environment names it unless an option names a configuration."""
+        return self.store or (None if self.config else os.environ.get("STATEGRAPH_STORE"))
 
-    @property
-    def config_file(self) -> str | None:
-        """The file of the configuration, as an option or the environment gives it."""
-        return self.config or os.environ.get("STATEGRAPH_CONFIG")
+    def find(self, **how: bool) -> CheckpointStore:
+        """Open the store as `open_store` does."""
+        return open_store(self.address, self.config or os.environ.get("STATEGRAPH_CONFIG"), **how)
 
-    def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
-        """Open the store as `open_store` does, until the command ends. Values of unregistered types are opaque."""
-        if self.config and self.address and not self.store:
-            note("stategraph: --config is ignored: STATEGRAPH_STORE comes first")
-        store = self._opened = open_store(self.address, self.config_file, to_change=to_change, **how)
+    def open(self, **how: bool) -> CheckpointStore:
+        """Open the store until the command ends. Values of unregistered types are opaque."""
+        store = self._opened = self.find(**how)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
         return store
 
+    def graph(self, name: str) -> StateGraph:
+        """Import a graph, and use its store."""
+        graph = load_graph(name)
+        self.check_store(graph.store)
+        return graph
+
     def check_store(self, store: CheckpointStore) -> None:
         """Use the store of a graph.
 
         Raises:
-            UsageError: an option names another store.
+            Failure: the option ``--store`` names another store.
         """
         self._opened = store
-        if self.store and not _is_at(store, self.store):
-            usage_error(
+        if self.store and _is_elsewhere(store, self.store):
+            raise Failure(
+                Exit.USAGE,
                 f"--store: the graph keeps its runs in the {store}: leave --store out or, where the graph names it "
-                "by a relative path, start in the folder that this counts from"
+                "by a relative path, start in the folder that this counts from",
             )
         is_comparable = hasattr(store, "path") or "://" not in (self.address or "")
-        is_ignored = self.address and is_comparable and not _is_at(store, self.address)
-        if self.config or is_ignored:
+        if self.config or (self.address and is_comparable and _is_elsewhere(store, self.address)):
             ignored = "--config" if self.config else "STATEGRAPH_STORE"
             note(f"stategraph: {ignored} is ignored: the graph keeps its runs in the {store}")
 
-    def similar_id(self, run_id: str) -> str | None:
-        """Return a known run id that is similar to this one."""
+    def similar_id(self, run_id: str) -> str:
+        """Return a known run id that is similar to this one; empty if there is none."""
         try:
             known = [] if self._opened is None else [run.run_id for run in self._opened.runs(limit=_MOST_COMPARED)]
         except StateGraphError:
-            return None
-        return next(iter(difflib.get_close_matches(run_id, known, 1, 0.75)), None)
+            return ""
+        return "".join(difflib.get_close_matches(run_id, known, 1, 0.75))
 
 
-def _is_at(store: CheckpointStore, address: str) -> bool:
-    """Return whether a store is in this file or folder."""
+def _is_elsewhere(store: CheckpointStore, address: str) -> bool:
+    """Return whether a store is not in this file or folder."""
     path: Path | None = getattr(store, "path", None)
-    return path is not None and Path(address).expanduser().resolve() == Path(path).resolve()
-
-
-def usage_error(message: str) -> NoReturn:
-    """End a command because of a wrong call. The message points to its help."""
-    raise click.UsageError(message, click.get_current_context())
+    return path is None or Path(address).expanduser().resolve() != Path(path).resolve()
 
 
 # --------------------------------------------------------------------------- commands
@@ -158,8 +157,10 @@ def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], c
                 imported(module)
             try:
                 return function(request, **values)
-            except (CheckpointNotFoundError, RunBusyError) as error:
-                _add_way_out(error, request)
+            except CheckpointNotFoundError as error:
+                near = "" if error.step is not None else request.similar_id(error.run_id)
+                if near:
+                    error.add_note(f"did you mean {near}?")
                 raise
 
         called = common(click.make_pass_decorator(Request, ensure=True)(call))
@@ -170,26 +171,22 @@ def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], c
     return declare
 
 
-def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request) -> None:
-    """Add a similar run id, or the options that deal with an owner, to an error."""
-    if isinstance(error, RunBusyError):
-        names = {parameter.name for parameter in click.get_current_context().command.params}
-        wait = "wait for it (--wait SECONDS)" if "wait" in names else "wait until it is done"
-        take_over = " or, if it hangs, take the run away from it (--take-over)" if "take_over" in names else ""
-        error.add_note(wait + take_over)
-    elif error.step is None and (near := request.similar_id(error.run_id)):
-        error.add_note(f"did you mean {near}?")
-
-
 # --------------------------------------------------------------------------- arguments and options
 
 
-def parsed_pairs(option: str, form: str, pairs: Sequence[str]) -> dict[str, str] | None:
-    """Return the pairs of an option like ``LEFT=RIGHT``; None if there are none. New names must not be empty."""
-    parts = [pair.partition("=") for pair in pairs]
-    if not all(left and separator and (right or form != "OLD=NEW") for left, separator, right in parts):
-        raise Failure(Exit.USAGE, f"{option}: give it as {form}")
-    return {left: right for left, _, right in parts} or None
+def parsed_pair(text: str) -> tuple[str, str]:
+    """Return the two sides of a text such as ``NAME=VALUE``."""
+    left, separator, right = text.partition("=")
+    if not left or not separator:
+        raise Failure(Exit.USAGE, f"{text!r} is no pair: give it as in NAME=VALUE")
+    return left, right
+
+
+def pairs(*names: str, **how: Any) -> Option:
+    """Return an option for several pairs, which a command receives as a dict."""
+    return click.option(
+        *names, multiple=True, type=parsed_pair, callback=lambda _context, _option, given: dict(given), **how
+    )
 
 
 def parsed_value(text: str) -> Any:
@@ -216,9 +213,8 @@ def parsed_moment(text: str) -> datetime:
 
 def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
     """Return the newest run ids with this beginning, for completion in shells; none without a store."""
-    request = context.ensure_object(Request)
     try:
-        with open_store(request.address, request.config_file, to_change=False) as store:
+        with context.ensure_object(Request).find() as store:
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
     except Exception:  # noqa: BLE001 - completion shows no errors
         return []
@@ -236,13 +232,7 @@ BY = click.option("--by", metavar="WHO", help="Your name, for the history.")
 WAIT = click.option("--wait", type=float, metavar="SECONDS", help="Wait while another call is at work on the run.")
 TAKE_OVER = click.option("--take-over", is_flag=True, help="Take the run from its owner.")
 ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Continue even if the graph has changed.")
-RENAMES = click.option(
-    "--migrate",
-    multiple=True,
-    metavar="OLD=NEW",
-    callback=lambda _context, _option, pairs: parsed_pairs("--migrate", "OLD=NEW", pairs),
-    help="A node was renamed.",
-)
+RENAMES = pairs("--migrate", metavar="OLD=NEW", help="A node was renamed.")
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 STEP = click.option("--step", type=click.IntRange(min=0), help="This step; the newest by default.")
 REVISION = click.option(

@@ -31,6 +31,12 @@ Cell: TypeAlias = str | tuple[str, str]
 STYLES = {"active": "blue", "paused": "yellow", "completed": "green", "failed": "red", "cancelled": "magenta"}
 """The styles of statuses."""
 
+
+def status_cell(run: Summary | State) -> Cell:
+    """Return the status of a run with its style."""
+    return str(run.status), STYLES[run.status]
+
+
 _ID = 36
 """How many characters of an id are always shown: the length of a UUID."""
 
@@ -68,16 +74,25 @@ class Screen:
 
             self._console().print(Text.assemble(*map(_styled, cells)), soft_wrap=True)
 
-    def done(self, shape: Any, message: str) -> None:
-        """Report success: write the shape as JSON, or the message."""
+    def done(self, shape: Any, *lines: str) -> None:
+        """Write the shape as JSON, or these lines."""
         if self.is_json:
             self.document(shape)
-        else:
-            self.line(message)
+            return
+        for line in lines:
+            self.line(line)
 
     def time(self, when: datetime) -> str:
         """Return a time as text: relative to now for a terminal, in full for a pipe."""
         return ago(when) if self.is_terminal else when.isoformat()
+
+    def row(self, cells: Sequence[Cell]) -> None:
+        """Write a line of cells, with tabs for a pipe."""
+        texts = [_styled(cell) for cell in cells]
+        if self.is_terminal:
+            self.line(*((f"{text:<10}  ", style) for text, style in texts))
+        else:
+            print("\t".join(text for text, _ in texts), flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table. Ids in the first column are cut in the middle; the last column takes the remaining width.
@@ -86,26 +101,25 @@ class Screen:
         """
         if not self.is_terminal:
             for row in rows:
-                print("\t".join(_styled(cell)[0] for cell in row))
-            sys.stdout.flush()
+                self.row(row)
             return
         from rich.table import Table
         from rich.text import Text
 
         console = self._console()
         longest = max(_ID, console.width // 3)
+        texts = [[Text(*_styled(cell)) for cell in row] for row in rows]
+        for run_id, *_ in texts:
+            if len(run_id) > longest:
+                run_id.plain = brief(run_id.plain, longest - 3)
         table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-        cells = [[_styled(cell) for cell in row] for row in rows]
-        for row in cells:
-            text, style = row[0]
-            row[0] = (text if len(text) <= longest else brief(text, longest - 3)), style
-        for number, name in enumerate(columns[:-1]):
-            widest = max([len(name), *(len(row[number][0]) for row in cells)])
-            width = min(widest, longest if number == 0 else 10)
+        for name, *column in zip(columns, *texts, strict=True):
+            widest = max(len(name), *map(len, column))
+            width = min(widest, 10 if table.columns else longest)
             table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
-        table.add_column(columns[-1], no_wrap=True, overflow="ellipsis", ratio=1)
-        for row in cells:
-            table.add_row(*(Text(text, style) for text, style in row))
+        table.columns[-1].min_width, table.columns[-1].ratio = None, 1
+        for line in texts:
+            table.add_row(*line)
         console.print(table)
 
     def _console(self) -> Any:
@@ -177,15 +191,11 @@ def ago(when: datetime) -> str:
     return f"in {distance}" if seconds <= -1 else "now" if seconds < 1 else f"{distance} ago"
 
 
-NO_OWNER = "no process is at work on it"
-"""The text about a run without an owner."""
-
-
 def left_text(run: Summary | State) -> str:
     """Return the text about an active run without an owner: "left unfinished" if a call was cut off."""
     is_forked = run.parent is not None and run.parent.step == run.step
     is_left = run.kind not in (Kind.INPUT, Kind.ROLLBACK) and not is_forked
-    return f"left unfinished: {NO_OWNER}" if is_left else NO_OWNER
+    return f"{'left unfinished: ' if is_left else ''}no process is at work on it"
 
 
 def node_text(row: Summary) -> str:
@@ -312,12 +322,24 @@ def exit_of(error: Exception) -> Exit:
 
 
 _COMMANDS = (
-    (re.compile(r"store\.delete\('([^']*)'\)"), r"stategraph delete \1"),
+    (re.compile(r"store\.list\(\) names the runs it holds"), "stategraph runs lists the runs"),
+    (re.compile(r"store\.(delete|history)\('([^']*)'\)"), r"stategraph \1 \2"),
+    (re.compile(r"store\.delete$"), "stategraph delete"),
+    (re.compile(r"store\.load gives its State, .*"), "stategraph show shows its State"),
     (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
+    (
+        re.compile(r"Answer with resume\('([^']*)', .*"),
+        r"Answer with stategraph answer \1 VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text",
+    ),
+    (
+        re.compile(r"wait for it \(wait=seconds\), or, if it hangs, take the run away from it \(take_over=True\)"),
+        "wait until it is done (resume, answer: --wait) or, if it hangs, take its run (resume, rollback: --take-over)",
+    ),
     (re.compile(r"register_serializer makes it known, or .*"), "--import MODULE imports the module that registers it"),
     (re.compile(r"\ballow_changed=True"), "--allow-changed"),
     (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
 )
+"""The calls that messages of the library suggest, and the commands in their place."""
 
 
 def as_commands(text: str) -> str:
@@ -329,33 +351,13 @@ def as_commands(text: str) -> str:
 
 def message_of(error: Exception) -> str:
     """Return the message of an error, with commands in place of the calls that it suggests."""
-    notes = getattr(error, "__notes__", ())
-    if isinstance(error, errors.CheckpointNotFoundError):
-        steps = f"stategraph history {error.run_id} lists its steps"
-        runs = "stategraph runs lists the runs, completed ones where preserve=True keeps them"
-        way_out = runs if error.step is None else steps
-        return "; ".join((str(error).rpartition("; ")[0], *notes, way_out))
-    if isinstance(error, errors.RunCompleteError):
-        way_out = f"stategraph show {error.run_id} shows more"
-        return f"run {error.run_id!r} is complete: it ended at {error.node!r}; {way_out}"
-    if isinstance(error, errors.RunExistsError) and not error.status:
-        way_out = f"choose another id, or delete it with stategraph delete {error.run_id}"
-        return "; ".join((f"run {error.run_id!r} is already in the {error.store}", way_out, *notes))
-    if isinstance(error, errors.RunBusyError):
-        return "; ".join((f"run {error.run_id!r} is at work: {error.owner} owns it", *notes))
-    if isinstance(error, errors.AnswerError) and error.pause is not None:
-        way_out = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
-        if error.pause.response_param is not None and "resume without" in error.problem:
-            way_out = f"stategraph resume {error.run_id} --graph MODULE:NAME"
-        where = f"it waits at {error.pause.node!r}: {error.pause.reason}"
-        return f"run {error.run_id!r}: {error.problem}; {where}; {way_out}"
     if isinstance(error, errors.FormatError) and error.statements:  # leave out the SQL, which would fill the screen
         way_out = "stategraph migrate makes them"
         if error.__cause__ is not None:  # the creation of the tables failed
             way_out = "this role may not make them: have an administrator run what stategraph migrate --print prints"
         store = str(error).partition(" has schema ")[0]
         return f"{store} is not there, or its tables are too old: {way_out}"
-    return "; ".join((as_commands(str(error)), *(notes if isinstance(error, errors.FormatError) else ())))
+    return "; ".join((as_commands(str(error)), *getattr(error, "__notes__", ())))
 
 
 def error_shape(error: Exception) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,16 +15,14 @@ import attrs
 import click
 
 from stategraph._text.shown import cut, describe_exception
-from stategraph.cli._opening import load_graph
 from stategraph.cli._options import ALLOW_CHANGED, EVERY, RENAMES, Request, command
-from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Failure, Screen, as_commands, note
+from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Screen, as_commands, note
 from stategraph.errors import CheckpointError, RunCancelledError, RunLostError, StateGraphError
 
 if TYPE_CHECKING:
     from stategraph._engine.calling import Recovered
     from stategraph.graph import StateGraph
 
-_SLOW = 2.0  # seconds after which a worker reports that it cannot work yet
 _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
 
 
@@ -67,39 +66,26 @@ def work(
 
     It takes runs without an owner as they arrive.
     """
-    flow = load_graph(graph) if once else _load_patiently(graph)
-    request.check_store(flow.store)
+    flow = request.graph(graph) if once else _load_patiently(request, graph)
     return _Worker(flow, request.screen, every, once, grace, how).work(concurrency)
 
 
-def _load_patiently(name: str) -> StateGraph:
+def _load_patiently(request: Request, name: str) -> StateGraph:
     """Return a graph once its store answers. A signal ends the process, because no run is at work yet."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise SystemExit(Exit.OK)
-
     wait = _SOONEST
-    slow = threading.Timer(_SLOW, note, ["stategraph: no work yet: the graph takes long to load; is its store up?"])
-    slow.daemon = True
-    with _signals_to(stop):
-        slow.start()
-        try:
-            while True:
-                try:
-                    graph = load_graph(name)
-                    graph.store.runs(limit=1)
-                except (Failure, CheckpointError) as error:
-                    reason = error.__cause__ if isinstance(error, Failure) else error
-                    if type(reason) is not CheckpointError:  # subclasses report damage and other lasting problems
-                        raise
-                    slow.cancel()
-                    note(f"stategraph: {reason}; trying again in {wait:.0f} s")
-                else:
-                    return graph
-                time.sleep(wait)
-                wait = min(2 * wait, _LATEST)
-        finally:
-            slow.cancel()
+    with _signals_to(lambda number, frame: sys.exit(Exit.OK)):
+        while True:
+            try:
+                graph = request.graph(name)
+                graph.store.runs(limit=1)
+            except CheckpointError as error:
+                if type(error) is not CheckpointError:  # subclasses report damage and other lasting problems
+                    raise
+                note(f"stategraph: {error}; trying again in {wait:.0f} s")
+            else:
+                return graph
+            time.sleep(wait)
+            wait = min(2 * wait, _LATEST)
 
 
 @contextmanager
@@ -173,20 +159,20 @@ class _Worker:
 
     def _report(self, recovered: Recovered) -> bool:
         """Report the result of a run; return whether it is new: each sweep meets a run that does not fit its graph."""
-        state, error, status = recovered.state, recovered.error, _status_of(recovered)
-        message = None if error is None else describe_exception(error)
+        run_id, state, status = recovered.run_id, recovered.state, _status_of(recovered)
+        message = None if recovered.error is None else describe_exception(recovered.error)
         if message is not None:
-            if self._refused.get(recovered.run_id) == message:
+            if self._refused.get(run_id) == message:
                 return False
-            self._refused[recovered.run_id] = message
+            self._refused[run_id] = message
         self._has_failed = self._has_failed or status in ("failed", "cancelled")
         message = None if status == "active" else message
+        shape = {"run_id": run_id, "status": status, "step": None if state is None else state.step, "error": message}
         if self.screen.is_json:
-            step = None if state is None else state.step
-            self.screen.record({"run_id": recovered.run_id, "status": status, "step": step, "error": message})
+            self.screen.record(shape)
         else:
             why = "" if message is None else f"  {cut(' '.join(as_commands(message).split()))}"
-            self.screen.line((recovered.run_id, "bold"), "  ", (status, STYLES.get(status, "")), why)
+            self.screen.line((run_id, "bold"), "  ", (status, STYLES.get(status, "")), why)
         return True
 
     def _stop(self, number: int, frame: Any) -> None:

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from stategraph._text.shown import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus, StatusName
-from stategraph.cli._options import parsed_pairs
+from stategraph.cli._options import parsed_pair
 from stategraph.cli._output import Exit, ago, exit_of, left_text, message_of, value_text
 from stategraph.graph import StateGraph
 from stategraph.state import State
@@ -117,7 +117,7 @@ class Pages:
             _PAGE + 1,
             query.get("after") or None,
             prefix=given["prefix"] or None,
-            labels=parsed_pairs("labels", "NAME=VALUE", given["labels"].split()),
+            labels=dict(map(parsed_pair, given["labels"].split())),
             since=since,
             owned={"yes": True, "no": False}.get(given["owned"]),
         )
@@ -148,7 +148,7 @@ class Pages:
         children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=query.get("children") or None)
         inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
         graph = self._graph_of(newest)
-        state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
+        state = self.reader.state(rows, place)
         keys = _number(query, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer also continues a cancelled run
         change = self._changes.get(run_id)
@@ -186,8 +186,7 @@ class Pages:
     def value(self, request: Request, query: Mapping[str, str]) -> Response:
         """Show a full value as text."""
         rows = self.reader.rows(query.get("id", ""))
-        row = rows[_number(query, "row", len(rows) - 1, len(rows) - 1)]
-        state = self.reader.state(row, is_only=len(rows) == 1)
+        state = self.reader.state(rows, _number(query, "row", len(rows) - 1, len(rows) - 1))
         if query.get("key") not in state:
             raise HTTPException(404, "there is no such key")
         return PlainTextResponse(value_text(state[query["key"]], _LONGEST))

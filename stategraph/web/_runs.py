@@ -19,7 +19,7 @@ from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
-from stategraph.cli._opening import history_of, load_state
+from stategraph.cli._opening import history_of
 from stategraph.cli._output import Exit, Failure, node_text, note_text, number_text
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.graph import StateGraph
@@ -59,15 +59,18 @@ class Reader:
         """Return the picture of a run as SVG. A nested run may change it while the outer run does not."""
         return self._pictures(run_id, self.version(run_id))
 
+    def state(self, rows: Sequence[Summary], place: int) -> State:
+        """Return the State of a row of a history. Its revision lets the store find it without reading all rows."""
+        row = rows[place]
+        if place == len(rows) - 1:
+            return self.store.load(row.run_id)
+        return self.store.load(row.run_id, row.step, row.revision)
+
     def difference(self, rows: Sequence[Summary], place: int, state: State) -> Difference:
         """Return the differences of a State from the one before it in a history."""
         if not place:
             return Difference(dict(state.items()), {}, {})
-        return Difference.between(self.state(rows[place - 1]), state)
-
-    def state(self, row: Summary, *, is_only: bool = False) -> State:
-        """Return the State of a row of a history. Its revision lets the store find it without reading all rows."""
-        return load_state(self.store, row.run_id, row.step, None if is_only else row.revision)
+        return Difference.between(self.state(rows, place - 1), state)
 
     def nested(self, run: State, shown: Sequence[Summary]) -> list[Summary]:
         """Return the runs nested in these steps of a run. It is for runs with too many nested runs to list."""

@@ -50,7 +50,7 @@ def test_only_the_pause_that_was_meant_is_answered(shop):
     pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]
 
     refused = process(*ANSWER, "true", "--pause", "another", cwd=shop)
-    assert (refused.code, f"waiting waits at {pause}\n" in refused.err) == (5, True)
+    assert (refused.code, f"it waits at {pause}\n" in refused.err) == (5, True)
     assert status_of("waiting") == "paused"
     assert process(*ANSWER, "true", "--pause", pause[:6], cwd=shop).code == 0
 
@@ -68,7 +68,7 @@ def test_one_of_several_questions_is_answered(shop):
 
     refused = process(*answer, "true", cwd=shop)
     assert refused.code == 2
-    assert "many waits for 2 answers: choose one with --pause" in refused.err
+    assert "choose one of the pauses of many with --pause" in refused.err
     assert process(*answer, "second", "--pause", other["id"], cwd=shop).code == 4
     assert process(*answer, "first", cwd=shop).code == 0
     data = json.loads(call("--store", "runs.db", "show", "many", "--json").out)["data"]
@@ -94,7 +94,7 @@ def test_a_run_is_resumed(shop):
     ("graph", "code", "said"),
     [
         ("app", 2, "MODULE:NAME"),
-        ("nothing:graph", 2, "there is no module 'nothing'"),
+        ("nothing:graph", 2, "No module named 'nothing'"),
         ("app:nothing", 2, "has no 'nothing'"),
         ("app:number", 2, "is an int"),
         ("app:broken", 1, "no graph today"),

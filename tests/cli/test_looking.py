@@ -205,7 +205,7 @@ def test_what_is_nested_in_a_run_is_looked_at_as_runs_are(shop):
 # --------------------------------------------------------------------------- which store
 
 
-def test_the_store_is_that_of_the_option_then_of_the_environment_then_of_a_file(shop, monkeypatch):
+def test_options_name_the_store_before_the_environment_and_a_file_in_the_folder(shop, monkeypatch):
     """In this order; without any, it is said how one is named."""
     assert call("runs").code == 2
     assert "give --store" in call("runs").err.lower()
@@ -221,7 +221,8 @@ def test_the_store_is_that_of_the_option_then_of_the_environment_then_of_a_file(
     (shop / "other.toml").write_text(TOML.replace("runs.db", "none.db"), encoding="utf-8")
     assert call("runs", "--config", "other.toml").code == 3
     monkeypatch.setenv("STATEGRAPH_STORE", "runs")
-    assert call("runs", "--config", "other.toml").code == 0
+    assert call("runs").code == 0
+    assert call("runs", "--config", "other.toml").code == 3
     assert call("runs", "--store", "none.db").code == 3
     assert call("--store", "none.db", "runs").code == 3
 

@@ -75,7 +75,7 @@ def test_a_run_that_goes_while_it_is_watched(shop):
         _, err = watcher.communicate(timeout=60)
 
     assert watcher.returncode == 3
-    assert "no process is at work on it yet\n" in err
+    assert "no process is at work on it; to continue: " in err
     assert "left is gone" in err
 
 
@@ -92,7 +92,7 @@ def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
             assert watcher.poll() is None
 
     way_out = "stategraph resume letter-0 --graph MODULE:NAME"
-    assert told == f"left unfinished: no process is at work on it; to continue: {way_out}\n"
+    assert told == f"no process is at work on it; to continue: {way_out}\n"
 
 
 # --------------------------------------------------------------------------- work
@@ -145,7 +145,7 @@ def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop
 def test_a_run_at_work_has_an_owner_and_is_busy(shop):
     """Commands say who owns it, and which node is under way; they leave it alone, unless they take it over."""
     submitted({"seconds": 60})
-    letters, busy = ["--store", "letters.db"], " or, if it hangs, take the run away from it (--take-over)\n"
+    letters, busy = ["--store", "letters.db"], " owns it; wait until it is done "
     with started("work", "app:letters", cwd=shop) as worker:
         until_owned("letter-0")
         while not (owner := json.loads(call(*letters, "show", "letter-0", "--json").out)["owner"])["node"]:
@@ -157,9 +157,9 @@ def test_a_run_at_work_has_an_owner_and_is_busy(shop):
 
         for change in (["delete", "letter-0", "--yes"], ["rollback", "letter-0", "--step", "0", "--yes"]):
             refused = call(*letters, *change)
-            assert (refused.code, refused.err.partition(" owns it; ")[2]) == (5, f"wait until it is done{busy}")
+            assert (refused.code, busy in refused.err) == (5, True)
         resumed = process("resume", "letter-0", "--graph", "app:letters", cwd=shop)
-        assert (resumed.code, resumed.err.partition(" owns it; ")[2]) == (5, f"wait for it (--wait SECONDS){busy}")
+        assert (resumed.code, busy in resumed.err) == (5, True)
         assert json.loads(call(*letters, "cancel", "letter-0", "--json").out)["at_once"] is False
         assert call(*letters, "delete", "letter-0", "--yes", "--take-over").code == 0
     assert call(*letters, "runs", "--owned").err == "no runs\n"
@@ -307,11 +307,8 @@ def test_a_worker_waits_for_a_database_that_is_down(steps, away):
         assert worker.wait(60) == 0
 
 
-@pytest.mark.parametrize("patience", ["0.5", "600"])
-def test_a_worker_that_waits_for_a_database_ends_when_it_is_stopped(steps, away, patience):
+def test_a_worker_that_waits_for_a_database_ends_when_it_is_stopped(steps, away):
     """At once, though it is asking the server."""
-    program = (steps / "steps.py").read_text(encoding="utf-8").replace('"patience": 0.5', f'"patience": {patience}')
-    (steps / "steps.py").write_text(program, encoding="utf-8")
     with started("work", "steps:graph", cwd=steps) as worker:
         worker.stderr.readline()
         worker.send_signal(signal.SIGTERM)
@@ -323,7 +320,7 @@ def test_work_once_does_not_wait_for_a_database(steps, away):
     result = process("work", "steps:graph", "--once", cwd=steps)
 
     assert (result.code, result.out) == (1, "")
-    assert "failed" in result.err
+    assert result.err.startswith("stategraph: ")
 
 
 # --------------------------------------------------------------------------- doctor
