@@ -225,7 +225,7 @@ class TestAnswers:
         assert form is not None
         assert [(field.label, field.kind) for field in form.fields] == [
             ("yes", "choice"),
-            ("reason", "text"),
+            ("reason", "str"),
         ]
 
 

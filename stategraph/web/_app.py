@@ -22,17 +22,26 @@ from stategraph._text.shown import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.cli._options import parsed_pair
-from stategraph.cli._output import Exit, ago, exit_of, left_text, message_of, value_text
+from stategraph.cli._output import (
+    Exit,
+    ago,
+    exit_of,
+    left_text,
+    message_of,
+    node_text,
+    note_text,
+    number_text,
+    value_text,
+)
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
-from stategraph.web._runs import Change, Reader, bars_of, change_of, form_of, nested_by_step, spans_of
+from stategraph.web._runs import Reader, bars_of, begin, change_of, form_of
 
 _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
-_CHANGES_KEPT = 200
 _FILTERS = ("status", "graph", "prefix", "labels", "since", "owned")
 _STATUS_CODES = {Exit.NOT_FOUND: 404, Exit.CONFLICT: 409, Exit.USAGE: 400, Exit.PAUSED: 409}
 # A picture contains its style, and may run and load nothing.
@@ -50,7 +59,6 @@ class Pages:
 
     def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
         self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
-        self._changes: dict[str, Change] = {}  # the newest change of each run
         self._templates = Environment(
             loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -60,19 +68,24 @@ class Pages:
             cut=cut,
             failure=failure_text,
             left=left_text,
-            spans=spans_of,
+            number=number_text,
+            node=node_text,
+            note=note_text,
             value=lambda value: value_text(value, 2_000),
         )
 
     def routed(self) -> Starlette:
         """Return the application with all pages."""
+        shown = {
+            "/": self.runs,
+            "/run": self.run,
+            "/picture.svg": self.picture,
+            "/value": self.value,
+            "/version": self.version,
+        }
         return Starlette(
             routes=[
-                Route("/", self._endpoint(self.runs)),
-                Route("/run", self._endpoint(self.run)),
-                Route("/picture.svg", self._endpoint(self.picture)),
-                Route("/value", self._endpoint(self.value)),
-                Route("/version", self._endpoint(self.version)),
+                *(Route(path, self._endpoint(show)) for path, show in shown.items()),
                 Route("/change", self.change, methods=["POST"]),
                 Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
             ]
@@ -93,9 +106,9 @@ class Pages:
 
         return endpoint
 
-    def _failed(self, request: Request, error: Exception, run_id: str = "", problem: str = "") -> Response:
+    def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
         code = _STATUS_CODES.get(exit_of(error), 500)
-        return self._rendered(request, "problem.html", code, problem=problem or message_of(error), run_id=run_id)
+        return self._rendered(request, "problem.html", code, problem=message_of(error), run_id=run_id)
 
     def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
         root = request.scope.get("root_path", "")
@@ -146,12 +159,11 @@ class Pages:
         newest_page = max(len(rows) - _PAGE, 0)
         first = newest_page if place >= newest_page else place - place % _PAGE
         children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=query.get("children") or None)
-        inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
+        nested = self.reader.nested(run_id, rows[first : first + _PAGE])
         graph = self._graph_of(newest)
         state = self.reader.state(rows, place)
         keys = _number(query, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer also continues a cancelled run
-        change = self._changes.get(run_id)
         pauses = newest.pause.each if waits and newest.pause is not None else ()
         return self._rendered(
             request,
@@ -160,7 +172,7 @@ class Pages:
             row=rows[place],
             place=place,
             last=len(rows) - 1,
-            bars=bars_of(rows, first, first + _PAGE, nested_by_step(inside), datetime.now(UTC)),
+            bars=bars_of(rows, first, first + _PAGE, nested, datetime.now(UTC)),
             first=first,
             page=_PAGE,
             owner=self.store.owner(run_id),
@@ -174,7 +186,6 @@ class Pages:
             parts=self.reader.parts(newest),
             pauses=[(pause, form_of(graph, pause)) for pause in pauses],
             can_change=graph is not None,
-            problem="" if change is None else change.problem,
             version=version,
         )
 
@@ -219,20 +230,15 @@ class Pages:
             with unknown_shown():
                 newest = self.reader.rows(run_id)[-1]
             graph = self._graph_of(newest)
-            change = None if graph is None else change_of(graph, newest, given)
+            found = None if graph is None else change_of(graph, newest, given)
+            if found is None:
+                return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
+            change, leads_to = found
+            begin(change)
         except Exception as error:  # noqa: BLE001 - the page shows it
             return self._failed(request, error, run_id)
-        if change is None:
-            return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
-        self._changes.pop(run_id, None)
-        self._changes[run_id] = change
-        for oldest in list(self._changes)[:-_CHANGES_KEPT]:
-            self._changes.pop(oldest, None)
-        change.begin()
-        if change.problem and change.error is not None:
-            return self._failed(request, change.error, run_id, change.problem)
         root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/run?{urlencode({'id': change.leads_to})}", 303)
+        return RedirectResponse(f"{root}/run?{urlencode({'id': leads_to})}", 303)
 
 
 def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from enum import Enum
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import groupby, pairwise
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
 
-from stategraph._text.shown import describe_exception, span
+from stategraph._text.shown import span
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
 from stategraph.cli._opening import history_of
-from stategraph.cli._output import Exit, Failure, node_text, note_text, number_text
+from stategraph.cli._options import parsed_value
+from stategraph.cli._output import Exit, Failure
 from stategraph.errors import ExecutionError, RunCancelledError
 from stategraph.graph import StateGraph
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.picture import picture_of_run
-from stategraph.picture._run import finished_parts, nested_ids
+from stategraph.picture._run import finished_parts
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Difference, Summary
@@ -72,15 +74,13 @@ class Reader:
             return Difference(dict(state.items()), {}, {})
         return Difference.between(self.state(rows, place - 1), state)
 
-    def nested(self, run: State, shown: Sequence[Summary]) -> list[Summary]:
-        """Return the runs nested in these steps of a run. It is for runs with too many nested runs to list."""
-        outlines = {} if run.structure is None else run.structure.outlines
-        found: list[Summary] = []
-        for row in shown:
-            node = row.checkpoint_node
-            if not row.revision and node in outlines and outlines[node].kind == "graph":
-                histories = map(self.store.history, nested_ids(run.run_id, row.step, node, run.generation))
-                found += next((rows[-1:] for rows in histories if rows), [])
+    def nested(self, run_id: str, rows: Sequence[Summary]) -> dict[int, list[Summary]]:
+        """Return the runs nested in the steps of these rows, by their steps."""
+        steps = {row.step for row in rows}
+        found: dict[int, list[Summary]] = {}
+        for child in self.store.iter_runs(parent=run_id):
+            if is_nested_id(child.run_id) and step_of(child.run_id) in steps:
+                found.setdefault(step_of(child.run_id), []).append(child)
         return found
 
     def parts(self, state: State) -> list[str]:
@@ -93,23 +93,6 @@ class Reader:
         return sorted(found, key=lambda label: (int(label), "") if label.isdecimal() else (-1, label))
 
 
-def spans_of(labels: Sequence[str]) -> list[str]:
-    """Return labels of parts with consecutive items as ranges: ``0-16``, ``18-29``."""
-    items = enumerate(int(label) for label in labels if label.isdecimal())
-    runs = [[item for _, item in run] for _, run in groupby(items, lambda placed: placed[1] - placed[0])]
-    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return [*(label for label in labels if not label.isdecimal()), *spans]
-
-
-def nested_by_step(children: Sequence[Summary]) -> dict[int, list[Summary]]:
-    """Return nested runs by their steps in the outer run."""
-    found: dict[int, list[Summary]] = {}
-    for child in children:
-        if is_nested_id(child.run_id):
-            found.setdefault(step_of(child.run_id), []).append(child)
-    return found
-
-
 # --------------------------------------------------------------------------- the timeline
 
 
@@ -120,29 +103,20 @@ class Bar:
     Attributes:
         row: The checkpoint.
         place: Its place in the history.
-        number: Its step, with its revision unless it is the first of that step.
         took: The duration of the step or the wait, for people; empty if it is unknown.
         waits: Whether the run waited.
         left: The left end of the bar, in percent.
         width: The width of the bar, in percent.
-        note: A short note.
         nested: The runs nested in the step.
     """
 
     row: Summary
     place: int
-    number: str
     took: str
     waits: bool
     left: str
     width: str
-    note: str
-    nested: Sequence[Summary] = ()
-
-    @property
-    def node(self) -> str:
-        """The node of the row."""
-        return node_text(self.row)
+    nested: Sequence[Summary]
 
 
 def bars_of(
@@ -150,27 +124,18 @@ def bars_of(
 ) -> list[Bar]:
     """Return the bars of the rows of a history from `first` to before `last`."""
     shown = rows[first:last]
-    ends = [*(later.timestamp for _, later in pairwise(rows[first : last + 1])), now][: len(shown)]
-    spans = [_span_of(row, end) for row, end in zip(shown, ends, strict=True)]
+    ends = [*(row.timestamp for row in rows[first + 1 : last + 1]), now]
+    spans = [_span_of(row, end) for row, end in zip(shown, ends, strict=False)]
     begin = min(begun for begun, _ in spans)
     whole = max((max(ended for _, ended in spans) - begin).total_seconds(), 1e-6)
     bars = []
     for place, (row, (begun, ended)) in enumerate(zip(shown, spans, strict=True), first):
-        seconds = (ended - begun).total_seconds()
-        waits = row.pause is not None
-        bars.append(
-            Bar(
-                row,
-                place,
-                number_text(row),
-                span(seconds) if waits or row.took is not None else "",
-                waits,
-                f"{min((begun - begin).total_seconds() / whole * 100, 99.4):.2f}",
-                f"{max(seconds / whole * 100, 0.6):.2f}" if waits or row.took is not None else "0",
-                note_text(row),
-                () if row.revision else nested.get(row.step, ()),
-            )
-        )
+        seconds, waits = (ended - begun).total_seconds(), row.pause is not None
+        left = f"{min((begun - begin).total_seconds() / whole * 100, 99.4):.2f}"
+        took, width = span(seconds), f"{max(seconds / whole * 100, 0.6):.2f}"
+        if row.took is None and not waits:
+            took, width = "", "0"
+        bars.append(Bar(row, place, took, waits, left, width, () if row.revision else nested.get(row.step, ())))
     return bars
 
 
@@ -185,48 +150,26 @@ def _span_of(row: Summary, end: datetime) -> tuple[datetime, datetime]:
 
 
 _PATIENCE = 0.5  # seconds to wait for a refusal; the page shows a run at work live instead
-_KINDS: dict[Any, str] = {int: "number", float: "number", str: "text"}
 
 
-@attrs.define
-class Change:
-    """A change of a run, and its error if it failed.
+def begin(change: Callable[[], Any]) -> None:
+    """Make a change in a thread, and wait a moment for a refusal. Raise the error of the change."""
+    done: Future[Any] = Future()
 
-    Attributes:
-        name: Its name, for people.
-        leads_to: The run to show afterwards.
-        function: Makes the change.
-        error: The exception that it raised.
-    """
-
-    name: str
-    leads_to: str
-    function: Callable[[], Any]
-    error: Exception | None = None
-
-    def begin(self) -> None:
-        """Make the change in a thread, and wait a moment for a refusal."""
-        # A daemon thread may die: the next resume continues from the last checkpoint.
-        thread = threading.Thread(target=self._do, name=f"stategraph-ui-{self.leads_to}", daemon=True)
-        thread.start()
-        thread.join(_PATIENCE)
-
-    def _do(self) -> None:
+    def work() -> None:
         try:
-            self.function()
-        except Exception as error:  # noqa: BLE001 - the page shows it
-            self.error = error
+            done.set_result(change())
+        except Exception as error:  # noqa: BLE001 - raised below
+            done.set_exception(error)
 
-    @property
-    def problem(self) -> str:
-        """Why the change failed; empty if it succeeded, or if the run itself shows the error."""
-        if self.error is None or isinstance(self.error, ExecutionError | RunCancelledError):
-            return ""
-        return f"{self.name} did not work: {describe_exception(self.error)}"
+    # A daemon thread may die: the next resume continues from the last checkpoint.
+    threading.Thread(target=work, name="stategraph-ui", daemon=True).start()
+    with suppress(TimeoutError, ExecutionError, RunCancelledError):  # the run shows these errors
+        done.result(_PATIENCE)
 
 
-def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Change | None:
-    """Return the change of a form; None if its kind is unknown.
+def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> tuple[Callable[[], Any], str] | None:
+    """Return the change of a form, and the run to show afterwards; None if its kind is unknown.
 
     Raises:
         Failure: the form is incomplete.
@@ -235,16 +178,16 @@ def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Chan
     run_id, by = run.run_id, given.get("by", "").strip() or None
     match given.get("do"):
         case "answer":
-            return Change("To answer", run_id, partial(graph.resume, run_id, by=by, **_answer(graph, run, given)))
+            return partial(graph.resume, run_id, by=by, **_answer(graph, run, given)), run_id
         case "resume":
-            return Change("To resume", run_id, partial(graph.resume, run_id, by=by))
+            return partial(graph.resume, run_id, by=by), run_id
         case "cancel":
-            return Change("To cancel", run_id, partial(graph.cancel, run_id, by=by))
+            return partial(graph.cancel, run_id, by=by), run_id
         case "fork":
             new = given.get("new", "").strip()
-            return Change("To fork", new, partial(graph.store.fork, run_id, new, *_step(given)))
+            return partial(graph.store.fork, run_id, new, *_step(given)), new
         case "rollback":
-            return Change("To roll back", run_id, partial(graph.store.rollback, run_id, *_step(given), by=by))
+            return partial(graph.store.rollback, run_id, *_step(given), by=by), run_id
     return None
 
 
@@ -273,6 +216,16 @@ def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> dict[s
 # --------------------------------------------------------------------------- forms for answers
 
 
+_READ: dict[str, Callable[[str], Any]] = {
+    "choice": json.loads,
+    "int": int,
+    "float": float,
+    "str": str,
+    "json": parsed_value,
+}
+"""How the text of a field is read, by its kind."""
+
+
 @attrs.frozen
 class Field:
     """A field of a form.
@@ -280,16 +233,35 @@ class Field:
     Attributes:
         name: Its name in the form.
         label: Its label.
-        kind: "choice", "number", "text" or "json".
-        choices: The choices: pairs of JSON and the text to show.
-        is_whole: Whether a number must be an integer.
+        kind: "choice", "int", "float", "str" or "json".
+        choices: The choices: JSON, and the text to show.
     """
 
     name: str
     label: str
     kind: str
-    choices: tuple[tuple[str, str], ...] = ()
-    is_whole: bool = False
+    choices: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, label: str, expected: Any) -> Field:
+        """Return the field for values of a type."""
+        choices = {}
+        if expected is bool:
+            choices = {"true": "yes", "false": "no"}
+        elif get_origin(expected) is Literal:
+            choices = {json.dumps(value): str(value) for value in get_args(expected)}
+        elif isinstance(expected, type) and issubclass(expected, Enum):
+            choices = {json.dumps(member.value): member.name for member in expected}
+        kind = expected.__name__ if expected in (int, float, str) else "json"
+        return cls(name, label, "choice" if choices else kind, choices)
+
+    def value(self, given: Mapping[str, str]) -> Any:
+        """Return its value in a submitted form."""
+        text = given.get(self.name, "")
+        try:
+            return _READ[self.kind](text)
+        except ValueError:
+            raise ValueError(f"{self.label}: {text[:100]!r} does not fit") from None
 
 
 @attrs.frozen
@@ -310,8 +282,9 @@ class Form:
         Raises:
             ValueError: the value of a field does not fit.
         """
-        values = {field.label: _value_of(field, given.get(field.name, "")) for field in self.fields}
-        return values if self.is_record else values[self.fields[0].label]
+        if self.is_record:
+            return {field.label: field.value(given) for field in self.fields}
+        return self.fields[0].value(given)
 
 
 def form_of(graph: StateGraph | None, pause: Pause) -> Form | None:
@@ -321,33 +294,7 @@ def form_of(graph: StateGraph | None, pause: Pause) -> Form | None:
     node = None if graph is None else graph.nodes.get(pause.node)
     schema = node.schema if isinstance(node, InterruptNode) else None
     names = field_names(schema) if is_record(schema) else ()
-    if names:
-        types = field_types(schema)
-        return Form(tuple(_field(f"answer.{name}", name, types.get(name)) for name in names), is_record=True)
-    return Form((_field("answer", pause.response_param, schema),))
-
-
-def _field(name: str, label: str, expected: Any) -> Field:
-    if expected is bool:
-        return Field(name, label, "choice", (("true", "yes"), ("false", "no")))
-    if get_origin(expected) is Literal:
-        return Field(name, label, "choice", tuple((json.dumps(value), str(value)) for value in get_args(expected)))
-    if isinstance(expected, type) and issubclass(expected, Enum):
-        return Field(name, label, "choice", tuple((json.dumps(member.value), member.name) for member in expected))
-    return Field(name, label, _KINDS.get(expected, "json"), (), expected is int)
-
-
-def _value_of(field: Field, text: str) -> Any:
-    if field.kind == "text":
-        return text
-    if field.kind == "number":
-        try:
-            return int(text) if field.is_whole else float(text)
-        except ValueError:
-            raise ValueError(f"{field.label}: {text[:100]!r} is no number") from None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        if field.kind == "choice":
-            raise ValueError(f"{field.label}: nothing was chosen") from None
-        return text
+    if not names:
+        return Form((Field.of("answer", pause.response_param, schema),))
+    types = field_types(schema)
+    return Form(tuple(Field.of(f"answer.{name}", name, types.get(name)) for name in names), is_record=True)
