@@ -92,7 +92,7 @@ def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
             assert watcher.poll() is None
 
     way_out = "stategraph resume letter-0 --graph MODULE:NAME"
-    assert told == f"no process is at work on it; to continue: {way_out}\n"
+    assert told == f"left unfinished: no process is at work on it; to continue: {way_out}\n"
 
 
 # --------------------------------------------------------------------------- work
