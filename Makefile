@@ -9,6 +9,7 @@ VERSIONS ?= 071ee6f 772e19c
 EXTRAS := cli,testing,progress,dbos,otel,pydantic,postgres,redis,ui,zstd
 DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffix .py,config dbos engine errors events opentelemetry package progress pydantic resume schema state))
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
+PROSE  := README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
 MEASURED := $(shell find stategraph -name '*.py')
 UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
@@ -48,6 +49,8 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the ty
 	$(BIN)/mypy
 	$(BIN)/zizmor --offline --quiet --persona pedantic .
 	@$(BIN)/python tools/check_slips.py
+	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tests proof tools
+	$(BIN)/proselint check --config tools/proselint.json $(PROSE)
 
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff check --fix
