@@ -1,10 +1,10 @@
-"""An order that somebody has to approve: the run waits in a file, for as long as it takes, and any process goes on.
+"""An order that a person must approve. The run waits in a file, for days if necessary, and any process can continue it.
 
     python examples/approval.py order desk-7 950       begin an order; over 500 it needs an approval
     python examples/approval.py waiting                list the orders that wait
     python examples/approval.py answer desk-7 yes      answer, in this process or in another one, today or next week
 
-In a terminal you are asked at once; elsewhere the answer is an argument.
+In a terminal the program asks for the answer at once. Elsewhere, give it as an argument.
 """
 
 import argparse
@@ -22,23 +22,23 @@ ANSWERS = ("yes", "no")
 
 
 def propose(state: State) -> Updates:
-    """Node: say what is to be decided."""
+    """Node: describe the decision."""
     return {"question": f"spend {state['amount']} EUR?"}
 
 
 def needs_approval(state: State) -> bool:
-    """Predicate: it costs too much to be ordered unasked."""
+    """Predicate: whether the order is too expensive to go through without approval."""
     return bool(state["amount"] > LIMIT)
 
 
 def is_an_answer(answer: object) -> bool:
-    """What the run accepts as an answer; anything else is refused, and it waits on."""
+    """The answers that the run accepts. It refuses any other answer and continues to wait."""
     return answer in ANSWERS
 
 
 def approval_graph(path: Path = Path("approval.db")) -> StateGraph:
     """The graph: propose -> approve -> order or reject, with every step in a file."""
-    # A completed order stays in the file: its id cannot be used again.
+    # Completed orders stay in the file, so their ids cannot be used again.
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})
     graph = StateGraph(GraphConfig(name="approval", checkpoint=checkpoint))
     graph.add_node("propose", propose)
@@ -56,7 +56,7 @@ def approval_graph(path: Path = Path("approval.db")) -> StateGraph:
 
 
 def tell(state: State) -> None:
-    """Print how an order stands."""
+    """Print the status of an order."""
     if state.pause is not None:
         print(f"{state.run_id} waits: {state.pause.value} ({state.pause.reason})")
     else:
@@ -64,7 +64,7 @@ def tell(state: State) -> None:
 
 
 def ask(graph: StateGraph, state: State) -> State:
-    """Ask whoever sits at the terminal, until there is an answer that will do."""
+    """Ask the person at the terminal until the answer is valid."""
     while state.status is RunStatus.PAUSED:
         try:
             state = graph.resume(state.run_id, {"approved": input(f"{state['question']} [yes/no] ")})
@@ -74,31 +74,31 @@ def ask(graph: StateGraph, state: State) -> State:
 
 
 def order(graph: StateGraph, given: argparse.Namespace) -> None:
-    """Begin an order."""
+    """Start an order."""
     state = graph.execute(State({"amount": given.amount}, run_id=given.name))
     tell(ask(graph, state) if sys.stdin.isatty() else state)
 
 
 def answer(graph: StateGraph, given: argparse.Namespace) -> None:
-    """Go on with an order that waits."""
+    """Answer an order that waits, and continue it."""
     if given.answer is not None:
         tell(graph.resume(given.name, {"approved": given.answer}))
     elif sys.stdin.isatty():
         tell(ask(graph, graph.store.load(given.name)))
     else:
-        raise SystemExit("nobody is there to be asked: give the answer as an argument")
+        raise SystemExit("there is no terminal to ask at: give the answer as an argument")
 
 
 def waiting(graph: StateGraph, given: argparse.Namespace) -> None:
-    """List the orders that wait, without loading any."""
+    """List the orders that wait, without loading them."""
     for run in graph.store.runs(status="paused"):
         if run.pause is not None:
             print(f"{run.run_id}: {run.pause.reason}")
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(description="An order that somebody has to approve.")
+    """Run the command that was given."""
+    parser = argparse.ArgumentParser(description="An order that a person must approve.")
     parser.add_argument("--store", type=Path, default=Path("approval.db"), help="the file of the runs")
     commands = parser.add_subparsers(required=True, metavar="command")
     for do, arguments in ((order, ["name", "amount"]), (answer, ["name", "answer"]), (waiting, [])):

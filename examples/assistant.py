@@ -1,10 +1,10 @@
-"""An assistant that remembers: a conversation is one run, which completes at each turn and is continued with the next.
+"""An assistant that remembers. A conversation is one run: each turn completes it, and the next turn continues it.
 
     python examples/assistant.py                       talk to it; what it remembers is in assistant.db
     echo "my name is Ada" | python examples/assistant.py
-    echo "what is my name?" | python examples/assistant.py    another process; it knows
+    echo "what is my name?" | python examples/assistant.py    another process remembers
 
-The model is a handful of rules, so that the example needs no service. Put a call of a real one in their place.
+A few rules stand in for a model, so the example needs no service. Replace them with a call of a real model.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RULES = {
 
 
 def listen(state: State) -> Updates:
-    """Node: note what was said, and find the rule for it."""
+    """Node: record the message, and find the rule for it."""
     said = state["said"].strip()
     for intent, pattern in RULES.items():
         if found := re.search(pattern, said.rstrip("?.!"), re.IGNORECASE):
@@ -37,37 +37,37 @@ def listen(state: State) -> Updates:
 
 
 def remember(state: State) -> Updates:
-    """Node: keep a fact."""
+    """Node: remember a fact."""
     key, value = state["found"]["key"].lower(), state["found"]["value"]
     return {"facts": {**state["facts"], key: value}, "answer": f"I will remember that your {key} is {value}."}
 
 
 def recall(state: State) -> Updates:
-    """Node: look a fact up."""
+    """Node: look up a fact."""
     key = state["found"]["key"].lower()
     value = state["facts"].get(key)
     return {"answer": f"Your {key} is {value}." if value else f"You have not told me your {key}."}
 
 
 def calculate(state: State) -> Updates:
-    """Node: a tool."""
+    """Node: call a tool."""
     found = state["found"]
     result = OPERATIONS[found["operation"]](int(found["left"]), int(found["right"]))
     return {"answer": f"{found['left']} {found['operation']} {found['right']} is {result}."}
 
 
 def chat(state: State) -> Updates:
-    """Node: what is left."""
+    """Node: answer a message that matches no other rule."""
     return {"answer": f"You have said {len(state['messages']) // 2 + 1} things to me. Tell me more."}
 
 
 def reply(state: State) -> Updates:
-    """Node: the answer becomes part of the conversation."""
+    """Node: add the answer to the conversation."""
     return {"messages": [*state["messages"], state["answer"]]}
 
 
 def assistant_graph(path: Path) -> StateGraph:
-    """The graph: listen -> what the rule says -> reply. A completed run is kept, for the next turn to go on with."""
+    """Return the graph: listen -> the node of the rule -> reply. Completed runs are kept for the next turn."""
     checkpoint = CheckpointConfig(store="sqlite", preserve=True, options={"path": str(path)})
     graph = StateGraph(GraphConfig(name="assistant", checkpoint=checkpoint))
     graph.add_node("listen", listen)
@@ -83,12 +83,12 @@ def assistant_graph(path: Path) -> StateGraph:
 
 
 def say(graph: StateGraph, chat_id: str, said: str) -> State:
-    """One turn: the first begins a run, every other goes on with it; one that was cut off is finished first."""
+    """Run one turn. The first turn starts the run; an interrupted turn is finished first."""
     return graph.turn(chat_id, {"said": said})
 
 
 def lines() -> Iterator[str]:
-    """What is typed, or piped in."""
+    """Yield the lines that are typed or piped in."""
     if not sys.stdin.isatty():
         yield from sys.stdin
         return
@@ -98,7 +98,7 @@ def lines() -> Iterator[str]:
 
 
 def main() -> None:
-    """Talk."""
+    """Hold a conversation."""
     parser = argparse.ArgumentParser(description="An assistant that remembers.")
     parser.add_argument("--store", type=Path, default=Path("assistant.db"), help="the file of the conversations")
     parser.add_argument("--chat", default="chat-1", help="which of them to go on with")

@@ -1,4 +1,4 @@
-"""Async nodes: many runs side by side on one event loop, and a run that is cut off by a timeout and resumed.
+"""Async nodes: many concurrent runs on one event loop, and a run that times out and is resumed.
 
 python examples/async_nodes.py
 """
@@ -14,19 +14,19 @@ service_is_up = asyncio.Event()
 
 
 async def fetch(state: State) -> Updates:
-    """Node: ask a service, and wait for its answer."""
+    """Node: call a service and await its answer."""
     if state["page"] == "slow":
         await service_is_up.wait()
     return {"text": f"text of {state['page']}"}
 
 
 def count(state: State, context: NodeContext) -> Updates:
-    """Node: a sync one, which runs in a worker thread, so that the event loop goes on. It asks for its context."""
+    """Node: count the words. A sync node runs in a worker thread, so the event loop is not blocked."""
     return {"length": len(state["text"]), "counted_in": context.step}
 
 
 def fetch_graph() -> StateGraph:
-    """The graph: find -> fetch -> count."""
+    """Return the graph: find -> fetch -> count."""
     config = GraphConfig(name="async-nodes", checkpoint=CheckpointConfig(interval=1))
     graph = StateGraph(config)
     graph.add_node("find", lambda state: {"page": state["topic"]})
@@ -40,13 +40,13 @@ def fetch_graph() -> StateGraph:
 
 
 async def side_by_side(graph: StateGraph) -> None:
-    """Three runs at the same time."""
+    """Run three States concurrently."""
     finals = await asyncio.gather(*(graph.aexecute(State({"topic": topic})) for topic in ("a", "bb", "ccc")))
     print("side by side:", ", ".join(f"{final['topic']} {final['length']}" for final in finals))
 
 
 async def cut_off(graph: StateGraph) -> None:
-    """A run whose service does not answer in time; it is resumed when the service is up."""
+    """Time out on a slow service, and resume the run when the service is up."""
     try:
         await graph.aexecute(State({"topic": "slow"}, run_id="slow-1"), timeout=0.1)
     except RunCancelledError as error:
@@ -57,7 +57,7 @@ async def cut_off(graph: StateGraph) -> None:
 
 
 async def main() -> None:
-    """Both, one after the other."""
+    """Run both parts of the example."""
     graph = fetch_graph()
     await side_by_side(graph)
     await cut_off(graph)

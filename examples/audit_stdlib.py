@@ -1,4 +1,4 @@
-"""Audit the standard library of the Python that runs this, by a graph that survives being killed.
+"""Audit the standard library with a graph that survives a kill.
 
 Thousands of files are parsed and measured in batches, with a checkpoint every few batches. Then the imports
 between them are linked, their cycles found, and a report written. This file is the graph and its commands;
@@ -36,7 +36,7 @@ RANKED_BY = ("complexity_max", "missing_docstrings", "lines")
 
 
 def audit_graph(store: Path, report: Path, log: Path | None, show: Show) -> StateGraph:
-    """The audit as a graph; a run of it starts from `start`.
+    """Return the audit as a graph. Its runs start from `start`.
 
     Args:
         store: the directory of its checkpoints.
@@ -48,7 +48,7 @@ def audit_graph(store: Path, report: Path, log: Path | None, show: Show) -> Stat
         store="disk", interval=STEPS_PER_CHECKPOINT, preserve=True, options={"path": str(store)}
     )
     graph = StateGraph(
-        # The loop takes a step for each batch, and how many those are is up to the user.
+        # The loop takes one step for each batch, and the user chooses the number of batches.
         GraphConfig(name="stdlib-audit", max_iterations=1_000_000, checkpoint=checkpoint)
     )
     graph.add_node("discover", find_files)
@@ -67,7 +67,7 @@ def audit_graph(store: Path, report: Path, log: Path | None, show: Show) -> Stat
 
 
 def start(root: Path, run_id: str, limit: int | None = None, batch_size: int = BATCH_SIZE) -> State:
-    """The State that an audit of the first `limit` files below `root` starts from."""
+    """Return the State from which an audit of the first `limit` files below `root` starts."""
     return State({"root": str(root), "limit": limit, "batch_size": batch_size}, run_id=run_id)
 
 
@@ -78,7 +78,7 @@ def find_files(state: State) -> Updates:
 
 
 def audit_batch(state: State, log: Path | None, show: Show) -> Updates:
-    """Node: measure the next batch of files. How far the audit is shows in how much is measured."""
+    """Node: measure the next batch of files. The number of measured files shows the progress."""
     began, done, size = time.perf_counter(), len(state["measured"]), state["batch_size"]
     if log is not None:
         record(log, done // size + 1)
@@ -89,19 +89,19 @@ def audit_batch(state: State, log: Path | None, show: Show) -> Updates:
 
 
 def files_remain(state: State) -> bool:
-    """Predicate: there is another batch to measure."""
+    """Predicate: whether there is another batch to measure."""
     return len(state["measured"]) < len(state["files"])
 
 
 def link(state: State) -> Updates:
-    """Node: connect the modules by their imports, and find where that goes round."""
+    """Node: connect the modules by their imports, and find the cycles."""
     graph = cycles.import_graph(state["measured"])
     groups = cycles.cycles(graph)
     return {"graph": graph, "cycles": groups, "ring": cycles.ring(graph, groups[0]) if groups else []}
 
 
 def rank(state: State) -> Updates:
-    """Node: sum up, and put the leading modules of each measure in order."""
+    """Node: add up the totals, and rank the modules by each measure."""
     library = ranking.library(state["measured"])
     rankings = {key: ranking.top(library, key, RANKED) for key in RANKED_BY}
     importers = ranking.most_imported(state["graph"], RANKED)
@@ -109,7 +109,7 @@ def rank(state: State) -> Updates:
 
 
 def write_report(state: State, path: Path) -> Updates:
-    """Node: write the report. Done twice, it writes the same again."""
+    """Node: write the report. A repetition writes the same report again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(state), encoding="utf-8")
     return {"report": str(path)}
@@ -132,14 +132,14 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the command line says, the demonstration if it says nothing."""
+    """Run the command that was given; without one, run the demonstration."""
     options = _parser().parse_args(arguments or ["demo"])
     try:
         options.do(options)
     except StateGraphError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     except KeyboardInterrupt:
-        # The graph saves what is done before it lets an interruption through.
+        # The graph saves the last completed step before it raises KeyboardInterrupt.
         raise SystemExit("interrupted: what was audited is saved, and `resume` goes on from there") from None
 
 

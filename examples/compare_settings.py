@@ -1,4 +1,4 @@
-"""Two settings of one pipeline: what they share is done once, and each goes its own way from there, in a fork.
+"""Compare two settings of a pipeline. The shared steps run once; a fork for each setting continues from there.
 
 Run it with ``python examples/compare_settings.py``.
 """
@@ -19,26 +19,26 @@ measurements = {"taken": 0}
 
 
 def measure(state: State) -> Updates:
-    """Node: the expensive part, which is to be done once. A slow wave, with a few peaks in it."""
+    """Node: the expensive part, which runs once. It returns a slow wave with a few peaks."""
     measurements["taken"] += 1
     return {"values": [math.sin(place / 20) + PEAKS.get(place, 0.0) for place in range(200)]}
 
 
 def smooth(state: State) -> Updates:
-    """Node: what a value would be by its neighbours."""
+    """Node: predict each value from its neighbours."""
     values, reach = state["values"], state["window"] // 2
     around = [[*values[max(0, i - reach) : i], *values[i + 1 : i + reach + 1]] for i in range(len(values))]
     return {"expected": [sum(some) / len(some) for some in around]}
 
 
 def detect(state: State) -> Updates:
-    """Node: where values are too far from what they would be."""
+    """Node: find the values that are too far from their prediction."""
     pairs = zip(state["values"], state["expected"], strict=True)
     return {"found": [i for i, (value, expected) in enumerate(pairs) if abs(value - expected) > state["limit"]]}
 
 
 def pipeline(path: Path) -> StateGraph:
-    """The graph: measure -> smooth -> detect, with every step kept, for that is what can be forked."""
+    """Return the graph: measure -> smooth -> detect. It keeps every step, because only kept steps can be forked."""
     checkpoint = CheckpointConfig(
         store="sqlite", interval=1, retention="full", preserve=True, options={"path": str(path)}
     )
@@ -54,7 +54,7 @@ def pipeline(path: Path) -> StateGraph:
 
 
 def main() -> None:
-    """Run once; fork behind the expensive step for each setting; compare."""
+    """Run once, fork after the expensive step for each setting, and compare the results."""
     with tempfile.TemporaryDirectory() as folder:
         graph = pipeline(Path(folder) / "runs.db")
         graph.execute(State({"window": 3, "limit": 5.0}, run_id="base"))

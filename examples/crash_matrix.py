@@ -1,6 +1,6 @@
-"""What a kill costs under each durability: a process is killed (SIGKILL) in the middle of a run, another resumes it.
+"""Show how many steps a kill repeats for each durability. One process is killed (SIGKILL) in a run, another resumes it.
 
-Each step appends its number to a log, which shows what was done twice.
+Each step appends its number to a log, which shows the steps that ran twice.
 
 Run it with ``python examples/crash_matrix.py``.
 """
@@ -22,7 +22,7 @@ KILLED_AT = 25
 
 
 def counting_graph(folder: Path, durability: Durability, interval: int) -> StateGraph:
-    """A loop that counts to `STEPS`; the process kills itself at `KILLED_AT` unless it has done so before."""
+    """Return a loop that counts to `STEPS`. The process kills itself at `KILLED_AT`, unless it has done so before."""
 
     def count(state: State) -> dict[str, Any]:
         number = state["n"] + 1
@@ -47,7 +47,7 @@ def counting_graph(folder: Path, durability: Durability, interval: int) -> State
 
 
 def run(folder: Path, durability: Durability, interval: int) -> None:
-    """Resume the run if the store has it, else start it: what a supervisor would do."""
+    """Resume the run if the store has it, otherwise start it, as a supervisor would."""
     graph = counting_graph(folder, durability, interval)
     try:
         graph.resume("run")
@@ -56,7 +56,7 @@ def run(folder: Path, durability: Durability, interval: int) -> None:
 
 
 def killed_and_resumed(durability: str, interval: int) -> tuple[int, int]:
-    """-> how often the process was started until the run was complete, and how many steps were done twice."""
+    """Return the number of starts until the run was complete, and the number of steps that ran twice."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--folder", name, "--durability", durability, "--interval", str(interval)]
         starts = 1
@@ -69,13 +69,13 @@ def killed_and_resumed(durability: str, interval: int) -> tuple[int, int]:
 
 def main() -> None:
     """Print the matrix."""
-    print(f"{STEPS} steps, killed in step {KILLED_AT}; the repeated step that was running counts as well")
+    print(f"{STEPS} steps, killed in step {KILLED_AT}; the step that was running counts as repeated")
     for durability in ("sync", "async", "exit"):
         for interval in (1, 10):
             starts, twice = killed_and_resumed(durability, interval)
-            atmost = {"sync": interval, "async": KILLED_AT, "exit": KILLED_AT}[durability]
-            assert twice <= atmost, f"{twice} steps were done twice"
-            print(f"  {durability:5}  interval {interval:2}: {starts} starts, at most {atmost:2} steps done twice")
+            limit = {"sync": interval, "async": KILLED_AT, "exit": KILLED_AT}[durability]
+            assert twice <= limit, f"{twice} steps were done twice"
+            print(f"  {durability:5}  interval {interval:2}: {starts} starts, at most {limit:2} steps done twice")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A crawl with a rate limit and retries: a site is visited page by page, politely, however often the program is killed.
+"""Crawl a site page by page with a rate limit and retries, however often the program is killed.
 
     python examples/crawl.py                        crawl a small site that the program serves itself
     python examples/crawl.py http://127.0.0.1:8000/  crawl yours; links to other hosts are not followed
 
-A page that answers "429 Too Many Requests" or "503" is asked again after as many seconds as it says. What was
-fetched is saved page by page: kill the program, start it again, and it goes on with the others.
+A page that answers "429 Too Many Requests" or "503" is requested again after the number of seconds that it names.
+Each fetched page is saved: kill the program, start it again, and it continues with the other pages.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RETRIED = (429, 503)
 
 
 class ThrottledError(Exception):
-    """The server asks for patience: so many seconds of it, if it says."""
+    """The server is busy. It may name the seconds to wait."""
 
     def __init__(self, headers: Message) -> None:
         super().__init__("try later")
@@ -42,7 +42,7 @@ def patience(error: Exception) -> float | None:
 
 
 def fetch(site: str, path: str) -> dict[str, Any]:
-    """Get a page -> its status, its title, and the pages of the site that it links to."""
+    """Fetch a page. Return its status, its title, and its links within the site."""
     try:
         with urllib.request.urlopen(site + path, timeout=30) as answer:
             text, status = answer.read().decode("utf-8", "replace"), answer.status
@@ -58,14 +58,14 @@ def fetch(site: str, path: str) -> dict[str, Any]:
 
 
 def sort_out(state: State) -> Updates:
-    """Node: keep what was found, and find out where to go from there."""
+    """Node: keep the fetched pages, and list the links that are new."""
     pages = {**state["pages"], **{page["path"]: page for page in state["fetched"]}}
     linked = {link for page in state["fetched"] for link in page["links"]}
     return {"pages": pages, "paths": sorted(linked - pages.keys())}
 
 
 def sum_up(state: State) -> Updates:
-    """Node: the pages that are there, and the links that lead nowhere."""
+    """Node: sort the pages into existing pages and broken links."""
     pages = state["pages"].values()
     gone = {page["path"] for page in pages if page["status"] != 200}
     broken = [f"{page['path'] or '/'} -> {link}" for page in pages for link in page["links"] if link in gone]
@@ -73,7 +73,7 @@ def sum_up(state: State) -> Updates:
 
 
 def crawl_graph(site: str, store: str) -> StateGraph:
-    """The graph: fetch (each page) -> sort_out, again while there are pages; then sum_up."""
+    """Return the graph: fetch (each page) -> sort_out, repeated while there are new pages; then sum_up."""
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": store})
     graph = StateGraph(GraphConfig(name="crawl", max_iterations=1000, checkpoint=checkpoint))
     retry = RetryPolicy(max_attempts=5, retry_on=ThrottledError, delay=patience)
@@ -89,12 +89,12 @@ def crawl_graph(site: str, store: str) -> StateGraph:
 
 
 class Site(BaseHTTPRequestHandler):
-    """A site of forty pages that link to each other; every fifth asks for patience when it is first asked for."""
+    """A site of forty pages that link to each other. Every fifth page is busy at the first request."""
 
     asked: set[str] = set()  # noqa: RUF012 - of all requests
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a request."""
         number = int(self.path[1:]) if self.path[1:].isdigit() else 0
         if number % 5 == 3 and self.path not in self.asked:
             self.asked.add(self.path)
@@ -115,12 +115,12 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Serve the site, and give its address."""
+    """Serve the site, and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -129,7 +129,7 @@ def served() -> Iterator[str]:
 
 
 def crawl(site: str, store: str) -> None:
-    """Crawl a site, or go on with it."""
+    """Crawl a site, or continue an interrupted crawl."""
     graph = crawl_graph(site, store)
     with graph.store:
         final = graph.run(State({"paths": [""], "pages": {}}, run_id="crawl-1"))

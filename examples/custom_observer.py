@@ -1,4 +1,4 @@
-"""An observer of your own: how often each node of a run was completed, and how often the run was saved.
+"""An observer of your own: it counts the completed nodes and the saves of a run.
 
 python examples/custom_observer.py
 """
@@ -19,14 +19,14 @@ from stategraph import (
 
 
 class Statistics(Observer):
-    """Counts, for one run at a time. What it raised would be logged once, and break nothing."""
+    """Counts for one run at a time. An exception here would be logged once, and the run would continue."""
 
     def __init__(self) -> None:
         self.completed: Counter[str] = Counter()
         self.saves = 0
 
     def wants(self, type: EventType) -> bool:
-        """Events that no observer wants are not even built."""
+        """Return the wanted events. Events that no observer wants are not created."""
         return type in (EventType.NODE_COMPLETE, EventType.CHECKPOINT_SAVE)
 
     def on_event(self, event: Event) -> None:
@@ -37,7 +37,7 @@ class Statistics(Observer):
 
 
 def main() -> None:
-    """Run a loop of nine steps, saved at every second one."""
+    """Run a loop of nine steps, and save every second one."""
     statistics = Statistics()
     register_observer("statistics", statistics)
     graph = StateGraph(

@@ -1,7 +1,7 @@
 """A store of your own: one file for each run, in a folder.
 
-Four methods make a store: save, load, delete and list. This one has a fifth, `amend`, which by default is a delete and
-a save: here it is one step that cannot be cut in two. It passes `stategraph.testing.CheckpointStoreContract`.
+A store has four methods: save, load, delete and list. This one has a fifth, `amend`. By default that is a delete and
+a save; here it is one atomic step. It passes `stategraph.testing.CheckpointStoreContract`.
 
 Run it with ``python examples/custom_store.py``.
 """
@@ -61,7 +61,7 @@ class FileStore(CheckpointStore):
         return f"file store at {self.path}"
 
     def _file(self, run_id: str) -> Path:
-        """-> the file of a run. No run id has a % in it, so it can stand for the slash."""
+        """Return the file of a run. Run ids contain no %, so it replaces the slash."""
         return self.path / f"{check_run_id(run_id).replace('/', '%')}.state"
 
     def _read(self, run_id: str) -> State | None:
@@ -71,7 +71,7 @@ class FileStore(CheckpointStore):
             return None
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = state_to_bytes(state)  # what cannot be kept is refused before anything else happens
+        kept = state_to_bytes(state)  # a State that cannot be saved is refused before anything changes
         try:
             with self._locked():
                 saved = self._read(state.run_id)
@@ -82,7 +82,7 @@ class FileStore(CheckpointStore):
             raise CheckpointSaveError(state.run_id, f"the {self} failed: {error}") from error
 
     def _replace(self, file: Path, content: bytes) -> None:
-        """Write a new file and move it into place: whoever reads sees all of the old one or all of the new one."""
+        """Write a new file and move it into place. A reader sees all of the old file or all of the new one."""
         new = self.path / ".new"  # no run id begins with a dot
         with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             stream.write(content)
@@ -92,7 +92,7 @@ class FileStore(CheckpointStore):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes out; then make what was done to the folder durable."""
+        """Lock out other threads and processes, then sync the folder."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -106,7 +106,7 @@ register_checkpoint_store("files", FileStore)
 
 
 def main() -> None:
-    """Let a run fail and go on, with its State in a file in between."""
+    """Let a run fail and resume it, with its State in a file in between."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = CheckpointConfig(store="files", interval=1, options={"path": folder})
         graph = StateGraph(GraphConfig(name="custom-store", checkpoint=checkpoint))

@@ -1,8 +1,8 @@
-"""Files to a report: each text file of a folder is read once, however often the program is killed.
+"""Report on a folder: each text file is read once, however often the program is killed.
 
     python examples/file_report.py docs report.md
 
-Kill it wherever you like and start it again: it goes on with the files that are left, to the same report.
+Kill it at any time and start it again: it continues with the remaining files and writes the same report.
 """
 
 import argparse
@@ -20,20 +20,20 @@ COMMON = frozenset("the and that with from this what which there when where them
 
 
 def find_files(state: State) -> Updates:
-    """Node: list the files. Which there are is decided once, and kept."""
+    """Node: list the files. The list is made once and saved."""
     found = sorted(path.as_posix() for path in Path(state["folder"]).rglob("*") if path.suffix in (".md", ".txt"))
     return {"files": found}
 
 
 def read(file: str) -> dict[str, Any]:
-    """Item: count the words of a file."""
+    """Count the words of a file, an item of the map."""
     print(f"reading {file}", flush=True)
     words = re.findall(r"[a-z]{4,}", Path(file).read_text(encoding="utf-8", errors="replace").lower())
     return {"words": len(words), "often": dict(Counter(word for word in words if word not in COMMON).most_common(50))}
 
 
 def write_report(state: State) -> Updates:
-    """Node: write the report beside its place, then put it there: nobody ever sees half of it."""
+    """Node: write the report to a temporary file and move it into place, so that it is never half-written."""
     report = Path(state["report"])
     draft = report.with_suffix(".draft")
     draft.write_text("\n".join(_lines(state)), encoding="utf-8")
@@ -55,7 +55,7 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def report_graph(store: str = "report.db") -> StateGraph:
-    """The graph: find_files -> read (each of them) -> write_report."""
+    """Return the graph: find_files -> read (each file) -> write_report."""
     checkpoint = CheckpointConfig(store="sqlite", options={"path": store})
     graph = StateGraph(GraphConfig(name="file-report", checkpoint=checkpoint))
     graph.add_node("find_files", find_files)
@@ -68,7 +68,7 @@ def report_graph(store: str = "report.db") -> StateGraph:
 
 
 def main(arguments: Mapping[str, Any]) -> None:
-    """Run it, or go on with it: `run` does the work of a run id once."""
+    """Run the report, or continue it: `run` does the work of a run id once."""
     graph = report_graph(arguments["store"])
     with graph.store:
         final = graph.run(State({"folder": arguments["folder"], "report": arguments["report"]}, run_id="report-1"))

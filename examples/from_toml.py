@@ -1,4 +1,4 @@
-"""A graph that is configured by a file, with one value replaced by the program.
+"""Configure a graph by a file, and replace one value in the program.
 
 python examples/from_toml.py
 """
@@ -12,7 +12,7 @@ CONFIG_FILE = Path(__file__).with_name("graph.toml")
 
 
 def main() -> None:
-    """Run it, then look the finished run up in the store."""
+    """Run the graph, then load the completed run from the store."""
     with tempfile.TemporaryDirectory() as folder:
         options = {"path": str(Path(folder, "runs"))}
         config = GraphConfig.from_file(CONFIG_FILE).merge({"checkpoint": {"options": options}})
@@ -25,7 +25,7 @@ def main() -> None:
 
         graph.execute(State({"text": "checkpoint"}, run_id="measure-1"))
 
-        # The same name and options give the same store, in this process and in any other.
+        # The same name and options open the same store, in this process and in any other.
         store = get_checkpoint_store("disk", **options)
         saved = store.load("measure-1")
         print(f"{config.name}: {saved['report']}")

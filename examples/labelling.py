@@ -1,12 +1,12 @@
-"""A labelling queue: many people label texts, and never get in each other's way.
+"""A labelling queue: many people label texts without conflicts.
 
     python examples/labelling.py add "the parcel never came" "thank you, all is well"
     python examples/labelling.py next --as ada       the oldest text that waits, and what to type to answer
     python examples/labelling.py label text-b4011721 complaint --as ada
     python examples/labelling.py export
 
-Each text is a run that waits for a person, in a file that any number of terminals share. Every tenth text is labelled
-by two people; where they disagree a third one decides.
+Each text is a run that waits for a person, in a file that any number of terminals share. Two people label every tenth
+text; if they disagree, a third person decides.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from stategraph import (
 )
 
 LABELS = ("complaint", "praise", "question", "other")
-SECOND_LOOK = 10  # every so many texts are labelled twice
+SECOND_LOOK = 10  # one of this many texts is labelled twice
 
 Updates = dict[str, Any]
 
@@ -46,12 +46,12 @@ def _after_the_second(state: State) -> str:
 
 
 def settle(state: State) -> Updates:
-    """Node: the label that counts: of the last person who was asked."""
+    """Node: use the label of the last person."""
     return {"label": state.get("third") or state.get("second") or state["first"]}
 
 
 def labelling_graph(store: Path = Path("labels.db")) -> StateGraph:
-    """The graph: a first label, sometimes a second, rarely a third, and what they settle."""
+    """Return the graph: a first label, sometimes a second, rarely a third, and the final label."""
     options = {"path": str(store)}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, retention="full", preserve=True, options=options)
     graph = StateGraph(GraphConfig(name="labelling", checkpoint=checkpoint))
@@ -67,15 +67,15 @@ def labelling_graph(store: Path = Path("labels.db")) -> StateGraph:
 
 
 def add(graph: StateGraph, texts: Sequence[str]) -> None:
-    """Add texts to the queue. The run of each pauses at once, and waits."""
+    """Add texts to the queue. The run of each text pauses at once."""
     for text in texts:
-        number = zlib.crc32(text.encode())  # the same text is the same run: to add it once more changes nothing
+        number = zlib.crc32(text.encode())  # the same text is the same run: adding it again changes nothing
         state = graph.run(State({"text": text, "number": number}, run_id=f"text-{number:08x}"))
         print(f"{state.run_id}: {text}")
 
 
 def show_next(graph: StateGraph, person: str) -> None:
-    """Show the oldest text that waits for somebody who has not labelled it."""
+    """Show the oldest text that waits for a person who has not labelled it yet."""
     waiting = [
         run for run in graph.store.iter_runs(status="paused", graph=graph.name) if not _has(graph, run.run_id, person)
     ]
@@ -87,11 +87,11 @@ def show_next(graph: StateGraph, person: str) -> None:
 
 
 def label(graph: StateGraph, run_id: str, answer: str, person: str) -> int:
-    """Give a label -> the exit code. Of two people who answer at the same time one counts, and the other is told."""
+    """Give a label and return the exit code. If two people answer at the same time, the second one gets an error."""
     try:
         waiting = graph.store.load(run_id)
         if _has(graph, run_id, person):
-            print(f"{run_id}: you have labelled it already, somebody else has to")
+            print(f"{run_id}: you have labelled it already; another person must label it")
             return 1
         if waiting.pause is None or waiting.pause.response_param is None:
             print(f"{run_id} is labelled: {waiting['label']}")
@@ -101,17 +101,17 @@ def label(graph: StateGraph, run_id: str, answer: str, person: str) -> int:
     except (AnswerError, CheckpointNotFoundError, RunBusyError) as error:
         print(error)
         return 1
-    print(f"{run_id}: {state['label']}" if "label" in state else f"{run_id} waits for somebody else")
+    print(f"{run_id}: {state['label']}" if "label" in state else f"{run_id} waits for another person")
     return 0
 
 
 def _has(graph: StateGraph, run_id: str, person: str) -> bool:
-    """-> whether a person has labelled a text."""
+    """Return whether a person has labelled a text."""
     return any(row.kind == "answer" and row.by == person for row in graph.store.history(run_id))
 
 
 def export(graph: StateGraph) -> None:
-    """Print what is labelled, with who did it, as JSON lines."""
+    """Print the labelled texts and their labellers as JSON lines."""
     for run in sorted(graph.store.iter_runs(status="completed", graph=graph.name), key=lambda run: run.cursor or ""):
         state = graph.store.load(run.run_id)
         by = [row.by for row in graph.store.history(run.run_id) if row.kind == "answer"]
@@ -119,7 +119,7 @@ def export(graph: StateGraph) -> None:
 
 
 def main() -> int:
-    """Do what is asked -> the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(description="A labelling queue.")
     parser.add_argument("--store", type=Path, default=Path("labels.db"))
     commands = parser.add_subparsers(dest="command", required=True)
@@ -133,7 +133,7 @@ def main() -> int:
     given = parser.parse_args()
     graph = labelling_graph(given.store)
     with graph.store:
-        list(graph.recover())  # one who was killed may have left a run between a label and what that settles
+        list(graph.recover())  # a killed process may have left a run between a label and its effect
         if given.command == "label":
             return label(graph, given.run_id, given.label, given.person)
         if given.command == "add":

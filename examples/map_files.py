@@ -1,7 +1,7 @@
-"""A map over the Python files of this repository: killed (SIGKILL) in its middle, resumed, and nothing done twice.
+"""A map over the Python files of this repository. It is killed (SIGKILL) and resumed; finished files are not read again.
 
-One process looks for the longest function in all files, several at a time, until it is killed. Another one resumes the
-run. Each file that is begun is written to a log, which shows what was done again.
+One process looks for the longest function in all files, several at a time, until it is killed. Another process resumes
+the run. A log has each file that was begun, and so shows the files that were read again.
 
 Run it with ``python examples/map_files.py``.
 """
@@ -33,7 +33,7 @@ def find_files(state: State) -> Updates:
 
 
 def longest_function(file: str) -> list[Any]:
-    """-> how many lines the longest function of a file has, and its name."""
+    """Return the length of the longest function of a file in lines, and its name."""
     functions = (
         [(node.end_lineno or node.lineno) - node.lineno + 1, f"{file}: {node.name}"]
         for node in ast.walk(ast.parse((REPOSITORY / file).read_text(encoding="utf-8")))
@@ -43,12 +43,12 @@ def longest_function(file: str) -> list[Any]:
 
 
 def pick(state: State) -> Updates:
-    """Node: the longest of all."""
+    """Node: pick the longest of all."""
     return {"longest": max(state["functions"])}
 
 
 def map_graph(folder: Path) -> StateGraph:
-    """The graph: find -> measure (a map) -> pick. The process kills itself halfway, unless it has done so before."""
+    """Return the graph: find -> measure (a map) -> pick. The first process kills itself halfway."""
 
     def measure(file: str) -> list[Any]:
         with (folder / "log").open("a", encoding="utf-8") as log:
@@ -72,7 +72,7 @@ def map_graph(folder: Path) -> StateGraph:
 
 
 def run(folder: Path) -> None:
-    """Resume the run if the store has it, else start it: what a supervisor would do."""
+    """Resume the run if the store has it, otherwise start it, as a supervisor would."""
     graph = map_graph(folder)
     try:
         graph.resume("map-1")
@@ -81,7 +81,7 @@ def run(folder: Path) -> None:
 
 
 def main() -> None:
-    """Start the process that is killed and the one that resumes, and show what was done twice."""
+    """Start the process that is killed and the one that resumes, and show the files that were read twice."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, __file__, "--folder", name]

@@ -1,7 +1,7 @@
-"""Graphs within graphs: a book is written chapter by chapter, a chapter is written and checked until it is good.
+"""Nested graphs: a book is written chapter by chapter, and each chapter is written and checked until it is good.
 
-The graph of a chapter is a node of the graph of the book, and the graph of a check one of that of a chapter. The check
-fails once, three graphs deep; the resume of the book goes on right there.
+The graph of a chapter is a node in the graph of the book, and the graph of a check is a node in the graph of a chapter.
+The check fails once, three graphs deep. Resuming the book continues at that check.
 
 Run it with ``python examples/nested.py``.
 """
@@ -28,25 +28,25 @@ def write(state: State) -> Updates:
 
 
 def look_up(state: State) -> Updates:
-    """Node of a check: look the words up in a dictionary, which is not there at first."""
+    """Node of a check: look up the words in a dictionary, which is missing at first."""
     if state["text"].startswith("about wind") and dictionary["is missing"]:
         raise FileNotFoundError("the dictionary")
     return {"unknown": [] if state["text"].endswith("2") else ["draft"]}
 
 
 def judge(state: State) -> Updates:
-    """Node of a check: a text is good if all its words are known."""
+    """Node of a check: approve a text if all its words are known."""
     return {"is_good": not state["unknown"]}
 
 
 def add_chapter(state: State) -> Updates:
-    """Node of a book: put the chapter that is done with the others, and name the next one."""
+    """Node of a book: add the finished chapter, and name the next one."""
     chapters = [*state.get("chapters", ()), state["chapter"]]
     return {"chapters": chapters, "title": TITLES[len(chapters)] if len(chapters) < len(TITLES) else None}
 
 
 def chained(name: str, path: Path, nodes: dict[str, Any]) -> StateGraph:
-    """A graph from the first node to the last."""
+    """Return a graph that runs the nodes in order."""
     checkpoint = CheckpointConfig(store="sqlite", interval=1, options={"path": str(path)})
     graph = StateGraph(GraphConfig(name=name, checkpoint=checkpoint))
     for node, function in nodes.items():
@@ -58,11 +58,11 @@ def chained(name: str, path: Path, nodes: dict[str, Any]) -> StateGraph:
 
 
 def book_graph(path: Path) -> StateGraph:
-    """The three graphs, one within the other."""
+    """Return the three graphs, each nested in the next."""
     check = chained("check", path, {"look_up": look_up, "judge": judge})
     check.add_edge("look_up", "judge")
 
-    # Keys are named at the border: what a check keeps for itself does not get into the chapter.
+    # Inputs and outputs are named, so the other keys of a check stay out of the chapter.
     inner = check.as_node(inputs=["text"], outputs=["is_good"])
     chapter = chained("chapter", path, {"write": write, "check": inner, "done": lambda state: {}})
     chapter.add_edge("write", "check")
@@ -78,7 +78,7 @@ def book_graph(path: Path) -> StateGraph:
 
 
 def main() -> None:
-    """Write the book; find the dictionary; go on."""
+    """Write the book until the check fails, add the dictionary, and resume."""
     with tempfile.TemporaryDirectory() as folder:
         book = book_graph(Path(folder) / "runs.db")
         try:

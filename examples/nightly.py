@@ -1,10 +1,10 @@
-"""Nightly jobs over several workers: jobs are submitted once, and any number of processes share the work.
+"""Nightly jobs on several workers: jobs are submitted once, and any number of processes share the work.
 
-    python examples/nightly.py submit 2026-03-01    as often as you like: each job of a night is there once
-    python examples/nightly.py work                 in as many terminals as you like; kill them as you like
+    python examples/nightly.py submit 2026-03-01    repeat it freely: each job of a night exists once
+    python examples/nightly.py work                 in several terminals; kill them at any time
     python examples/nightly.py status
 
-A worker takes up what was submitted and what a killed worker has left. It ends when there is nothing left to do.
+A worker runs the submitted jobs, and those that a killed worker left unfinished. It ends when no job is left.
 """
 
 import argparse
@@ -23,18 +23,18 @@ SHOPS = ("aachen", "bremen", "chemnitz", "dresden", "essen", "freiburg", "gera",
 
 
 def collect(state: State) -> Updates:
-    """Node: what the shop has sold, made up from its name and the date."""
+    """Node: return the sales of a shop, computed from its name and the date."""
     seed = zlib.crc32(f"{state['shop']} {state['night']}".encode())
     return {"sales": [(seed >> shift) % 500 for shift in range(0, 24, 2)]}
 
 
 def check(state: State) -> Updates:
-    """Node: leave out what cannot be."""
+    """Node: leave out impossible sales."""
     return {"sales": tuple(amount for amount in state["sales"] if amount < 480)}
 
 
 def book(state: State) -> Updates:
-    """Node: write it into the ledger.
+    """Node: write the sales to the ledger.
 
     A crash may come after that and before the step is saved: then it is done again, and changes nothing.
     """
@@ -47,7 +47,7 @@ def book(state: State) -> Updates:
 
 
 def night_graph(folder: Path = Path()) -> StateGraph:
-    """The graph of one job: collect -> check -> book. Complete jobs are kept, so that none is done twice."""
+    """Return the graph of one job: collect -> check -> book. Completed jobs are kept, so that none runs twice."""
     options = {"path": str(folder / "jobs.db")}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options=options)
     graph = StateGraph(GraphConfig(name="nightly", checkpoint=checkpoint))
@@ -60,24 +60,24 @@ def night_graph(folder: Path = Path()) -> StateGraph:
 
 
 def submit(graph: StateGraph, folder: Path, night: str, shops: Iterable[str] = SHOPS) -> None:
-    """Submit the jobs of a night: those that are not there yet."""
+    """Submit the jobs of a night that do not exist yet."""
     for shop in shops:
         data = {"shop": shop, "night": night, "ledger": str(folder / "ledger.db")}
         try:
             graph.submit(State(data, run_id=f"{night}:{shop}"), labels={"night": night})
-        except (RunBusyError, RunExistsError):  # a worker is at it, or has been
+        except (RunBusyError, RunExistsError):  # a worker runs it, or has run it
             continue
     print(f"{night}: {graph.store.count(labels={'night': night})} jobs")
 
 
 def work(graph: StateGraph) -> None:
-    """Do what nobody does, until there is nothing."""
+    """Run jobs without an owner until none is left."""
     for job in graph.recover():
         print(f"{job.run_id}: {job.error or (job.state and job.state.get('total'))}", flush=True)
 
 
 def status(graph: StateGraph) -> None:
-    """Say how the jobs stand."""
+    """Print the status of the jobs."""
     for (night, how), count in sorted(Counter((run.labels["night"], str(run.status)) for run in _runs(graph)).items()):
         print(f"{night}: {count} {how}")
 
@@ -87,7 +87,7 @@ def _runs(graph: StateGraph) -> Iterable[Any]:
 
 
 def main() -> None:
-    """Do what is asked."""
+    """Run the command that was given."""
     parser = argparse.ArgumentParser(description="Nightly jobs over several workers.")
     parser.add_argument("--folder", type=Path, default=Path())
     commands = parser.add_subparsers(dest="command", required=True)

@@ -1,9 +1,9 @@
-"""Refunds over the web: clicks that come twice, requests that are sent again, and several servers over one store.
+"""Refunds over the web: double clicks, repeated requests, and several servers on one store.
 
-    python examples/refund_server.py 8000 refunds.db      as many as you like, each with a port of its own
+    python examples/refund_server.py 8000 refunds.db      start several, each on its own port
 
-    POST /refunds/r-7          {"amount": 950}            begin it; sent again, it says how the refund stands
-    GET  /refunds/r-7                                     how it stands, and what is asked
+    POST /refunds/r-7          {"amount": 950}            begin it; a repeated request returns the status
+    GET  /refunds/r-7                                     the status, and the open question
     POST /refunds/r-7/answer   {"pause": "...", "decision": "yes"}
 
 An answer names the pause that it answers. So a late "yes" to one question never answers another, and of two clicks on
@@ -33,7 +33,7 @@ from stategraph import (
     key_equals,
 )
 
-PATIENCE = 5.0  # seconds for which a request waits for another one that is at work on the same refund
+PATIENCE = 5.0  # seconds that a request waits for another request on the same refund
 STATUS = {RunBusyError: 409, AnswerError: 409, CheckpointNotFoundError: 404}
 
 
@@ -59,7 +59,7 @@ def refund_graph(path: str) -> StateGraph:
 
 
 def shown(state: State) -> Response:
-    """Return how a refund stands."""
+    """Return the status of a refund."""
     about: dict[str, Any] = {"status": state.status, **state}
     if state.pause is not None:
         about["asks"] = {"pause": state.pause.id, "amount": state.pause.value}
@@ -92,20 +92,20 @@ def application(graph: StateGraph) -> Starlette:
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """Say what is wrong, as a client can tell it."""
+    """Return an error as JSON that a client can read."""
     return JSONResponse(
         {"error": str(error)}, next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
     )
 
 
 async def misread(_: Request, error: Exception) -> Response:
-    """Say what a request lacks."""
+    """Return the error for a request with missing fields."""
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code)
 
 
 async def _given(request: Request, *names: str) -> dict[str, Any]:
-    """Return what a request says, all of these names among it."""
+    """Return the body of a request, which must have all of these names."""
     try:
         given = await request.json()
     except ValueError:

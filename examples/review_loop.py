@@ -1,6 +1,6 @@
-"""A draft goes round between writer and reviewer until it is good: edges with conditions, and a cycle.
+"""A draft goes back and forth between a writer and a reviewer until it is good: edges with conditions, and a cycle.
 
-The edges out of a node are tried in the order in which they were added, and the first that passes is taken.
+The edges out of a node are tried in the order in which they were added, and the first whose predicate holds is taken.
 
 Run it with ``python examples/review_loop.py``.
 """
@@ -24,22 +24,22 @@ def review(state: State) -> Updates:
 
 
 def publish(state: State) -> Updates:
-    """Node: the draft is good."""
+    """Node: publish a good draft."""
     return {"published": state["text"]}
 
 
 def give_up(state: State) -> Updates:
-    """Node: the draft was written too often."""
+    """Node: give up after too many drafts."""
     return {"published": None}
 
 
 def patience_is_over(state: State) -> bool:
-    """Predicate: any function of a State to bool is one."""
+    """Predicate: whether the draft is good. Any function from a State to a bool is a predicate."""
     return bool(state["drafts"] >= state["patience"])
 
 
 def review_graph() -> StateGraph:
-    """The graph: write -> review, and from there back, on, or out."""
+    """Return the graph: write -> review, then back to write, on to publish, or out."""
     graph = StateGraph(GraphConfig(name="review-loop"))
     graph.add_node("write", write)
     graph.add_node("review", review)
@@ -56,7 +56,7 @@ def review_graph() -> StateGraph:
 
 
 def main() -> None:
-    """Run it for a patient and for an impatient reader."""
+    """Run the graph with a high and with a low limit of drafts."""
     graph = review_graph()
     for patience in (5, 2):
         final = graph.execute(State({"topic": "checkpoints", "patience": patience}))

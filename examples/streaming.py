@@ -1,4 +1,4 @@
-"""Watch a run while it works: its nodes put out their text word by word.
+"""Watch a run while it works: its nodes emit their text word by word.
 
 On a terminal the text grows in its place (with rich, an extra of the examples); elsewhere each step is a line.
 
@@ -24,7 +24,7 @@ TEXTS = {
 
 
 def put_out(key: str, pace: float) -> Callable[[State], Generator[str, None, Updates]]:
-    """-> a node that puts a text out word by word, as a model would, and keeps it under a key."""
+    """Return a node that emits a text word by word, as a model would, and keeps it under a key."""
 
     def node(state: State) -> Generator[str, None, Updates]:
         for word in TEXTS[key].split():
@@ -36,7 +36,7 @@ def put_out(key: str, pace: float) -> Callable[[State], Generator[str, None, Upd
 
 
 def talk_graph(pace: float) -> StateGraph:
-    """The graph: question -> answer -> count."""
+    """Return the graph: question -> answer -> count."""
     graph = StateGraph(GraphConfig(name="streaming"))
     graph.add_node("question", put_out("question", pace))
     graph.add_node("answer", put_out("answer", pace))
@@ -50,7 +50,7 @@ def talk_graph(pace: float) -> StateGraph:
 
 @contextmanager
 def live() -> Iterator[Show]:
-    """Show a State in place of the one before it."""
+    """Show a State in place of the previous one."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -70,7 +70,7 @@ def live() -> Iterator[Show]:
 
 @contextmanager
 def plain() -> Iterator[Show]:
-    """Print a line for each step, and how many chunks it came in."""
+    """Print a line for each step, with the number of its chunks."""
     chunks = 0
 
     def show(state: State) -> None:
@@ -85,7 +85,7 @@ def plain() -> Iterator[Show]:
 
 
 def main() -> None:
-    """Run the graph, and show each State that comes."""
+    """Run the graph, and show each State that it yields."""
     on_terminal = sys.stdout.isatty() and find_spec("rich") is not None
     with live() if on_terminal else plain() as show:
         for state in talk_graph(0.08 if on_terminal else 0.0).stream(State()):

@@ -1,4 +1,4 @@
-"""Every step of a run is kept: look back, compare, try another way from the middle, take a run back.
+"""Keep every step of a run: look back, compare, fork from the middle, roll back.
 
 Run it with ``python examples/time_travel.py``.
 """
@@ -13,22 +13,22 @@ Updates = dict[str, Any]
 
 
 def load(state: State) -> Updates:
-    """Node: the measurements, one of them wrong."""
+    """Node: return the measurements, one of which is wrong."""
     return {"values": [3.0, 4.0, 500.0, 5.0]}
 
 
 def clean(state: State) -> Updates:
-    """Node: leave out what is above the limit."""
+    """Node: leave out values above the limit."""
     return {"cleaned": [value for value in state["values"] if value <= state["limit"]]}
 
 
 def average(state: State) -> Updates:
-    """Node: the mean of what is left."""
+    """Node: compute the mean of the remaining values."""
     return {"mean": sum(state["cleaned"]) / len(state["cleaned"])}
 
 
 def pipeline(path: Path) -> StateGraph:
-    """The graph: load -> clean -> average, with every checkpoint kept."""
+    """Return the graph: load -> clean -> average. It keeps every checkpoint."""
     checkpoint = CheckpointConfig(
         store="sqlite", interval=1, retention="full", preserve=True, options={"path": str(path)}
     )
@@ -44,7 +44,7 @@ def pipeline(path: Path) -> StateGraph:
 
 
 def main() -> None:
-    """Run with a limit that is too high; find out; run on from the middle with another one."""
+    """Run with a limit that is too high, notice it, and continue from the middle with another limit."""
     with tempfile.TemporaryDirectory() as folder:
         graph = pipeline(Path(folder) / "runs.db")
         store = graph.store

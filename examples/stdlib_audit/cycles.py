@@ -8,7 +8,7 @@ Graph: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def import_graph(measured: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Each module with the measured modules it imports, both sorted.
+    """Return each module with the measured modules that it imports, both sorted.
 
     A name leads to the longest module it begins with: `os.path.join` is an import of `os`. That importing
     `a.b` imports `a` too is left out, because every package that uses its own parts would be a cycle.
@@ -29,7 +29,7 @@ def _prefixes(name: str) -> Iterator[str]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """The groups of modules that all import each other, directly or by way of others: the largest first.
+    """Return the groups of modules that import each other, directly or indirectly, the largest first.
 
     They are the strongly connected components of more than one module.
     """
@@ -38,7 +38,7 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 
 def components(graph: Graph) -> Iterator[list[str]]:
-    """The strongly connected components, after Tarjan (1972), without recursion.
+    """Return the strongly connected components, after Tarjan (1972), without recursion.
 
     Every module that is imported must be a key of the graph.
     """
@@ -85,7 +85,7 @@ class _Search:
     def _leave(self, module: str, path: Sequence[tuple[str, object]]) -> Iterator[list[str]]:
         if path:
             self._reaches(path[-1][0], self.lowest[module])
-        # Whoever reaches nothing older than itself closes a component: all that was opened since.
+        # A module that reaches no older module closes a component: all modules that were opened since.
         if self.lowest[module] == self.order[module]:
             yield list(self._close(module))
 
@@ -97,7 +97,7 @@ class _Search:
 
 
 def ring(graph: Graph, group: Sequence[str]) -> list[str]:
-    """The cycle that shows a group of `cycles` best: each module imports the next, the last one the first.
+    """Return the cycle that best shows a group of `cycles`: each module imports the next, the last one the first.
 
     Through each module of the group there is a shortest cycle. This is the longest of those, so it shows as
     much of the group as a cycle without detours can. Of several, the first by name.
@@ -107,7 +107,7 @@ def ring(graph: Graph, group: Sequence[str]) -> list[str]:
 
 
 def shortest_cycle(graph: Graph, start: str, inside: Container[str]) -> list[str]:
-    """The shortest cycle through `start` that stays inside a group of `cycles`, beginning with `start`."""
+    """Return the shortest cycle through `start` within a group of `cycles`, beginning with `start`."""
     came_from: dict[str, str] = {}
     waiting = deque([start])
     while start not in came_from:

@@ -19,7 +19,7 @@ RUN_ID = "stdlib-audit"
 
 _POLL_SECONDS = 0.005
 _REPORT_LINES = 16
-# With fewer, half of them may be done before the first checkpoint.
+# With fewer batches, half of them may be done before the first checkpoint.
 _FEWEST_BATCHES = 20
 
 # Flushed, because the audits started here write to the same terminal or pipe.
@@ -37,7 +37,7 @@ class Demo:
 
     @property
     def batches(self) -> int:
-        """How many batches there are to do."""
+        """The number of batches."""
         return batches(self.files, self.batch_size)
 
     @property
@@ -62,7 +62,7 @@ class Demo:
 
 
 def demonstrate(demo: Demo) -> None:
-    """Run the demonstration and tell what happens.
+    """Run the demonstration and print each step.
 
     Raises:
         SystemExit: the audit is too small, could not be killed in time, or was not resumed as promised.
@@ -81,7 +81,7 @@ def demonstrate(demo: Demo) -> None:
 
 def _clear(demo: Demo) -> None:
     demo.directory.mkdir(parents=True, exist_ok=True)
-    # Only what an earlier demonstration left: the directory may hold other things.
+    # Remove only the files of an earlier demonstration: the directory may hold others.
     shutil.rmtree(demo.store, ignore_errors=True)
     demo.log.unlink(missing_ok=True)
     demo.report.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What an audit leaves behind to prove which batches were done, by which process, and how often."""
+"""The log of an audit, which shows how often each process ran each batch."""
 
 import os
 from collections import Counter
@@ -24,13 +24,13 @@ def record(log: Path, batch: int) -> None:
 
 
 def executions(log: Path) -> list[Execution]:
-    """What `record` wrote, in order; nothing where there is no log yet."""
+    """Return the records in order; none if there is no log yet."""
     lines = log.read_text().splitlines() if log.exists() else []
     return [Execution(*map(int, line.split())) for line in lines]
 
 
 def by_process(runs: Iterable[Execution]) -> dict[int, list[int]]:
-    """The batches of each process, in the order they were begun."""
+    """Return the batches of each process, in the order in which they began."""
     done: dict[int, list[int]] = {}
     for run in runs:
         done.setdefault(run.pid, []).append(run.batch)
@@ -38,13 +38,13 @@ def by_process(runs: Iterable[Execution]) -> dict[int, list[int]]:
 
 
 def repeated(runs: Iterable[Execution]) -> list[int]:
-    """The batches that were executed more than once, in order."""
+    """Return the batches that ran more than once, in order."""
     times = Counter(run.batch for run in runs)
     return sorted(batch for batch in times if times[batch] > 1)
 
 
 def violations(runs: Iterable[Execution], saved: int, total: int) -> list[str]:
-    """What a run of `total` batches, killed and resumed once, did that its checkpoint should have prevented.
+    """Return the faults of a run of `total` batches that was killed and resumed once.
 
     The checkpoint held the first `saved` batches: those must have been executed exactly once, the others once
     or twice.

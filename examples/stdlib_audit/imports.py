@@ -1,4 +1,4 @@
-"""What a file imports, and when.
+"""Find the imports of a file, and when they run.
 
 Only what is imported while a file is itself being imported can close an import cycle. An import in a function
 runs later, one under `if TYPE_CHECKING` never, and one under `if __name__ == "__main__"` only in a script.
@@ -14,7 +14,7 @@ Import = ast.Import | ast.ImportFrom
 
 
 def import_time_imports(tree: ast.Module) -> Iterator[Import]:
-    """The import statements that run when the file is imported, those of class bodies included."""
+    """Return the import statements that run when the file is imported, including those of class bodies."""
     pending = list(inner(tree))
     while pending:
         node = pending.pop()
@@ -41,7 +41,7 @@ def _is_false_on_import(test: ast.expr) -> bool:
 
 
 def imported_names(statement: Import, file: str) -> list[str]:
-    """The absolute dotted names that a statement in `file` asks for.
+    """Return the absolute dotted names that a statement in `file` imports.
 
     `from a import b` asks for `a.b`: whether that is a module or a name in it shows only once all modules
     are known. A relative import that leaves its top package, which Python refuses too, asks for nothing.

@@ -1,4 +1,4 @@
-"""The measurements of one file, taken from its syntax tree: nothing that is audited is ever imported."""
+"""Measure one file from its syntax tree. Audited files are never imported."""
 
 import ast
 import warnings
@@ -90,7 +90,7 @@ def _complexities(tree: ast.Module, defined: list[tuple[str, Definition]]) -> Me
 
 
 def complexity(unit: ast.AST) -> int:
-    """The ways through a module or function, after McCabe: one, and one more for each decision it makes.
+    """Return the cyclomatic complexity of a module or function, after McCabe: one, plus one for each decision.
 
     A decision is an if, a loop, an except or case clause, a conditional expression, each operand of `and` and
     `or` after the first, and each loop and condition of a comprehension. Functions inside it count apart.

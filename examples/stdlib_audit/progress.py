@@ -1,4 +1,4 @@
-"""How far an audit is: a bar on a terminal, a line now and then elsewhere."""
+"""Show the progress of an audit: a bar on a terminal, occasional lines elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ _LINES = 4
 
 @contextmanager
 def progress(label: str) -> Iterator[Show]:
-    """Give a function to call with how many files are done, and of how many."""
-    # rich is an extra of the examples; the audit does without it.
+    """Yield a function that takes the number of measured files and the total."""
+    # rich is an extra; the audit works without it.
     shown = _bar if sys.stdout.isatty() and find_spec("rich") else _lines
     with shown(label) as show:
         yield show
@@ -43,6 +43,6 @@ def _lines(label: str) -> Iterator[Show]:
 
 
 def show_cursor() -> None:
-    """Undo what a bar leaves behind whose process was killed: a terminal without a cursor."""
+    """Show the cursor again, which the bar of a killed process has hidden."""
     if sys.stdout.isatty():
         print("\x1b[?25h", flush=True)

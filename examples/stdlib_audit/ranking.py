@@ -1,4 +1,4 @@
-"""Which modules lead by which measure."""
+"""Rank the modules by each measure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,26 +10,26 @@ _TESTS = frozenset({"test", "tests", "idle_test"})
 
 
 def library(measured: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The measurements of what applications import: those of parsed files that belong to no test suite."""
+    """Return the measurements of parsed files outside of test suites."""
     return [one for one in measured if one["error"] is None and _TESTS.isdisjoint(one["module"].split("."))]
 
 
 def top(measured: Iterable[Mapping[str, Any]], key: str, count: int) -> list[dict[str, Any]]:
-    """The `count` measurements with the highest value of `key`, highest first, equal ones by module name."""
+    """Return the `count` measurements with the highest value of `key`, the highest first, equal ones by module name."""
     ranked = sorted(measured, key=lambda one: (-one[key], one["module"]))
-    # The imports are by far the longest part of a measurement, and no ranking shows them.
+    # Imports are the longest part of a measurement, and no ranking shows them.
     return [{name: value for name, value in one.items() if name != "imports"} for one in ranked[:count]]
 
 
 def most_imported(graph: Graph, count: int) -> list[dict[str, Any]]:
-    """The `count` modules that most modules import, with how many do, most first, equal ones by name."""
+    """Return the `count` most imported modules with the number of their importers, equal ones by name."""
     importers = Counter(target for targets in graph.values() for target in targets)
     ranked = sorted(importers.items(), key=lambda item: (-item[1], item[0]))
     return [{"module": module, "importers": number} for module, number in ranked[:count]]
 
 
 def totals(measured: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The sums over all files: how many there are, how many do not parse, and every measure that adds up."""
+    """Return the totals: the number of files, the files that do not parse, and the sums of the measures."""
     adding = ("lines", "functions", "classes", "complexity", "missing_docstrings", "deferred_imports")
     sums = {key: sum(one[key] for one in measured) for key in adding}
     return {"files": len(measured), "unparsable": sum(one["error"] is not None for one in measured)} | sums

@@ -1,4 +1,4 @@
-"""The report: Markdown, and the same text for the same findings apart from its line about the time."""
+"""The report in Markdown. The same findings give the same text, except for the line with the time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _RANKINGS = (
 
 
 def render(audit: Mapping[str, Any]) -> str:
-    """The report on a finished audit.
+    """Return the report on a finished audit.
 
     Args:
         audit: python (its version), seconds (spent measuring), measured, graph, cycles, ring (of the largest
@@ -67,7 +67,7 @@ def _unparsable(measured: Iterable[Mapping[str, Any]]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table. Numbers are aligned right and get separators for thousands."""
+    """Return a Markdown table. Numbers are right-aligned and have thousands separators."""
     cells = [list(row) for row in rows]
     ruler = ["---:" if _numeric(cells, at) else "---" for at in range(len(columns))]
     lines = [list(columns), ruler, *([_cell(value) for value in row] for row in cells)]
@@ -79,12 +79,12 @@ def _numeric(rows: Sequence[Sequence[object]], column: int) -> bool:
 
 
 def _cell(value: object) -> str:
-    # Unescaped, a bar ends the cell, inside code too.
+    # An unescaped bar ends the cell, even inside code.
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
 def _code(value: object) -> object:
-    # Outside of code, Markdown would take the underscores of __init__ for bold type.
+    # Outside of code, the underscores of __init__ would mean bold.
     return f"`{value}`" if isinstance(value, str) else value
 
 
@@ -93,7 +93,7 @@ def _heading(key: str) -> str:
 
 
 def mermaid(graph: Graph, group: Sequence[str]) -> str:
-    """A Mermaid diagram of the imports among the modules of a group."""
+    """Return a Mermaid diagram of the imports within a group of modules."""
     number = {module: f"m{at}" for at, module in enumerate(group)}
     nodes = [f'    {number[module]}["{module}"]' for module in group]
     inside = [(module, target) for module in group for target in graph[module] if target in number]
@@ -102,7 +102,7 @@ def mermaid(graph: Graph, group: Sequence[str]) -> str:
 
 
 def drawing(cycle: Sequence[str]) -> str:
-    """A cycle in plain characters: each module imports the one below it, and the last one the first."""
+    """Return a cycle as text: each module imports the one below it, and the last one imports the first."""
     last = len(cycle) - 1
     lines = [f"{_margin(at, last)} {module}" for at, module in enumerate(cycle)]
     return "\n|     imports\n".join(lines)

@@ -1,4 +1,4 @@
-"""Ways through a syntax tree. They use a stack, not recursion: generated code nests deeper than the limit."""
+"""Walk syntax trees with a stack, because generated code nests deeper than the recursion limit."""
 
 import ast
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ _BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 
 
 def inner(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements directly inside one, its except and case clauses included, but no expressions."""
+    """Return the statements directly inside a statement, including except and case clauses, without expressions."""
     for block in _BLOCKS:
         children = getattr(node, block, [])
-        # The body of a lambda or of a conditional expression is no block.
+        # The body of a lambda or a conditional expression is not a block.
         if isinstance(children, list):
             yield from children
 
 
 def statements(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Every statement, with the prefix of the names it defines (PEP 3155: `Class.`, `function.<locals>.`)."""
+    """Yield every statement, with the prefix of the names it defines (PEP 3155: `Class.`, `function.<locals>.`)."""
     pending = [("", node) for node in inner(tree)]
     while pending:
         prefix, node = pending.pop()
@@ -36,7 +36,7 @@ def _own_prefix(node: ast.AST) -> str:
 
 
 def own_nodes(unit: ast.AST) -> Iterator[ast.AST]:
-    """Every node below a module or function, expressions included, but nothing of the functions inside it."""
+    """Yield every node below a module or function, including expressions, without the functions inside it."""
     pending = list(ast.iter_child_nodes(unit))
     while pending:
         node = pending.pop()
