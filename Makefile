@@ -49,7 +49,7 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the ty
 	$(BIN)/mypy
 	$(BIN)/zizmor --offline --quiet --persona pedantic .
 	@$(BIN)/python tools/check_slips.py
-	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tests proof tools
+	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tools
 	$(BIN)/proselint check --config tools/proselint.json $(PROSE)
 
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend

@@ -1,4 +1,4 @@
-"""A map over the Python files of this repository. It is killed (SIGKILL) and resumed; finished files are not read again.
+"""A map over the Python files of this repository: killed (SIGKILL) and resumed, without reading a finished file again.
 
 One process looks for the longest function in all files, several at a time, until it is killed. Another process resumes
 the run. A log has each file that was begun, and so shows the files that were read again.

@@ -29,7 +29,7 @@ def step_that_sets(steps: int) -> Run:
 
 
 def unobserved_step(steps: int) -> Run:
-    """The same as `step`, with nobody listening."""
+    """Run `step` without an observer."""
     return _loop(count, steps, observer="noop")
 
 

@@ -109,12 +109,12 @@ def page_since_ever(steps: int) -> Run:
 
 
 def page_of_owned(steps: int) -> Run:
-    """Those that somebody is at work on: none."""
+    """List the runs that have an owner: none."""
     return _page(steps, owned=True)
 
 
 def page_of_unowned(steps: int) -> Run:
-    """Those that nobody is at work on: all."""
+    """List the runs without an owner: all."""
     return _page(steps, owned=False)
 
 

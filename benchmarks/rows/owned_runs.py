@@ -1,4 +1,4 @@
-"""Owning a run, and letting go of it: what each call pays that nobody else works on its run meanwhile."""
+"""The cost of owning a run and releasing it, which each call pays."""
 
 from benchmarks import floors
 from benchmarks.gauges import seconds_per_step

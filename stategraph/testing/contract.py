@@ -163,11 +163,11 @@ class CheckpointStoreContract(ValuesContract):
 
     def test_an_unknown_run(self, store: CheckpointStore) -> None:
         """Loading it raises an error that names it. Deleting it is no error."""
-        with pytest.raises(CheckpointNotFoundError, match="'nobody'"):
-            store.load("nobody")
+        with pytest.raises(CheckpointNotFoundError, match="'missing'"):
+            store.load("missing")
         with pytest.raises(LookupError):
-            store.load("nobody", 3)
-        store.delete("nobody")
+            store.load("missing", 3)
+        store.delete("missing")
         assert store.list() == []
 
     def test_delete_forgets_only_that_run(self, store: CheckpointStore) -> None:
@@ -309,7 +309,7 @@ class CheckpointStoreContract(ValuesContract):
             store.save(State({"n": step}, run_id="a", step=step, checkpoint_node=f"node-{step}"))
 
         assert [(row.step, row.checkpoint_node) for row in store.history("a")] == [(3, "node-3")]
-        assert store.history("nobody") == []
+        assert store.history("missing") == []
         with pytest.raises(CheckpointNotFoundError, match="step 2"):
             store.load("a", 2)
 
@@ -347,7 +347,7 @@ class CheckpointStoreContract(ValuesContract):
         with pytest.raises(RunExistsError, match="'b'"):
             store.fork("a", "b")
         with pytest.raises(CheckpointNotFoundError):
-            store.fork("nobody", "c")
+            store.fork("missing", "c")
         with pytest.raises(InvalidRunIdError):
             store.fork("a", "../c")
         assert store.load("b")["n"] == 2

@@ -125,7 +125,7 @@ class OpenFiles:
                 "",
                 f"{file}, or its log, was moved, removed or replaced while it was open, so what is saved in it is lost "
                 "with this process: put it back or, if that is impossible, close the store"
-                f"{''.join(f', move {name} away' for name in left)} and make the graph anew: it opens a new file, in "
+                f"{''.join(f', move {name} away' for name in left)} and make the graph again: it opens a new file, in "
                 "which the run begins again, or continues by resume once error.state is saved in it",
             )
 
