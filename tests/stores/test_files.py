@@ -368,7 +368,7 @@ class TestTakenAway:
 
     @pytest.mark.parametrize("how", ["the folder is deleted", "the file is deleted", "the file is replaced"])
     def test_the_way_out(self, kind: str, folder: Path, how: str) -> None:
-        """As the errors say, from one to the next: close the store, make the graph anew, begin the run anew."""
+        """As the errors say, from one to the next: close the store, make the graph again, begin the run again."""
 
         def take_away(state: State) -> State:
             if not is_taken:
@@ -388,7 +388,7 @@ class TestTakenAway:
 
         is_taken: list[bool] = []
         graph = made()
-        with pytest.raises(CheckpointSaveError, match=r"close the store.* and make the graph anew") as caught:
+        with pytest.raises(CheckpointSaveError, match=r"close the store.* and make the graph again") as caught:
             graph.execute(State({"x": 1}, run_id="a"))
         graph.store.close()
         with pytest.raises(CheckpointError, match=r"is closed; .* a graph keeps its store: make a new graph"):
