@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
@@ -149,7 +149,7 @@ class Owners:
         with self._lock:
             other = self._by_run.get(ownership.run_id)
             if other is not None and not take_over:
-                raise busy(ownership.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
+                raise BusyError(ownership.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
             # Before check(): a release by another thread waits for this lock, or check() sees it.
             ownership.owners = self
             ownership.check()
@@ -259,7 +259,7 @@ def own(store: OwnableStore, ownership: Ownership, *, take_over: bool = False) -
     while True:
         try:
             store._own(ownership, take_over=take_over)
-        except _BrieflyBusyError as error:
+        except BusyError as error:
             if time.monotonic() - began >= error.longest:
                 raise RunBusyError(error.run_id, error.owner) from None
             time.sleep(_LOOK_AGAIN)
@@ -267,19 +267,10 @@ def own(store: OwnableStore, ownership: Ownership, *, take_over: bool = False) -
             return
 
 
-class _BrieflyBusyError(RunBusyError):
-    """A direct write to the run is, or may be, in progress. It takes up to `longest` seconds."""
+class BusyError(RunBusyError):
+    """The run has an owner, for `longest` seconds at most; 0 if that is unknown."""
 
-    longest = LONGEST_WRITE
-
-
-def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
-    """Return the error for a run that has an owner, for `longest` seconds at most; 0 if that is unknown."""
-    if not longest:
-        return RunBusyError(run_id, owner)
-    error = _BrieflyBusyError(run_id, owner)
-    error.longest = longest
-    return error
+    longest: float
 
 
 def release(ownership: Ownership) -> None:
@@ -293,8 +284,9 @@ def release(ownership: Ownership) -> None:
 @contextmanager
 def owned(store: OwnableStore, run_id: str, *, take_over: bool = False) -> Iterator[Ownership]:
     """Own a run for a direct write, unless this thread already writes on behalf of its owner."""
-    if is_owner(store, run_id):
-        yield cast(Ownership, current.ownership)
+    present = owner_here(store, run_id)
+    if present is not None:
+        yield present
         return
     ownership = Ownership(given_id(run_id), is_brief=True, is_direct=True)
     try:
@@ -321,10 +313,12 @@ def owned_if_free(store: OwnableStore, run_ids: Sequence[str]) -> Iterator[Mappi
         yield ownerships
 
 
-def is_owner(store: object, run_id: str) -> bool:
-    """Return whether this thread writes to a run, or to its nested runs, on behalf of its owner."""
+def owner_here(store: object, run_id: str) -> Ownership | None:
+    """Return the owner of a run, or of its outer run, if this thread writes on behalf of it."""
     ownership = current.ownership
-    return ownership is not None and ownership.store is store and ownership.run_id == given_id(run_id)
+    if ownership is None or ownership.store is not store:
+        return None
+    return ownership if ownership.run_id == run_id or ownership.run_id == given_id(run_id) else None
 
 
 @contextmanager

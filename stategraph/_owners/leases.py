@@ -21,7 +21,7 @@ from typing import Protocol
 
 import attrs
 
-from stategraph._owners.base import Fence, Owners, Ownership, busy, host_name, release
+from stategraph._owners.base import Fence, Owners, Ownership, host_name, release
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
@@ -202,7 +202,7 @@ class LeaseOwners(Owners):
             # A lease of this process is no obstacle: `take` has made its call lose the run.
             if other is not None and other.worker.id != worker.id and other.is_alive and not take_over:
                 ownership.fence = 0
-                raise busy(ownership.run_id, other.owner, 0.0)
+                raise RunBusyError(ownership.run_id, other.owner)
             instead = 0 if other is None else other.fence
         ownership.is_cancelled = cancelled
         ownership.check()

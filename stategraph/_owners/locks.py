@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._owners.base import LONGEST_WRITE, Fence, Owners, Ownership, busy, host_name
+from stategraph._owners.base import LONGEST_WRITE, BusyError, Fence, Owners, Ownership, host_name
 from stategraph._values import clock
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
@@ -268,7 +268,7 @@ class LockOwners(Owners):
                 if is_locked:
                     return
                 if not take_over:
-                    raise busy(ownership.run_id, *self._opened().noted(_byte(ownership.run_id, fence)))
+                    raise BusyError(ownership.run_id, *self._opened().noted(_byte(ownership.run_id, fence)))
                 ownership.fence, _ = fences.raise_fence(ownership.run_id)
             self._unlock(ownership)
             fence = ownership.fence

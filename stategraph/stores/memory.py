@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from stategraph._owners.base import Owners, Ownership, current, is_owner, owned, owned_if_free, process_name
+from stategraph._owners.base import Ownership, owned, owned_if_free, owner_here, process_name
 from stategraph._values import clock
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph.stores._checks import RunFilter
     from stategraph.stores.summaries import Pruned, Summary
-
-_MOST_WAITING = 10_000  # policies of unsaved runs
 
 
 @attrs.frozen
@@ -91,9 +89,8 @@ class _Run:
     def newest(self) -> Summary:
         """Return the newest checkpoint without its data."""
         kept = tuple(self.kept)
-        return self.summary(
-            kept[-1], sum(checkpoint.step == kept[-1].step for checkpoint in kept) - 1, cursor=str(self.number)
-        )
+        revision = sum(checkpoint.step == kept[-1].step for checkpoint in kept) - 1
+        return self.summary(kept[-1], revision, cursor=str(self.number))
 
 
 class MemoryStore(CheckpointStore):
@@ -108,7 +105,6 @@ class MemoryStore(CheckpointStore):
         self._nested: dict[str, set[str]] = {}  # the ids of the directly nested runs of a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun
         self._begun = self._changes = 0
-        self._owned = Owners()
         self.renew()
         protect_at_fork(self)
 
@@ -140,14 +136,10 @@ class MemoryStore(CheckpointStore):
     def __str__(self) -> str:
         return "memory store"
 
-    @property
-    def _owners(self) -> Owners:
-        return self._owned
-
     def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
         ownership.store = self
         with self._lock if take_over else nullcontext():  # so that a former owner writes nothing afterwards
-            self._owned.take(ownership, take_over=take_over)
+            self._owners.take(ownership, take_over=take_over)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -164,9 +156,9 @@ class MemoryStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept, run_id, ownership = _as_kept(state), state.run_id, current.ownership
-        is_outer = ownership is not None and ownership.run_id == run_id and ownership.store is self  # nearly always
-        if ownership is None or not (is_outer or is_owner(self, run_id)):
+        kept, run_id = _as_kept(state), state.run_id
+        ownership = owner_here(self, run_id)
+        if ownership is None:
             with owned(self, run_id):
                 self._keep(state, may_change_data)
             return
@@ -175,8 +167,7 @@ class MemoryStore(CheckpointStore):
             self._changes += 1
             run = self._runs_by_id.get(run_id)
             if run is None:
-                policy = self._policies.get(run_id) or RetentionPolicy()
-                self._begin(run_id, policy, [kept], time_ns_of(state))
+                self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
             elif run.kept[-1].step >= state.step:
                 self._keep_again(run, kept, state, may_change_data)
             elif run.policy.retention == "latest":
@@ -200,9 +191,10 @@ class MemoryStore(CheckpointStore):
         run.kept[len(run.kept) - is_replaced :] = [kept]
 
     def _begin(self, run_id: str, policy: RetentionPolicy, kept: builtins.list[_Kept], created_ns: int) -> _Run:
+        """Begin a run, with the policy that is set for it or else this one."""
         self._begun += 1
+        policy = self._policies.pop(run_id, policy)
         run = self._runs_by_id[run_id] = _Run(self._begun, policy, kept, created_ns)
-        self._policies.pop(run_id, None)
         while is_nested_id(run_id):
             self._nested.setdefault(outer_id(run_id), set()).add(run_id)
             run_id = outer_id(run_id)
@@ -215,8 +207,6 @@ class MemoryStore(CheckpointStore):
                 run.policy = policy
                 return
             self._policies[run_id] = policy
-            while len(self._policies) > _MOST_WAITING:
-                del self._policies[next(iter(self._policies))]
 
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
@@ -319,8 +309,7 @@ class MemoryStore(CheckpointStore):
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
 
     def _change_token(self, run_id: str | None) -> str:
-        with self._alone(""):
-            return str(self._changes)
+        return str(self._changes)
 
     # ------------------------------------------------------------------ time travel
 
@@ -355,8 +344,7 @@ class MemoryStore(CheckpointStore):
         """Begin a run with this State and the history of another run before an index."""
         source, new_id = self._runs_by_id[run_id], newest.run_id
         earlier = [_as_kept(evolve(_state_of(kept), run_id=new_id)) for kept in source.kept[:place]]
-        policy = self._policies.get(new_id) or source.policy
-        copy = self._begin(new_id, policy, [*earlier, _as_kept(newest)], time_ns_of(newest))
+        copy = self._begin(new_id, source.policy, [*earlier, _as_kept(newest)], time_ns_of(newest))
         if not with_nested:
             return
         copy.parts.update((key, part) for key, part in source.parts.items() if key[0] == newest.step + 1)
