@@ -485,8 +485,8 @@ class TestSignatures:
     @pytest.mark.parametrize(
         ("kept", "asked", "reason"),
         [
-            (None, KEY, "it is not signed: it was kept without sign_with, or is forged"),
-            (KEY, OTHER, "it is signed with another key than that of sign_with, or is forged"),
+            (None, KEY, "it is not signed with the key of sign_with, or is forged"),
+            (KEY, OTHER, "it is not signed with the key of sign_with, or is forged"),
             (KEY, None, "it is signed and this cache has no sign_with"),
         ],
     )
@@ -519,7 +519,7 @@ class TestSignatures:
             bench.run(signed, x=value)
         bench.run(bench.graph(sign_with=lambda: KEY), x=1)
 
-        unsigned = ("cache.miss", "it is not signed: it was kept without sign_with, or is forged")
+        unsigned = ("cache.miss", "it is not signed with the key of sign_with, or is forged")
         assert bench.told == [NEW, NEW, unsigned, unsigned, HIT, HIT]
         assert [record.getMessage().partition(": it is not signed")[1] for record in caplog.records] == [
             ": it is not signed"

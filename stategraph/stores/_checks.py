@@ -13,7 +13,7 @@ from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.ids import check_given_id, generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
-from stategraph.errors import StepConflictError
+from stategraph.errors import ConfigError, StepConflictError
 from stategraph.state import State, evolve, recorded
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**63 - 1
 """The largest number in a store."""
+
+
+def check_flags(**options: object) -> None:
+    """Raise ConfigError unless all options are true or false."""
+    for name, value in options.items():
+        if type(value) is not bool:
+            raise ConfigError(f"checkpoint.options.{name}", value, "true or false")
 
 
 def check_state(state: object, error: AttributeError) -> None:

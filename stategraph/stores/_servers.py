@@ -194,13 +194,6 @@ def check_seconds(**options: object) -> None:
             raise ConfigError(f"checkpoint.options.{name}", value, "seconds, more than 0")
 
 
-def check_flags(**options: object) -> None:
-    """Raise ConfigError unless all options are true or false."""
-    for name, value in options.items():
-        if type(value) is not bool:
-            raise ConfigError(f"checkpoint.options.{name}", value, "true or false")
-
-
 def address_of(store: str, option: str, given: object, schemes: Sequence[str], parse: Callable[[str], object]) -> str:
     """Return the address of a server: the given text, or that in the environment variable with this name.
 

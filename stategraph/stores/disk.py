@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
+from stategraph.stores._checks import check_flags
 from stategraph.stores._files.paths import absolute_path, secure_folder, side_files
 from stategraph.stores._files.sqlite_files import (
     DURABLE,
-    check_read_only,
     check_version,
     connect,
     database_file,
@@ -60,7 +60,7 @@ class DiskStore(RowStore):
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "disk", OLDEST)
-        check_read_only(read_only)
+        check_flags(read_only=read_only)
 
         def open_table(store: object, identify: Identify) -> SqliteTable:
             self.path = _folder(path, must_exist=read_only)

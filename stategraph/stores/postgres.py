@@ -12,9 +12,10 @@ from typing import Any
 from stategraph._owners.leases import LEASE
 from stategraph._util.validators import is_count, is_name
 from stategraph.errors import ConfigError
+from stategraph.stores._checks import check_flags
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._servers import Connections, address_of, check_flags, check_seconds
+from stategraph.stores._servers import Connections, address_of, check_seconds
 
 _MAX_NAME = 63  # bytes; PostgreSQL cuts off longer names
 

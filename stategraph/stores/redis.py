@@ -10,9 +10,10 @@ from typing import Any
 from stategraph._owners.leases import LEASE
 from stategraph._util.validators import is_count, is_name
 from stategraph.errors import ConfigError
+from stategraph.stores._checks import check_flags
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._servers import address_of, check_flags, check_seconds
+from stategraph.stores._servers import address_of, check_seconds
 
 _MAX_PARTITIONS = 1024
 _MAX_PREFIX = 100  # characters; the prefix is in every key

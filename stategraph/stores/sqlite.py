@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from stategraph.stores._checks import check_flags
 from stategraph.stores._files.paths import absolute_path
-from stategraph.stores._files.sqlite_files import check_read_only, check_version
+from stategraph.stores._files.sqlite_files import check_version
 from stategraph.stores._rows.sqlite_table import OLDEST, SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
@@ -36,7 +37,7 @@ class SqliteStore(RowStore):
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", OLDEST)
-        check_read_only(read_only)
+        check_flags(read_only=read_only)
 
         def open_table(store: object, identify: Identify) -> SqliteTable:
             self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))

@@ -142,7 +142,6 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("path", "way_out"),
         [
-            *(("~nobody-at-all/runs", "no user 'nobody-at-all'"), ("~nobody-at-all", "no user 'nobody-at-all'")),
             *(("file:runs.db?mode=ro", "read_only"), ("file:///tmp/runs.db", "no URI")),
         ],
     )

@@ -36,9 +36,9 @@ def absolute_path(path: object, key: str, what: str) -> str:
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     name = encodable(text) if isinstance(text, str) and text else None
-    if not isinstance(text, str) or name is None:
+    if name is None:
         raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
-    problem = _problem(text)
+    problem = _problem(name)
     if problem:
         raise ConfigError(key, path, f"the path of {what}{problem}")
     try:
@@ -54,12 +54,8 @@ def _problem(text: str) -> str:
         return '; store "memory" keeps runs in memory'
     if any(character < " " for character in text):
         return ", without control characters: in TOML, write a path with \\ in 'single quotes'"
-    scheme, is_url, _ = text.partition("://")
-    if text.startswith("file:") or (is_url and scheme.isalnum()):
+    if text.startswith("file:") or "://" in text:
         return f", and no URI: read_only and others are options of their own; write a name like this as ./{text}"
-    home = text.partition(os.sep)[0]
-    if text.startswith("~") and os.path.expanduser(home) == home:  # noqa: PTH111 - Path.expanduser raises
-        return f": no user {home[1:]!r} has a home here; write a name like this as ./{text}"
     return ""
 
 

@@ -29,7 +29,7 @@ from stategraph.stores.base import SigningKey
 
 _OLDEST = (3, 31)  # has trusted_schema
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
-_DIGEST = 32  # bytes of a SHA-256
+_NEEDS_KEY = "it is signed and this cache has no sign_with"
 _PARTS = (
     *("Cache", "Cache_key_raw", "Cache_expire_time", "Settings", "sqlite_autoindex_Settings_1"),
     *("Settings_count_insert", "Settings_count_delete"),
@@ -95,8 +95,6 @@ class ResultCache:
                 return self._found(key, ttl)
         except NotSerializableError as error:
             reason = f"an input has no exact value to look for: {error}"
-        except _OtherSignatureError as error:
-            reason = str(error)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             reason = f"it cannot be read: {describe_exception(error)}"
         return CachedResult(key, reason=reason, is_broken=True)
@@ -108,10 +106,15 @@ class ResultCache:
             if results.expire():
                 self._erase()
             return CachedResult(key, reason="new")
+        seal_size = len(_seal(key, b"", signing_key))
+        payload = entry[seal_size:]
+        if not hmac.compare_digest(entry[:seal_size], _seal(key, payload, signing_key)):
+            if signing_key is None and not entry.startswith(_SIGNED):
+                return CachedResult(key, reason="damaged: its checksum is wrong, or another version wrote it")
+            reason = "it is not signed with the key of sign_with, or is forged" if signing_key else _NEEDS_KEY
+            return CachedResult(key, reason=reason, is_broken=True)
         try:
-            written, changes = _unpack(key, entry, signing_key)
-        except _OtherSignatureError:
-            raise
+            written, changes = _unpack(key, payload)
         except Exception as error:  # noqa: BLE001 - foreign bytes may raise any error
             return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
@@ -190,10 +193,6 @@ def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> Result
 # --------------------------------------------------------------------------- entries
 
 
-class _OtherSignatureError(ValueError):
-    """The entry is signed with another key, or not signed."""
-
-
 def _seal(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
     """Return the beginning of an entry: its format, and a checksum or a signature of the payload after it."""
     if signing_key is None:
@@ -201,24 +200,9 @@ def _seal(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
     return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256")
 
 
-def _unpack(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, Changes]:
-    """Return the time of an entry, in nanoseconds since 1970, and its changes.
-
-    Raises:
-        ValueError: it is damaged, or not an entry for this key.
-    """
-    start = len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST
-    payload = entry[start:]
-    if not hmac.compare_digest(entry[:start], _seal(key, payload, signing_key)):
-        if signing_key is None and entry.startswith(_SIGNED):
-            raise _OtherSignatureError("it is signed and this cache has no sign_with")
-        if entry.startswith(_SIGNED):
-            raise _OtherSignatureError("it is signed with another key than that of sign_with, or is forged")
-        if signing_key is not None and entry.startswith(_FORMAT):
-            raise _OtherSignatureError("it is not signed: it was kept without sign_with, or is forged")
-        raise ValueError("its checksum is wrong, or another version wrote it")
+def _unpack(key: str, payload: bytes) -> tuple[int, Changes]:
+    """Return the time of an entry, in nanoseconds since 1970, and its changes. Raises any error if it is damaged."""
     own, written, changed, removed = decode(payload)
-    is_ours = own == key and type(written) is int and type(changed) is dict and type(removed) is list
-    if not is_ours or not all(type(name) is str for name in (*changed, *removed)):
-        raise ValueError("it is no result for these inputs")
+    if own != key:
+        raise ValueError("it is the result for other inputs")
     return written, (freeze_items(changed), removed)  # frozen here: values that a State refuses are damage

@@ -34,12 +34,6 @@ def check_version(key: str, value: object, needed: tuple[int, int]) -> None:
         raise ConfigError(key, value, allowed)
 
 
-def check_read_only(read_only: object) -> None:
-    """Raise ConfigError unless the option is true or false."""
-    if type(read_only) is not bool:
-        raise ConfigError("checkpoint.options.read_only", read_only, "true (no writes) or false")
-
-
 def database_file(path: Path, must_exist: bool) -> Path:
     """Return the file to open, with links resolved. Raises ConfigError if it is unusable, or others can write to it."""
     try:
@@ -130,9 +124,28 @@ class OpenFiles:
             )
 
     def grow_log(self, database: sqlite3.Connection) -> None:
-        """Grow the log of a connection before its first write; readers need not wait for that."""
+        """Grow the write-ahead log once, by a transaction that is too large for the cache and is rolled back.
+
+        SQLite writes a transaction that exceeds the cache to the log before it commits. Later commits then overwrite
+        blocks that the file already has. Their syncs write no metadata, and take two thirds of the time. Nothing is
+        committed or synced here. The log keeps its size until the last connection closes or it is erased.
+        """
         self.is_log_grown = True
-        _grow_log(database, Path(self._paths[2]))
+        log = Path(self._paths[2])
+        if log.exists() and log.stat().st_size >= _LOG_SIZE:
+            return
+        (pages,) = database.execute("PRAGMA cache_size").fetchone()
+        database.execute("PRAGMA cache_size = 10")
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("CREATE TABLE filling (bytes BLOB)")
+            database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE + _IN_CACHE,))
+        except sqlite3.OperationalError:
+            pass  # the disk is full, or another process writes: then commits take longer
+        finally:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            database.execute(f"PRAGMA cache_size = {pages}")
 
 
 # --------------------------------------------------------------------------- connections
@@ -165,29 +178,6 @@ def _code(error: Exception) -> int | None:
 
 
 # --------------------------------------------------------------------------- the log
-
-
-def _grow_log(database: sqlite3.Connection, log: Path) -> None:
-    """Grow the write-ahead log once, by a transaction that is too large for the cache and is rolled back.
-
-    SQLite writes a transaction that exceeds the cache to the log before it commits. Later commits then overwrite blocks
-    that the file already has. Their syncs write no metadata, and take two thirds of the time. Nothing is committed or
-    synced here. The log keeps its size until the last connection closes or it is erased.
-    """
-    if log.exists() and log.stat().st_size >= _LOG_SIZE:
-        return
-    (pages,) = database.execute("PRAGMA cache_size").fetchone()
-    database.execute("PRAGMA cache_size = 10")
-    try:
-        database.execute("BEGIN IMMEDIATE")
-        database.execute("CREATE TABLE filling (bytes BLOB)")
-        database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE + _IN_CACHE,))
-    except sqlite3.OperationalError:
-        pass  # the disk is full, or another process writes: then commits take longer
-    finally:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        database.execute(f"PRAGMA cache_size = {pages}")
 
 
 def erase_log(database: sqlite3.Connection) -> None:

@@ -23,6 +23,7 @@ from stategraph.errors import (
     UnknownNameError,
 )
 from stategraph.state import State, time_ns_of, took_ns_of
+from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
@@ -90,8 +91,7 @@ class CheckpointEncoder:
     """
 
     def __init__(self, sealer: Sealer, serializer: str = "msgpack", compress: bool = False) -> None:
-        if type(compress) is not bool:
-            raise ConfigError("checkpoint.options.compress", compress, "true or false")
+        check_flags(compress=compress)
         self._sealer, self._serializer = sealer, serializer
         written = find_format(serializer)
         self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
