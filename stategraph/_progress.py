@@ -9,10 +9,10 @@ an unsaved key.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import wraps
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import attrs
 
@@ -21,7 +21,7 @@ from stategraph._values import clock
 from stategraph._values.frozen import changed_items
 from stategraph._values.progress import Origin, Pause, evolved
 from stategraph._values.provenance import RunStatus
-from stategraph.state import State, data_of, evolve, with_data
+from stategraph.state import OWN_SLOTS, State, data_of, evolve, with_data
 
 # --------------------------------------------------------------------------- answers to pauses, and their withdrawal
 
@@ -249,9 +249,7 @@ def _origins_given(
 
 # --------------------------------------------------------------------------- the reads of a node
 
-_Default = TypeVar("_Default")
 _ABSENT = object()
-_FIELDS = tuple(name for base in State.__mro__ for name in getattr(base, "__slots__", ()) if name != "__weakref__")
 
 
 @attrs.define(eq=False)
@@ -289,17 +287,11 @@ class TrackedState(State):
         """Return an ordinary State: a State constructed from the class, as by attrs.evolve, records nothing."""
         return State(*args, **fields)
 
-    def _all(self) -> dict[str, Any]:
-        self._reads.is_all = True
-        return data_of(self)
-
     def _at(self, key: object) -> Any:
         """Return the value of the key or, if there is none, _ABSENT; record the read in both cases."""
         found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
         self._reads.note(key, found)
         return found
-
-    # ------------------------------------------------------------------ reading
 
     def __getitem__(self, key: str) -> Any:
         self._at(key)
@@ -308,52 +300,30 @@ class TrackedState(State):
     def __contains__(self, key: object) -> bool:
         return self._at(key) is not _ABSENT
 
-    @overload
-    def get(self, key: str, /) -> Any: ...
-    @overload
-    def get(self, key: str, /, default: _Default) -> Any | _Default: ...
     def get(self, key: str, /, default: Any = None) -> Any:
         found = self._at(key)
         return default if found is _ABSENT else found
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def keys(self) -> KeysView[str]:
-        return self._all().keys()
-
-    def values(self) -> ValuesView[Any]:
-        return self._all().values()
-
-    def items(self) -> ItemsView[str, Any]:
-        return self._all().items()
-
     def __eq__(self, other: object) -> bool:
-        self._all()
+        self._reads.is_all = True
         return bool(unwatched(self) == unwatched(other))
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        self._all()
-        return repr(unwatched(self))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> State:
-        self._all()
-        return State.__deepcopy__(unwatched(self), memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        self._all()
-        return unwatched, (unwatched(self),)
-
-    # ------------------------------------------------------------------ changing, which returns a new State
-
     def remove(self, key: str) -> State:
         self._at(key)  # reads whether it exists
         return watched(State.remove(self, key), self._reads)
+
+
+def _reading_all(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of State whose result depends on all keys."""
+
+    @wraps(method)
+    def read(self: TrackedState, *args: Any) -> Any:
+        self._reads.is_all = True
+        return method(self, *args)
+
+    return read
 
 
 def _watching(change: Callable[..., State]) -> Callable[..., State]:
@@ -366,14 +336,16 @@ def _watching(change: Callable[..., State]) -> Callable[..., State]:
     return changed
 
 
-for _change in (State.set, State.update, State.merge, State.clone, State.set_checkpoint_node, State.paused):
-    setattr(TrackedState, _change.__name__, _watching(_change))
+for _name in ("__iter__", "__len__", "keys", "values", "items", "to_json", "__repr__", "__deepcopy__", "__reduce__"):
+    setattr(TrackedState, _name, _reading_all(getattr(State, _name)))
+for _name in ("set", "update", "merge", "clone", "set_checkpoint_node", "paused"):
+    setattr(TrackedState, _name, _watching(getattr(State, _name)))
 
 
 def watched(state: State, reads: ReadSet) -> State:
     """Return the State as one that records its reads."""
     tracked: State = object.__new__(TrackedState)
-    for name in _FIELDS:
+    for name in OWN_SLOTS:
         object.__setattr__(tracked, name, getattr(state, name))
     object.__setattr__(tracked, "_reads", reads)
     return tracked

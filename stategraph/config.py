@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import attrs
 
-from stategraph._text.shown import Hidden, may_be_secret, shorten
+from stategraph._text.shown import Hidden, shorten
 from stategraph._util.validators import (
     Allowed,
     check_fields,
-    encodable,
     is_count,
     is_name,
     is_seconds,
+    meant,
     naming_arguments,
 )
 from stategraph.errors import ConfigError
@@ -50,18 +50,11 @@ def _is_options(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
-def _shown_options(options: object) -> str:
+def _shown_options(options: Mapping[str, Any]) -> str:
     """Return the repr of store options. It shows plain values only, and none that may be a secret."""
-    if not isinstance(options, Mapping):
-        return repr(Hidden.of(options))
-    return f"{{{', '.join(f'{name!r}: {_shown(name, value)}' for name, value in options.items())}}}"
-
-
-def _shown(name: object, value: object) -> str:
-    from pathlib import PurePath  # imported when used: 4 ms
-
-    is_shown = isinstance(value, str | int | float | None | PurePath) and not may_be_secret(f"options.{name}")
-    return shorten(value if is_shown else Hidden.of(value))
+    is_shown = (str, int, float, os.PathLike, type(None))
+    shown = {name: value if isinstance(value, is_shown) else Hidden.of(value) for name, value in options.items()}
+    return shorten(shown, 1_000)
 
 
 _CHECKPOINT: Allowed = {
@@ -227,7 +220,12 @@ class GraphConfig:
         Raises:
             ConfigError: A key is unknown or missing, or a value is not allowed.
         """
-        return _configured(cls, values, checkpoint=CheckpointConfig)
+        given = dict(_checked_keys(cls, "configuration", values))
+        if "name" not in given:
+            raise ConfigError("name", None, "it has no default; give it a value")
+        if "checkpoint" in given:
+            given["checkpoint"] = CheckpointConfig(**_checked_keys(CheckpointConfig, "checkpoint", given["checkpoint"]))
+        return cls(**given)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
@@ -275,33 +273,18 @@ def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 
 # --------------------------------------------------------------------------- mappings and files
 
-_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
-
-def _configured(cls: type[_Config], values: object, path: str = "", **nested: type[attrs.AttrsInstance]) -> _Config:
-    """Return the configuration that a mapping describes. No value is coerced, and no key is ignored.
-
-    Args:
-        cls: The class of the configuration.
-        values: The mapping.
-        path: The path to the mapping, with a dot at its end.
-        nested: The classes of fields that are configurations themselves.
-    """
-    given = _checked_mapping(path.rstrip(".") or "configuration", values)
-    fields = {name: field for name, field in attrs.fields_dict(cls).items() if field.init}
+def _checked_keys(cls: type[attrs.AttrsInstance], path: str, values: object) -> Mapping[str, Any]:
+    """Return a mapping whose keys are fields of a configuration. No value is coerced, and no key is ignored."""
+    known = tuple(field.name for field in attrs.fields(cls) if field.init)
+    given = _checked_mapping(path, values)
     for key in given:
-        if key not in fields:
-            import difflib  # imported when used
-
-            near = difflib.get_close_matches(str(key), fields, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            allowed = f"there is no such key{hint} (keys: {', '.join(fields)})"
-            raise ConfigError(f"{path}{key}", given[key], allowed, is_shown=False)  # a misspelled secret?
-    for name, field in fields.items():
-        if field.default is attrs.NOTHING and name not in given:
-            raise ConfigError(f"{path}{name}", None, "it has no default; give it a value")
-    parts = {name: _configured(part, given[name], f"{name}.") for name, part in nested.items() if name in given}
-    return cls(**{**given, **parts})
+        if key not in known:
+            way_out = meant(str(key), known)
+            allowed = f"there is no such key{way_out and '; ' + way_out} (keys: {', '.join(known)})"
+            full = f"{path}.{key}" if cls is CheckpointConfig else str(key)
+            raise ConfigError(full, given[key], allowed, is_shown=False)  # a misspelled secret?
+    return given
 
 
 def _checked_mapping(key: str, values: object) -> Mapping[str, Any]:
@@ -317,22 +300,13 @@ def _contents(path: object) -> Any:
     from pathlib import Path
 
     parsers = {".toml": tomllib.loads, ".json": json.loads}
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    name = encodable(text) if isinstance(text, str) else None
-    if name is None:
+    if not isinstance(path, str | os.PathLike):
         raise ConfigError("file", path, "the path of a file")
-    file = Path(name)
+    file = Path(path).absolute()
     parse = parsers.get(file.suffix.lower())
     if parse is None:
-        raise ConfigError("file", name, f"a name that ends in {' or '.join(parsers)}")
+        raise ConfigError("file", str(file), f"a name that ends in {' or '.join(parsers)}")
     try:
         return parse(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        folder = file.parent.absolute()
-        missing = f"it is not in {folder}" if folder.is_dir() else f"there is no folder {folder}"
-        where = "" if file.is_absolute() else "; a path begins in the working directory, or is to be absolute"
-        raise ConfigError("file", name, f"the name of a file that is there: {missing}{where}") from error
     except (OSError, ValueError, RecursionError) as error:
-        is_path = isinstance(error, tomllib.TOMLDecodeError) and str(error).startswith(("Invalid hex", "Unescaped"))
-        hint = "; text with \\, such as a path of Windows, stands in 'single quotes'" if is_path else ""
-        raise ConfigError("file", name, f"a readable {file.suffix} file ({error}{hint})") from error
+        raise ConfigError("file", str(file), f"a readable {file.suffix} file ({error})") from error

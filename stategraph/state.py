@@ -89,7 +89,7 @@ class Draft:
     __slots__ = ("__weakref__", *__annotations__)
 
 
-_OWN = Draft.__slots__[1:]
+OWN_SLOTS = Draft.__slots__[1:]
 _PLACES = {name: place for place, name in enumerate(Provenance._fields)}
 for _name in Provenance._fields[:-1]:
     setattr(Draft, _name, property(attrgetter(f"_about.{_name}")))
@@ -227,7 +227,7 @@ class State(Draft, Mapping[str, Any]):
         took_ns, step = _optional("took_ns", took_ns, int), check_step(step)
         time_ns = clock.now_ns() if timestamp is _NEW else _to_ns(timestamp)
         own = freeze_items(data), about, checkpoint_node, time_ns, step, took_ns, None
-        for name, value in zip(_OWN, own, strict=True):
+        for name, value in zip(OWN_SLOTS, own, strict=True):
             _set(self, name, value)
         if observer is not None:
             problem = listener_problem(observer)
@@ -408,7 +408,7 @@ class State(Draft, Mapping[str, Any]):
     # ------------------------------------------------------------------ copying
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, tuple(getattr(self, name) for name in _OWN)
+        return _unpickled, tuple(getattr(self, name) for name in OWN_SLOTS)
 
     def __copy__(self) -> State:
         return self
@@ -456,7 +456,7 @@ def completed_by(
 def evolve(state: State, **changes: Any) -> State:
     """Return the State with other provenance, by the names of its attributes."""
     draft = _draft_of(state)
-    for name in changes.keys() & _OWN:
+    for name in changes.keys() & OWN_SLOTS:
         setattr(draft, name, changes.pop(name))
     if changes:
         draft._about = _changed(state._about, changes)
@@ -487,7 +487,7 @@ def _draft_of(state: State) -> Draft:
 
 def _unpickled(*own: Any) -> State:
     draft = _new(Draft)
-    for name, value in zip(_OWN, own, strict=True):
+    for name, value in zip(OWN_SLOTS, own, strict=True):
         setattr(draft, name, value)
     draft.__class__ = State
     return draft  # type: ignore[return-value]

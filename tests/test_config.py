@@ -319,10 +319,10 @@ def test_a_missing_name_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("values", "key", "suggestion"),
     [
-        ({"nmae": "g"}, "nmae", "did you mean name?"),
-        ({"name": "g", "max_iteration": 5}, "max_iteration", "did you mean max_iterations?"),
-        ({"name": "g", "checkpoints": {}}, "checkpoints", "did you mean checkpoint?"),
-        ({"name": "g", "checkpoint": {"intervall": 5}}, "checkpoint.intervall", "did you mean interval?"),
+        ({"nmae": "g"}, "nmae", "did you mean 'name'?"),
+        ({"name": "g", "max_iteration": 5}, "max_iteration", "did you mean 'max_iterations'?"),
+        ({"name": "g", "checkpoints": {}}, "checkpoints", "did you mean 'checkpoint'?"),
+        ({"name": "g", "checkpoint": {"intervall": 5}}, "checkpoint.intervall", "did you mean 'interval'?"),
         ({"name": "g", "zzz": 5}, "zzz", "(keys: name, observer, max_iterations, checkpoint)"),
         ({"name": "g", 5: 5}, "5", "there is no such key"),
     ],

