@@ -21,9 +21,9 @@ from functools import partial
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from stategraph._calls import RunCall
 from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import EitherEvent, StopSignal
-from stategraph._drivers.options import RunCall
 from stategraph._drivers.sync import drive
 from stategraph._engine.calling import Recovered, recover
 from stategraph._engine.context import RunContext

@@ -1,4 +1,4 @@
-"""Compile a graph for its configuration and store, and begin calls of it."""
+"""Compile a graph for its configuration and store, and read short configurations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._engine.context import RunContext
-from stategraph._engine.io import StoreSession
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
-from stategraph._values.events import EventType, Listener, wanted_events
+from stategraph._values.events import Listener
 from stategraph._values.frozen import freeze_items
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.errors import ConfigError, GraphError, NotSerializableError
-from stategraph.observers.base import NoopObserver
-from stategraph.stores.base import CheckpointStore, RetentionPolicy
+from stategraph.stores.base import CheckpointStore
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.stores._save_queue import SaveQueue
 
 
 def plan_of(
@@ -126,47 +122,6 @@ def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> Ab
     from stategraph._progress import AllBut  # imported when used
 
     return AllBut(frozenset(persist["except"]).difference(errors))
-
-
-def new_run(
-    plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, options: Any
-) -> RunContext:
-    """Return the context of a call.
-
-    Args:
-        plan: The compiled graph.
-        config: Its configuration.
-        store: Its store.
-        observer: Receives the events of the run.
-        shows: Whether the caller iterates over the States of the run.
-        options: The options of the call, as the last arguments of RunContext.
-    """
-    checkpoint = config.checkpoint
-    queue: SaveQueue | None = None
-    if plan.write_behind:
-        from stategraph.stores._save_queue import SaveQueue  # imported when used: for durability "async"
-
-        queue = SaveQueue(store)
-    policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-    services = StoreSession(store, observer, config.name, policy, plan.persist, queue)
-    wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    return RunContext(plan, services, wanted, shows, *options)
-
-
-def blocks(run: RunContext) -> RunContext:
-    """Return a run that may block this thread.
-
-    Raises:
-        AsyncNodeError: The graph has async nodes, and an event loop is running in this thread.
-    """
-    plan, node = run.plan, run.plan.async_node
-    if plan.nested_run is not None:  # nested graphs may have changed after this graph was compiled
-        node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
-    if node is not None:
-        from stategraph._drivers.sync import check_no_loop  # imported when used: with async nodes
-
-        check_no_loop(node, shows=run.shows)
-    return run
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:

@@ -7,16 +7,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from stategraph._drivers.options import (
+from stategraph._calls import (
     Call,
     ChangedCall,
     ExecuteCall,
     ResumeCall,
     RunCall,
     TurnCall,
+    blocks,
     checked_options,
     executed,
+    new_run,
     resumed,
+    run_once,
     signal_of,
     turned,
 )
@@ -24,7 +27,7 @@ from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._plan import blocks, new_run, plan_of, short_config
+from stategraph._plan import plan_of, short_config
 from stategraph._protocol import Task
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener
@@ -44,8 +47,8 @@ if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
-_TaskOf: TypeAlias = Callable[[RunContext], Task[State]]
-"""Returns the task of a call, given its run."""
+_TaskOf: TypeAlias = Callable[..., Task[State]]
+"""Returns the task of a call, given its run, its options and its arguments."""
 
 
 class StateGraph(GraphBuilder):
@@ -162,7 +165,7 @@ class StateGraph(GraphBuilder):
             CheckpointError: The store could not save. The error holds the unsaved State.
             AsyncNodeError: The graph has async nodes, and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(*self._task(ExecuteCall, how, partial(executed, state=state, how=how)))
+        return drive(*self._task(ExecuteCall, executed, how, state))
 
     async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
@@ -170,7 +173,7 @@ class StateGraph(GraphBuilder):
         Sync nodes and the store work in threads. Cancelling the task stops the run: an async node at once, a sync node
         after it has returned.
         """
-        return await self._adrive(ExecuteCall, how, partial(executed, state=state, how=how))
+        return await self._adrive(ExecuteCall, executed, how, state)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Continue a run from its last checkpoint, with the next edge out of the last completed node.
@@ -200,11 +203,11 @@ class StateGraph(GraphBuilder):
                 the changes.
             And all errors of `execute`.
         """
-        return drive(*self._task(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how)))
+        return drive(*self._task(ResumeCall, resumed, how, run_id, updates))
 
     async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Continue a run as `resume` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
+        return await self._adrive(ResumeCall, resumed, how, run_id, updates)
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State once per run_id, however often this is called.
@@ -214,11 +217,11 @@ class StateGraph(GraphBuilder):
 
         The options are those of `execute`, the errors those of `execute` and `resume`.
         """
-        return drive(*self._task(RunCall, how, partial(_run_once, state=state)))
+        return drive(*self._task(RunCall, run_once, how, state))
 
     async def arun(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(RunCall, how, partial(_run_once, state=state))
+        return await self._adrive(RunCall, run_once, how, state)
 
     def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
         """Run many States as `run` does, several at the same time; iterate over the results in the order of the States.
@@ -263,15 +266,11 @@ class StateGraph(GraphBuilder):
         Raises:
             AnswerError: The previous turn is paused; the input was not used. And all errors of `execute` and `resume`.
         """
-        return drive(*self._task(TurnCall, how, self._turned(run_id, input, how)))
+        return drive(*self._task(TurnCall, turned, how, run_id, input))
 
     async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
         """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(TurnCall, how, self._turned(run_id, input, how))
-
-    def _turned(self, run_id: str, input: Mapping[str, Any], how: TurnCall) -> _TaskOf:
-        retention = self.config.checkpoint.retention
-        return partial(turned, run_id=run_id, given=input, how=how, store=self.store, retention=retention)
+        return await self._adrive(TurnCall, turned, how, run_id, input)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that waits for its first node. `recover` begins it.
@@ -355,11 +354,11 @@ class StateGraph(GraphBuilder):
         After a chunk, `State.partial` holds the chunks so far. The run continues when the next State is requested.
         Leaving the iteration stops the run at a checkpoint, from which `resume` continues.
         """
-        return self._stream(ExecuteCall, how, partial(executed, state=state, how=how))
+        return self._stream(ExecuteCall, executed, how, state)
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
         """Continue a run as `resume` does, yielding States as `stream` does."""
-        return self._stream(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
+        return self._stream(ResumeCall, resumed, how, run_id, updates)
 
     def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
@@ -367,13 +366,13 @@ class StateGraph(GraphBuilder):
         Use ``async with graph.astream(state) as states`` around a loop that may end early: the run has stopped when the
         block is left.
         """
-        return self._astream(ExecuteCall, how, partial(executed, state=state, how=how))
+        return self._astream(ExecuteCall, executed, how, state)
 
     def astream_resume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> AsyncStream:
         """Continue a run as `resume` does, yielding States as `astream` does."""
-        return self._astream(ResumeCall, how, partial(resumed, run_id=run_id, updates=updates, how=how))
+        return self._astream(ResumeCall, resumed, how, run_id, updates)
 
     def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
@@ -403,28 +402,28 @@ class StateGraph(GraphBuilder):
     # ------------------------------------------------------------------ inside
 
     def _task(
-        self, kind: type, how: Call, task_of: _TaskOf, *, shows: bool = False
+        self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any, shows: bool = False
     ) -> tuple[Task[State], StopSignal | None]:
         """Return the task of a call that blocks this thread, and the signal that may stop it."""
         run = self._sync_run(how, kind, shows=shows)
-        return task_of(run), run.signal
+        return task_of(run, how, *arguments), run.signal
 
-    def _adrive(self, kind: type, how: Call, task_of: _TaskOf) -> Awaitable[State]:
+    def _adrive(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Awaitable[State]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, kind)
-        return adrive(task_of(run), run.signal, self.store)
+        return adrive(task_of(run, how, *arguments), run.signal, self.store)
 
-    def _stream(self, kind: type, how: Call, task_of: _TaskOf) -> Stream:
+    def _stream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Stream:
         from stategraph._drivers.streams import Stream  # imported when used
 
-        return Stream(*self._task(kind, how, task_of, shows=True))
+        return Stream(*self._task(kind, task_of, how, *arguments, shows=True))
 
-    def _astream(self, kind: type, how: Call, task_of: _TaskOf) -> AsyncStream:
+    def _astream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> AsyncStream:
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, kind, shows=True)
-        return AsyncStream(task_of(run), run.signal, self.store)
+        return AsyncStream(task_of(run, how, *arguments), run.signal, self.store)
 
     def _sweep(
         self, new_run: Callable[..., RunContext], limit: int | None, max_recoveries: int, how: ChangedCall
@@ -465,9 +464,3 @@ class StateGraph(GraphBuilder):
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
-
-
-def _run_once(run: RunContext, state: State) -> Task[State]:
-    from stategraph._engine.calling import run_once  # imported when used
-
-    return run_once(run, state)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._drivers.options import TurnCall, signal_of
+from stategraph._calls import TurnCall, signal_of
 from stategraph._drivers.sync import drive
 from stategraph._engine.calling import take_turn, turn_of
 from stategraph._text.shown import shorten

@@ -124,14 +124,14 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
 # --------------------------------------------------------------------------- turns of a conversation
 
 
-def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in: Any) -> Task[State]:
+def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bool) -> Task[State]:
     """Execute a run with new input after its previous turn has finished; begin the run if there is none.
 
     Args:
         run: The run.
         run_id: Its id.
         given: The input.
-        discards_in: The CheckpointStore in which an interrupted previous turn is rolled back; None to finish that turn.
+        discards: Whether an interrupted previous turn is rolled back, not finished.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
@@ -139,17 +139,19 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards_in:
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
         raise ConfigError("checkpoint.preserve", False, allowed)
-    return owning(run, Ownership(check_given_id(run_id)), _turn(run, run_id, given, discards_in))
+    if discards and not run.services.keeps_all:
+        raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')
+    return owning(run, Ownership(check_given_id(run_id)), _turn(run, run_id, given, discards))
 
 
-def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards_in: Any) -> Task[State]:
+def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool) -> Task[State]:
     state = yield from newest_of(run, run_id)
     if state is None:
         return (yield from begin(run, State(given, run_id=run_id)))
     check_not_of_another(run, state)
     waits = state.status is RunStatus.PAUSED and off_removed(run.plan, state) is state
-    if discards_in is not None and not waits and state.status is not RunStatus.COMPLETED:
-        state = yield (Amend, run.services.write, partial(_without_last_turn, discards_in, run_id, run.by))
+    if discards and not waits and state.status is not RunStatus.COMPLETED:
+        state = yield (Amend, run.services.write, partial(_without_last_turn, run.services.store, run_id, run.by))
     elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         services = run.services.nested(run.plan.graph, run.plan.persist)  # for a separate call by the same owner
         state = yield from resume_owned(attrs.evolve(run, services=services, shows=False, by=None), run_id)

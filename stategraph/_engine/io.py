@@ -122,12 +122,17 @@ class StoreSession:
             self.store.save(states[0])
             self._is_direct = self._persist is None
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the store keeps the full history of the run."""
+        return self._policy is not None and bool(self._policy.keeps_all)
+
     def save_with_next(self, state: State) -> None:
         """Save a State together with the next one, if the store keeps the full history of the run.
 
         The history then includes the input and the last step without another sync.
         """
-        if self._policy is not None and self._policy.keeps_all:
+        if self.keeps_all:
             self._before.pop(id(state), None)
             self._before[id(state)] = state
             self._is_direct = False

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from stategraph import _plan
+from stategraph import _calls
 from stategraph import graph as _graph
 from stategraph._engine.context import RunContext
 from stategraph._engine.subgraphs import NestedRun
@@ -247,7 +247,7 @@ def _changed_runs(
 
     def new_run(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
         plan, store = change(plan, store)
-        return _plan.new_run(plan, config, store, *about, **more)
+        return _calls.new_run(plan, config, store, *about, **more)
 
     names = vars(_graph)
     before, names["new_run"] = names["new_run"], new_run

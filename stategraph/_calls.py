@@ -1,0 +1,227 @@
+"""Calls that run or resume a graph: their options, their contexts and their tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from stategraph._drivers.limits import StopSignal
+from stategraph._engine.context import RunContext
+from stategraph._engine.io import StoreSession
+from stategraph._engine.loop import execute
+from stategraph._graph.compiled import CompiledGraph
+from stategraph._protocol import Task
+from stategraph._util.validators import is_duration, meant
+from stategraph._values.events import EventType, Listener, wanted_events
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import NO_LABELS, checked_labels
+from stategraph.config import GraphConfig
+from stategraph.errors import ConfigError
+from stategraph.observers.base import NoopObserver
+from stategraph.state import State
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
+
+if TYPE_CHECKING:
+    from stategraph.stores._save_queue import SaveQueue
+
+
+class Call(TypedDict, total=False):
+    """Options of every call.
+
+    Attributes:
+        wait: Seconds to wait for the run while another call is at work on it; None or 0 raises at once.
+        take_over: Take the run from another call that is at work on it, for example one that hangs: that call can no
+            longer save.
+        cancel: Stops the run before the next node once it is set.
+        timeout: Seconds after which the run stops before the next node; an async node is cut off.
+        by: The name of the caller, for the history: the author of the input, the answer or the updates.
+        progress: Show the progress of the run on stderr or in the notebook.
+    """
+
+    wait: float | None
+    take_over: bool
+    cancel: threading.Event | None
+    timeout: float | None
+    by: str | None
+    progress: bool
+
+
+class RunCall(Call, total=False):
+    """Options of a call that may begin a run.
+
+    Attributes:
+        labels: The labels of the run, for `CheckpointStore.runs`.
+    """
+
+    labels: Mapping[str, str] | None
+
+
+class ExecuteCall(RunCall, total=False):
+    """Options of a call that executes a State.
+
+    Attributes:
+        restart: Begin at the entry point even if the run of the State is not complete.
+    """
+
+    restart: bool
+
+
+class ChangedCall(Call, total=False):
+    """Options of a call that continues a run whose graph may have changed.
+
+    Attributes:
+        allow_changed: Continue even if nodes or edges of the graph have changed since.
+        migrate: New names of nodes that were renamed since, by their old ones. For a node of a nested graph, prefix
+            both names with the name of the node that runs the graph and a slash.
+    """
+
+    allow_changed: bool
+    migrate: Mapping[str, str] | None
+
+
+class ResumeCall(ChangedCall, total=False):
+    """Options of a call that resumes a run.
+
+    Attributes:
+        pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
+    """
+
+    pause: Pause | str | None
+
+
+class TurnCall(RunCall, ChangedCall, total=False):
+    """Options of a turn of a conversation.
+
+    Attributes:
+        unfinished: Whether to finish or to discard an interrupted previous turn.
+    """
+
+    unfinished: Literal["finish", "discard"]
+
+
+def _are_labels(labels: object) -> bool:
+    return labels is None or (isinstance(labels, Mapping) and _are_texts(labels))
+
+
+def _are_texts(mapping: Mapping[Any, Any]) -> bool:
+    return all(isinstance(text, str) for item in mapping.items() for text in item)
+
+
+_FLAG = (True, False).__contains__, "True or False"
+_ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "wait": (lambda wait: wait is None or is_duration(wait), "a number of seconds from 0 on"),
+    "take_over": _FLAG,
+    "progress": _FLAG,
+    "restart": _FLAG,
+    "allow_changed": _FLAG,
+    "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
+    "labels": (_are_labels, "a mapping of str to str"),
+    "migrate": (_are_labels, "a mapping of old names of nodes to new ones"),
+    "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),
+}
+"""Checks of options, and the allowed values. StopSignal and the engine check the others."""
+
+
+def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
+    """Return the options of a call as the last arguments of RunContext, from `patience` on.
+
+    Raises:
+        TypeError: the call does not take such an option.
+        ConfigError: an option is invalid.
+    """
+    if not how:  # most calls
+        return ()
+    known = tuple(kind.__annotations__)
+    options = cast(dict[str, Any], how)
+    for name, value in options.items():
+        if name not in known:
+            way_out = meant(name, known) or f"{', '.join(known)} are; data goes into a mapping: {{{name!r}: ...}}"
+            raise TypeError(f"{name!r} is no argument here; {way_out}")
+        is_allowed, allowed = _ALLOWED.get(name, (None, ""))
+        if is_allowed is not None and not is_allowed(value):
+            raise ConfigError(name, value, allowed)
+    get = options.get
+    owning = get("wait") or 0.0, get("take_over", False)
+    origin = get("by"), checked_labels(get("labels") or NO_LABELS)
+    return *owning, signal_of(how), *origin, get("allow_changed", False), get("migrate") or {}
+
+
+def signal_of(how: Call) -> StopSignal | None:
+    """Return the signal that may stop a call, or None.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    cancel, timeout = how.get("cancel"), how.get("timeout")
+    return None if cancel is None and timeout is None else StopSignal.of(cancel, timeout)
+
+
+def new_run(
+    plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, options: Any
+) -> RunContext:
+    """Return the context of a call.
+
+    Args:
+        plan: The compiled graph.
+        config: Its configuration.
+        store: Its store.
+        observer: Receives the events of the run.
+        shows: Whether the caller iterates over the States of the run.
+        options: The options of the call, as the last arguments of RunContext.
+    """
+    checkpoint = config.checkpoint
+    queue: SaveQueue | None = None
+    if plan.write_behind:
+        from stategraph.stores._save_queue import SaveQueue  # imported when used: for durability "async"
+
+        queue = SaveQueue(store)
+    policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+    services = StoreSession(store, observer, config.name, policy, plan.persist, queue)
+    wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
+    return RunContext(plan, services, wanted, shows, *options)
+
+
+def blocks(run: RunContext) -> RunContext:
+    """Return a run that may block this thread.
+
+    Raises:
+        AsyncNodeError: The graph has async nodes, and an event loop is running in this thread.
+    """
+    plan, node = run.plan, run.plan.async_node
+    if plan.nested_run is not None:  # nested graphs may have changed after this graph was compiled
+        node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
+    if node is not None:
+        from stategraph._drivers.sync import check_no_loop  # imported when used: with async nodes
+
+        check_no_loop(node, shows=run.shows)
+    return run
+
+
+# --------------------------------------------------------------------------- tasks, given the run and the options
+
+
+def executed(run: RunContext, how: ExecuteCall, state: State) -> Task[State]:
+    """Return the task of a call that executes a State."""
+    return execute(run, state, restart=how.get("restart", False))
+
+
+def resumed(run: RunContext, how: ResumeCall, run_id: str, updates: Mapping[str, Any] | None) -> Task[State]:
+    """Return the task of a call that resumes a run."""
+    from stategraph._engine.resume import resume  # imported when used: most processes begin runs
+
+    return resume(run, run_id, updates, how.get("pause"))
+
+
+def run_once(run: RunContext, _: RunCall, state: State) -> Task[State]:
+    """Return the task of a call that runs a State once."""
+    from stategraph._engine.calling import run_once  # imported when used
+
+    return run_once(run, state)
+
+
+def turned(run: RunContext, how: TurnCall, run_id: str, given: Mapping[str, Any]) -> Task[State]:
+    """Return the task of a turn of a conversation."""
+    from stategraph._engine.calling import turn  # imported when used
+
+    return turn(run, run_id, given, discards=how.get("unfinished") == "discard")
