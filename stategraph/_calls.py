@@ -108,7 +108,7 @@ def _are_texts(mapping: Mapping[Any, Any]) -> bool:
     return all(isinstance(text, str) for item in mapping.items() for text in item)
 
 
-_FLAG = (True, False).__contains__, "True or False"
+_FLAG = lambda flag: isinstance(flag, bool), "True or False"
 _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "wait": (lambda wait: wait is None or is_duration(wait), "a number of seconds from 0 on"),
     "take_over": _FLAG,
