@@ -6,6 +6,7 @@ The SVG is one image that runs no code and loads nothing. GitHub and many editor
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 from stategraph.picture._layout import LEADING, STACK, Drawing, Line, Point, Slot, drawing_of
 from stategraph.picture._sketch import Box, Sketch, Way, marked_up
@@ -143,23 +144,20 @@ def _node(slot: Slot, box: Box) -> Iterator[str]:
 
 def _shape(slot: Slot, box: Box) -> Iterator[str]:
     x, y, width, height = slot.x, slot.y, slot.width, slot.height
-    outline = _hexagon if box.kind == "pause" else _rect
     if box.kind in ("map", "parallel"):
-        yield outline("shape", x + STACK, y + STACK, width, height)
-    yield outline("shape", x, y, width, height)
+        yield _outline(box, "shape", x + STACK, y + STACK, width, height)
+    yield _outline(box, "shape", x, y, width, height)
     if box.is_exit:
-        yield outline("exit", x + 3, y + 3, width - 6, height - 6)
+        yield _outline(box, "exit", x + 3, y + 3, width - 6, height - 6)
 
 
-def _hexagon(classes: str, x: float, y: float, width: float, height: float) -> str:
-    left, right, middle, lower = x + 10, x + width - 10, y + height / 2, y + height
-    corners = (x, middle), (left, y), (right, y), (x + width, middle), (right, lower), (left, lower)
-    points = " ".join(f"{corner[0]:.1f},{corner[1]:.1f}" for corner in corners)
-    return f'<polygon class="{classes}" points="{points}"/>'
-
-
-def _rect(classes: str, x: float, y: float, width: float, height: float) -> str:
-    return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="7"/>'
+def _outline(box: Box, kind: str, x: float, y: float, width: float, height: float) -> str:
+    if box.kind != "pause":
+        return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="7"/>'
+    xs, ys = (x, x + 10, x + width - 10, x + width), (y, y + height / 2, y + height)
+    corners = (xs[0], ys[1]), (xs[1], ys[0]), (xs[2], ys[0]), (xs[3], ys[1]), (xs[2], ys[2]), (xs[1], ys[2])
+    points = " ".join(f"{across:.1f},{down:.1f}" for across, down in corners)
+    return f'<polygon class="{kind}" points="{points}"/>'
 
 
 # --------------------------------------------------------------------------- Mermaid
@@ -179,56 +177,40 @@ _SHAPES = {"map": ("[[", "]]"), "parallel": ("[/", "/]"), "pause": ("{{", "}}"),
 
 
 def mermaid_of(sketch: Sketch) -> str:
-    """Return a sketch as a flowchart of Mermaid."""
-    chart = _Chart()
-    lines = ["flowchart TB", *chart.lines(sketch, (), "  ")]
-    for status, nodes in chart.by_status.items():
+    """Return a sketch as a flowchart of Mermaid. Nodes are named by numbers, so that no name is a keyword."""
+    by_status: dict[str, list[str]] = {}
+    lines = ["flowchart TB", *_chart(sketch, "  ", map("n{}".format, count()), by_status)]
+    for status, nodes in by_status.items():
         kind = status.replace(" ", "")
         lines += [f"  classDef {kind} {_CLASSES[status]}", f"  class {','.join(nodes)} {kind}"]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
-    """Return a text in which Mermaid finds no syntax, markup or links: all but plain characters become numbers."""
-    return "".join(char if char.isalnum() or char in _PLAIN else f"#{ord(char)};" for char in text)
-
-
-class _Chart:
-    """A flowchart in the making. Nodes are named by numbers, so that no name is a keyword."""
-
-    def __init__(self) -> None:
-        self.by_status: dict[str, list[str]] = {}
-        self._numbers: dict[tuple[str, ...], str] = {}
-
-    def lines(self, sketch: Sketch, path: tuple[str, ...], indent: str) -> Iterator[str]:
-        for box in sketch.boxes:
-            yield from self._node(box, path, indent)
-            if box.is_entry:
-                start = self._number((*path, box.name, ""))
-                yield f"{indent}{start}(( )) --> {self._number((*path, box.name))}"
-        for way in sketch.ways:
-            yield self._way(way, path, indent)
-
-    def _number(self, path: tuple[str, ...]) -> str:
-        return self._numbers.setdefault(path, f"n{len(self._numbers)}")
-
-    def _node(self, box: Box, path: tuple[str, ...], indent: str) -> Iterator[str]:
-        number = self._number((*path, box.name))
-        status = box.visit.status
-        if status:
-            self.by_status.setdefault(status, []).append(number)
-        done = "✓ " if status == "done" else ""  # other statuses are in words
+def _chart(sketch: Sketch, indent: str, free: Iterator[str], by_status: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the lines of a graph. `free` yields the names of nodes, and `by_status` collects them."""
+    names: dict[str, str] = {}
+    for box in sketch.boxes:
+        names[box.name] = name = next(free)
+        if box.visit.status:
+            by_status.setdefault(box.visit.status, []).append(name)
         texts = [_quoted(text) for text in box.texts]
+        if box.visit.status == "done":  # other statuses are in words
+            texts[0] = f"✓ {texts[0]}"
         if box.inside is not None and box.inside.boxes:
-            yield f'{indent}subgraph {number} ["{done}{" · ".join(texts)}"]'
-            yield from self.lines(box.inside, (*path, box.name), indent + "  ")
+            yield f'{indent}subgraph {name} ["{" · ".join(texts)}"]'
+            yield from _chart(box.inside, indent + "  ", free, by_status)
             yield f"{indent}end"
         else:
             opening, closing = _SHAPES.get(box.kind, ("([", "])") if box.is_exit else ("[", "]"))
-            yield f'{indent}{number}{opening}"{done}{"<br/>".join(texts)}"{closing}'
-
-    def _way(self, way: Way, path: tuple[str, ...], indent: str) -> str:
+            yield f'{indent}{name}{opening}"{"<br/>".join(texts)}"{closing}'
+        if box.is_entry:
+            yield f"{indent}{next(free)}(( )) --> {name}"
+    for way in sketch.ways:
         arrow = "-.->" if way.is_failure else "==>" if way.taken else "-->"
-        label = _quoted(way.text)
-        ends = self._number((*path, way.source)), self._number((*path, way.target))
-        return f"{indent}{ends[0]} {arrow}" + (f'|"{label}"| ' if label else " ") + ends[1]
+        label = f'|"{_quoted(way.text)}"|' if way.text else ""
+        yield f"{indent}{names[way.source]} {arrow}{label} {names[way.target]}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text in which Mermaid finds no syntax, markup or links: all but plain characters become numbers."""
+    return "".join(char if char.isalnum() or char in _PLAIN else f"#{ord(char)};" for char in text)

@@ -7,7 +7,7 @@ a place as wide as its label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import TypeAlias
@@ -64,8 +64,6 @@ class Line:
         source: The box that it leaves.
         target: The box that it leads to.
         label: The place of its label.
-        leaves: How far from the middle of the source it begins.
-        enters: How far from the middle of the target it ends.
         lane: The x coordinate of its lane, unless it is direct.
         points: Its corners.
     """
@@ -74,8 +72,6 @@ class Line:
     source: Slot
     target: Slot
     label: Slot
-    leaves: float = 0.0
-    enters: float = 0.0
     lane: float = 0.0
     points: Sequence[Point] = ()
 
@@ -125,7 +121,7 @@ def drawing_of(sketch: Sketch) -> Drawing:
     joined = boxes if dot is None else [dot, *boxes]
     rows = _rows(joined, lines)
     _arrange(rows, lines)
-    _place_labels(rows, lines)
+    _place_labels(rows)
     placed = [*joined, *(line.label for line in lines)]
     left = min((slot.x for slot in placed), default=0.0)
     for slot in placed:
@@ -232,30 +228,15 @@ def _spread(slots: Sequence[Slot], wishes: Sequence[float]) -> None:
         slot.middle = offset + (high + low) / 2
 
 
-def _place_labels(rows: Sequence[_Row], lines: Iterable[Line]) -> None:
-    """Place the labels below the rows, and the ends of the lines at their boxes."""
+def _place_labels(rows: Sequence[_Row]) -> None:
+    """Place the labels below the rows: on the way to the target, or below the source of a line that goes around."""
     for row in rows:
         row.lines.sort(key=lambda line: (line.source.middle, not line.is_direct, line.target.middle))
-        for line, offset in _side_by_side(row.lines, [line.source for line in row.lines]):
-            line.leaves = offset
-        wishes = []
-        for line in row.lines:
-            start = line.source.middle + line.leaves
-            wishes.append((start + line.target.middle) / 2 if line.is_direct else start)
+        wishes = [
+            fmean((line.source.middle, line.target.middle if line.is_direct else line.source.middle))
+            for line in row.lines
+        ]
         _spread([line.label for line in row.lines], wishes)
-    arriving = sorted(lines, key=lambda line: (not line.is_direct, line.label.middle))
-    for line, offset in _side_by_side(arriving, [line.target for line in arriving]):
-        line.enters = offset
-
-
-def _side_by_side(lines: Sequence[Line], slots: Sequence[Slot]) -> Iterator[tuple[Line, float]]:
-    """Yield how far from the middle of its box each line meets the box. Lines of one box keep their order."""
-    by_slot: dict[Slot, list[Line]] = {}
-    for line, slot in zip(lines, slots, strict=True):
-        by_slot.setdefault(slot, []).append(line)
-    for slot, met in by_slot.items():
-        for number, line in enumerate(met, 1):
-            yield line, min(slot.width * 0.8, 46.0 * len(met)) * (number / (len(met) + 1) - 0.5)
 
 
 def _place_lanes(lines: Iterable[Line], right: float) -> float:
@@ -293,13 +274,12 @@ def _place_rows(rows: Sequence[_Row]) -> float:
 def _corners(line: Line, here: _Row, there: _Row) -> list[Point]:
     """Return the corners of a line, from its source to its target."""
     source, target, label = line.source, line.target, line.label
-    leaves, enters = source.middle + line.leaves, target.middle + line.enters
     corners = [
-        (leaves, source.y + source.height),
-        (leaves, here.bottom),
+        (source.middle, source.y + source.height),
+        (source.middle, here.bottom),
         (label.middle, label.y),
         (label.middle, here.strip),
     ]
     if not line.is_direct:
         corners += [(line.lane, here.strip + _ROW_GAP), (line.lane, there.top - _ROW_GAP)]
-    return [*corners, (enters, there.top - _TIP), (enters, target.y)]
+    return [*corners, (target.middle, there.top - _TIP), (target.middle, target.y)]
