@@ -6,17 +6,29 @@ a run is one workflow without steps. See docs/many-workers.md.
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
 import attrs
 
-from stategraph._dbos import checks
+from stategraph._dbos import checks  # before DBOS: it says what to install
+
+# isort: split
+import dbos._dbos as inside_dbos
+from dbos import DBOS, DBOSConfig
+from sqlalchemy.exc import OperationalError
+
 from stategraph._dbos.orders import (
     DATABASE,
+    TICK,
+    TURN,
     WAITING,
     WAY_OUT,
+    WORKER,
+    Codec,
     MakeState,
     Schedule,
     Schedules,
@@ -24,17 +36,19 @@ from stategraph._dbos.orders import (
     enqueue,
     order_of,
     outside_workflow,
-    turn_id,
     turns_of,
     withdraw,
 )
 from stategraph._dbos.runs import CurrentRun, RunView, TurnHandle, list_runs
-from stategraph._dbos.workers import DEFAULT_QUEUE, Process, Queue
+from stategraph._dbos.workers import DEFAULT_QUEUE, Fleet, Queue, Worker, share
+from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner, RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.errors import (
     AnswerError,
+    CheckpointError,
     CheckpointNotFoundError,
     ConfigError,
     RunBusyError,
@@ -88,9 +102,16 @@ class DBOSRunner:
                 raise ConfigError(key, value, "a number of seconds above 0")
         if not is_count(max_recoveries, at_least=1):
             raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
-        self._max_recoveries = max_recoveries
+        self._queues = {DEFAULT_QUEUE: Queue(per_worker=8), **(queues or {})}
+        if not all(isinstance(queue, Queue) for queue in self._queues.values()):
+            raise ConfigError("queues", queues, 'Queues by their names, such as {"bank": Queue(concurrency=4)}')
+        self._name, self._url, self._config = name, checks.url_of(url, graphs), checks.config_of(config)
+        self._lapse, self._poll, self._max_recoveries = lapse, poll, max_recoveries
         self._schedules = Schedules()
-        self._process = Process(name, checks.url_of(url, graphs), queues or {}, poll, lapse, checks.config_of(config))
+        self._pid = 0
+        self._dbos: DBOS | None = None
+        self._fleet: Fleet | None = None
+        self._worker: Worker | None = None
 
     # ------------------------------------------------------------------ working
 
@@ -105,9 +126,51 @@ class DBOSRunner:
             CheckpointError: the database cannot be reached, or refuses the user.
         """
         checks.check_no_loop("runner.launch")
-        self._process.launch(self._graphs, self._max_recoveries, self._schedules.register, work=work)
-        self._schedules.apply()
+        if inside_dbos._dbos_global_instance is not None:
+            raise RuntimeError(
+                "there is a DBOS in this process already, and it allows no second one: close it first; "
+                "or, where this process was forked from one that had it, launch after the fork alone"
+            )
+        share(self._url)
+        self._pid = os.getpid()
+        worker_name = f"{host_name()}:{self._pid}:{uuid.uuid4().hex[:8]}"
+        config: dict[str, Any] = {
+            "name": self._name,
+            "system_database_url": self._url,
+            "serializer": Codec(),
+            "executor_id": worker_name,
+            "application_version": f"{self._name}-turns",  # always the same: turns need not be deterministic
+            "log_level": "WARNING",
+            **self._config,
+        }
+        self._dbos = DBOS(config=DBOSConfig(**config))  # type: ignore[typeddict-item]
+        try:
+            self._begin(worker_name, work=work)
+        except BaseException as error:
+            self.close(0.0)
+            if isinstance(error, OperationalError):
+                reason = " ".join(str(error.orig).split())
+                raise CheckpointError("", f"the database of DBOS, which url names, cannot be used: {reason}") from error
+            raise
         return self
+
+    def _begin(self, worker_name: str, *, work: bool) -> None:
+        self._fleet = fleet = Fleet(self._name, worker_name, self._lapse)
+        self._worker = worker = Worker(self._graphs, self._max_recoveries, fleet)
+
+        def turn(kept: bytes) -> dict[str, Any]:  # DBOS takes functions only
+            return outside_workflow(worker.take_turn, str(DBOS.workflow_id), kept)
+
+        DBOS.workflow(name=TURN, max_recovery_attempts=None)(turn)
+        self._schedules.register()
+        if not work:
+            DBOS.listen_queues([])
+        DBOS.launch()
+        if work:
+            fleet.start(worker)
+        for name, queue in self._queues.items():
+            queue.declare(name, self._poll)
+        self._schedules.apply()
 
     def close(self, patience: float = 30.0) -> bool:
         """Stop all turns before their next nodes, and give them back to the other workers.
@@ -119,12 +182,26 @@ class DBOSRunner:
             Whether all turns have stopped. A turn that has not is given back all the same: its next worker waits until
             the running node returns.
         """
-        if self._process.is_launched:
-            checks.check_no_loop("runner.close")
-        return self._process.close(patience)
+        if self._dbos is None or self._pid != os.getpid():  # a child of a fork shares the connections of its parent
+            return True
+        checks.check_no_loop("runner.close")
+        for event in self._dbos.background_thread_stop_events:  # stops looking into queues
+            event.set()
+        has_stopped = True
+        try:
+            if self._worker is not None:
+                has_stopped = self._worker.stop(patience)
+            if self._fleet is not None:
+                self._fleet.stop()
+        finally:
+            for name in (TURN, TICK, WORKER):  # workflows of the user stay registered for a later DBOS
+                self._dbos._registry.workflow_info_map.pop(name, None)
+            DBOS.destroy()
+            self._dbos = self._fleet = self._worker = None
+        return has_stopped
 
     def __enter__(self) -> Self:
-        return self if self._process.is_launched else self.launch()
+        return self.launch() if self._dbos is None else self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -158,15 +235,16 @@ class DBOSRunner:
             UnknownNameError: the runner has no such graph, or no such queue.
         """
         self._check_launched("start")
-        checks.check_state(state)
+        if not isinstance(state, State):
+            raise TypeError(f"a run begins with State({{...}}, run_id=...), not with {type(state).__name__}")
         order = Order(self._graph(graph), state.run_id, state=state, labels=labels or {}, by=by)
-        handle = self._handle(order.run_id, order.number, order.graph)
+        handle = self._handle(order)
         if not self._enqueue(order, queue, priority, delay):
             before = order_of(handle.id)
-            if before is None or before.graph != order.graph or not checks.begins_alike(before, state):
-                raise RunExistsError(
-                    order.run_id, DATABASE, way_out="it has other data, or is of another graph; choose another run_id"
-                )
+            earlier = None if before is None or before.graph != order.graph else before.state
+            if earlier is None or earlier.keys() != state.keys() or differing_items(earlier, state):
+                way_out = "it has other data, or is of another graph; choose another run_id"
+                raise RunExistsError(order.run_id, DATABASE, way_out=way_out)
         return handle
 
     def answer(
@@ -239,7 +317,7 @@ class DBOSRunner:
         order = attrs.evolve(current.next_order(), updates=updates or {}, **how)
         if not self._enqueue(order, queue, None, None):
             return self._left_alone(turns_of(run_id)[0], updates)
-        return self._handle(run_id, order.number, order.graph)
+        return self._handle(order)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run that is queued, delayed, at work or paused. `resume` continues it.
@@ -272,7 +350,7 @@ class DBOSRunner:
         """
         self._check_launched("handle")
         for turn in turns_of(run_id):
-            return self._handle(run_id, turn.number, turn.graph)
+            return self._handle(turn)
         raise CheckpointNotFoundError(run_id, DATABASE, way_out=WAY_OUT)
 
     def runs(
@@ -294,7 +372,6 @@ class DBOSRunner:
             limit: The largest number of runs.
         """
         self._check_launched("runs")
-        checks.check_status(status)
         graphs = self._graphs if graph is None else {self._graph(graph).config.name: self._graph(graph)}
         wanted = (labels or {}).items()
         return [
@@ -329,12 +406,12 @@ class DBOSRunner:
             labels: The labels of the runs.
             timezone: The time zone of `cron`, such as "Europe/Berlin"; UTC by default.
         """
-        if self._process.is_launched:
+        is_launched = self._dbos is not None
+        if is_launched:
             self._check_launched("schedule")
         self._check_queue(queue)
-        self._schedules.add(name, Schedule(self._graph(graph), cron, make_state, queue, dict(labels or {}), timezone))
-        if self._process.is_launched:
-            self._schedules.apply()
+        schedule = Schedule(self._graph(graph), cron, make_state, queue, dict(labels or {}), timezone)
+        self._schedules.add(name, schedule, is_launched=is_launched)
 
     def unschedule(self, name: str) -> None:
         """End a schedule, in all processes. Its runs continue."""
@@ -357,7 +434,7 @@ class DBOSRunner:
         if not self._enqueue(order, *where):
             problem = "another answer came at the same time, and only one counts"
             raise AnswerError(current.run_id, awaited, problem)
-        return self._handle(current.run_id, order.number, order.graph)
+        return self._handle(order)
 
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)
@@ -365,13 +442,15 @@ class DBOSRunner:
         return outside_workflow(enqueue, order, queue, priority, delay)
 
     def _check_queue(self, queue: str) -> None:
-        if not self._process.has_queue(queue):
-            raise UnknownNameError("queue", queue, tuple(self._process.queues))
+        """Raise UnknownNameError unless this process or another one has declared a queue."""
+        is_launched = self._dbos is not None
+        if queue not in self._queues and not (is_launched and outside_workflow(DBOS.retrieve_queue, queue)):
+            raise UnknownNameError("queue", queue, tuple(self._queues))
 
     def _check_launched(self, call: str) -> None:
-        if not self._process.is_launched:
+        if self._dbos is None:
             raise RuntimeError("the runner is not launched: call launch(), or launch(work=False) to order turns alone")
-        if self._process.is_forked:
+        if self._pid != os.getpid():
             raise RuntimeError(
                 "this process was forked after the runner was launched, and cannot share its connections: fork first "
                 "and launch one in each process, or start processes by the method 'spawn'"
@@ -381,8 +460,8 @@ class DBOSRunner:
     def _graph(self, graph: StateGraph | str) -> StateGraph:
         return graph_of(graph.config.name if isinstance(graph, StateGraph) else graph, self._graphs)
 
-    def _handle(self, run_id: str, number: int, graph: str) -> TurnHandle:
-        return TurnHandle(run_id, number, turn_id(run_id, number), graph_of(graph, self._graphs))
+    def _handle(self, turn: Turn | Order) -> TurnHandle:
+        return TurnHandle(turn.run_id, turn.number, graph_of(turn.graph, self._graphs))
 
     def _left_alone(self, turn: Turn, updates: Mapping[str, Any] | None) -> TurnHandle:
         """Return the handle of an unfinished turn. Raise RunBusyError if there are updates."""
@@ -390,4 +469,4 @@ class DBOSRunner:
             host, _, rest = (turn.worker or f"queue {turn.queue}").partition(":")
             pid = rest.partition(":")[0]
             raise RunBusyError(turn.run_id, Owner(host, int(pid) if pid.isdigit() else None))
-        return self._handle(turn.run_id, turn.number, turn.graph)
+        return self._handle(turn)

@@ -33,8 +33,8 @@ from stategraph import (
     State,
     StateGraph,
     Updates,
+    dbos,
 )
-from stategraph._dbos import workers as process
 from stategraph._dbos.workers import Worker
 from stategraph.dbos import DBOSRunner, Queue
 from stategraph.stores import PostgresStore, SqliteStore
@@ -255,7 +255,7 @@ def die_when_done(turns: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
             return {}
 
-    vars(process)["Worker"] = Dying
+    vars(dbos)["Worker"] = Dying
 
 
 def main(folder: str, dsn: str, habit: str) -> None:

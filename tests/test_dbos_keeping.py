@@ -83,7 +83,7 @@ def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
     """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
     with scene.runner(lapse=1.0) as runner:
-        fleet = runner._process._fleet
+        fleet = runner._fleet
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
@@ -95,7 +95,7 @@ def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
             handle.id,
         )
 
-        fleet.check(runner._process._worker)
+        fleet.check(runner._worker)
 
         assert kept(scene, query, handle.id) == [("PENDING", "new")]
         scene.let_go("run")
@@ -129,7 +129,7 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
     """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
     with scene.runner(lapse=1.0) as runner:
-        fleet, worker = runner._process._fleet, runner._process._worker
+        fleet, worker = runner._fleet, runner._worker
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
@@ -183,7 +183,7 @@ def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
         DBOS.cancel_workflow(handle.id)
-        worker = runner._process._worker
+        worker = runner._worker
         wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker is told")
         scene.let_go("run")
         with pytest.raises(RunCancelledError):
@@ -201,7 +201,7 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
         by_hand.start()
         scene.wait_for("run b")
-        worker = runner._process._worker
+        worker = runner._worker
         asked, is_dead = [], worker._fleet.is_dead
 
         def note(owner):
@@ -225,7 +225,7 @@ def test_a_turn_that_is_delivered_twice_at_the_same_time_is_done_once(scene):
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
-        worker = runner._process._worker
+        worker = runner._worker
         order = Order("work", "run", state=State(run_id="run"))
         with ThreadPoolExecutor(1) as pool:
             again = pool.submit(worker.take_turn, handle.id, to_bytes(order))

@@ -15,7 +15,6 @@ from dbos import DBOS, EnqueueOptions, ScheduleInput, Serializer, WorkflowStatus
 from dbos import error as dbos_error
 
 from stategraph import errors
-from stategraph._dbos.checks import check_times
 from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner
@@ -187,9 +186,6 @@ class Schedule:
     labels: Mapping[str, str]
     timezone: str | None
 
-    def __attrs_post_init__(self) -> None:
-        check_times(self.cron, self.timezone)
-
 
 class Schedules:
     """The schedules whose functions this process knows."""
@@ -206,8 +202,10 @@ class Schedules:
 
         self._tick = DBOS.workflow(name=TICK, max_recovery_attempts=None)(tick)
 
-    def add(self, name: str, schedule: Schedule) -> None:
-        """Add a schedule here. `apply` makes DBOS keep it."""
+    def add(self, name: str, schedule: Schedule, *, is_launched: bool) -> None:
+        """Add a schedule, here and in DBOS. Before the launch, `apply` makes DBOS keep it."""
+        if is_launched:
+            DBOS.apply_schedules([self._entry(name, schedule)])
         self._known[name] = schedule
 
     def remove(self, name: str) -> None:
@@ -217,19 +215,17 @@ class Schedules:
 
     def apply(self) -> None:
         """Store the known schedules in DBOS."""
-        entries: list[ScheduleInput] = [
-            {
-                "schedule_name": name,
-                "workflow_fn": self._tick,
-                "schedule": schedule.cron,
-                "context": name,
-                "queue_name": schedule.queue,
-                "cron_timezone": schedule.timezone,
-            }
-            for name, schedule in self._known.items()
-        ]
-        if entries:
-            DBOS.apply_schedules(entries)
+        DBOS.apply_schedules([self._entry(name, schedule) for name, schedule in self._known.items()])
+
+    def _entry(self, name: str, schedule: Schedule) -> ScheduleInput:
+        return {
+            "schedule_name": name,
+            "workflow_fn": self._tick,
+            "schedule": schedule.cron,
+            "context": name,
+            "queue_name": schedule.queue,
+            "cron_timezone": schedule.timezone,
+        }
 
     def _begin(self, at: datetime, name: str) -> None:
         """Order a due run, by default named after schedule and time. DBOS does not repeat the order with the tick."""
@@ -275,7 +271,7 @@ def _error_parts(error: BaseException) -> list[Any]:
     """Return the type, the text and, if they can be kept, the fields of an error."""
     text = describe_exception(error).removeprefix(f"{type(error).__name__}: ")
     parts: list[Any] = [type(error).__name__, text.encode("utf-8", "backslashreplace").decode(), None]
-    if isinstance(error, errors.StateGraphError) and attrs.has(type(error)):
+    if isinstance(error, errors.StateGraphError):
         fields = [_plain(getattr(error, field.name)) for field in attrs.fields(cast(Any, type(error))) if field.init]
         with suppress(errors.NotSerializableError):  # the text remains
             msgpack.encode(fields)

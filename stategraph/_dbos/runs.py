@@ -107,23 +107,18 @@ class CurrentRun:
     def awaited_pause(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
         """Return the pause that the updates answer. Raise AnswerError unless the run waits for them at that pause."""
         saved = self.saved
-        if saved is None:
-            status = "complete" if self.turns[0].status == "SUCCESS" else "not begun"
+        pause = None if saved is None or saved.status is not RunStatus.PAUSED else saved.pause
+        if saved is None or pause is None:
+            status = "not begun, or complete" if saved is None else saved.status.value
             raise AnswerError(self.run_id, None, f"the run waits for no answer: it is {status}")
-        pause = saved.pause
-        if saved.status is not RunStatus.PAUSED or pause is None:
-            problem = f"the run waits for no answer: it is {saved.status.value}, after step {saved.step}"
-            raise AnswerError(self.run_id, None, problem)
         if pause_id not in (None, *(waiting.id for waiting in pause.each)):
             problem = "the pause that is to be answered is over: the run waits at another one"
             raise AnswerError(self.run_id, pause, problem)
-        pause, problem = cast(Pause, to_be_answered(saved, updates, pause_id).pause), ""
-        if pause.response_param is not None and pause.response_param not in updates and not is_overdue(pause):
-            problem = "no answer is given"
-        elif self.open_turn is not None:
-            problem = "an answer to it is on its way already, and one counts"
-        if problem:
-            raise AnswerError(self.run_id, pause, problem)
+        pause = cast(Pause, to_be_answered(saved, updates, pause_id).pause)
+        if pause.response_param not in (None, *updates) and not is_overdue(pause):
+            raise AnswerError(self.run_id, pause, "no answer is given")
+        if self.open_turn is not None:
+            raise AnswerError(self.run_id, pause, "an answer to it is on its way already, and one counts")
         return pause
 
 
@@ -230,14 +225,17 @@ class TurnHandle:
     Attributes:
         run_id: The run.
         number: The number of the turn in its run.
-        id: The id of its workflow in DBOS.
         graph: Its graph.
     """
 
     run_id: str
     number: int
-    id: str
     graph: StateGraph
+
+    @property
+    def id(self) -> str:
+        """The id of its workflow in DBOS."""
+        return turn_id(self.run_id, self.number)
 
     @property
     def status(self) -> str:

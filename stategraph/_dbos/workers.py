@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -18,15 +17,14 @@ from typing import Any
 
 import attrs
 import dbos._dbos as inside_dbos
-from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
+from dbos import DBOS, SetWorkflowID, WorkflowStatus
 from sqlalchemy import make_url
-from sqlalchemy.exc import OperationalError
 
-from stategraph._dbos.orders import TICK, TURN, WORKER, Codec, Turn, find_turns, outside_workflow, turns_of
+from stategraph._dbos.orders import TICK, TURN, WORKER, find_turns, outside_workflow, turns_of
 from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.provenance import Owner, RunStatus
-from stategraph.errors import CheckpointError, ConfigError, RunBusyError, RunCancelledError, RunLostError
+from stategraph.errors import ConfigError, RunBusyError, RunCancelledError, RunLostError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores.toolkit import state_to_bytes
@@ -142,7 +140,7 @@ class Worker:
                 continue
             for summary in list(graph.store.iter_runs(status=RunStatus.COMPLETED, graph=graph.config.name)):
                 newest = next(iter(turns_of(summary.run_id, load_output=True)), None)
-                if newest is not None and _has_state(newest):
+                if newest is not None and newest.status == "SUCCESS" and newest.outcome["state"] is not None:
                     forget(Order(graph, summary.run_id, newest.number), self._graphs)
 
     def stop(self, patience: float) -> bool:
@@ -158,10 +156,6 @@ class Worker:
         while self._done and monotonic() < until:  # the thread of the fleet calls forget_done
             sleep(_POLL)
         return has_stopped
-
-
-def _has_state(turn: Turn) -> bool:
-    return turn.status == "SUCCESS" and isinstance(turn.outcome, dict) and turn.outcome.get("state") is not None
 
 
 _REMEMBERED = 3600.0  # seconds for which a dead worker is remembered: it may be frozen, and own runs
@@ -341,115 +335,7 @@ class Queue:
         )
 
 
-class Process:
-    """The instance of DBOS in this process.
-
-    Args:
-        name: The name of the application. Workers with one name on one database share the work.
-        url: The database of DBOS.
-        queues: The queues, by their names.
-        poll: Seconds between two looks for turns.
-        lapse: Seconds without a heartbeat after which a worker is dead.
-        config: More settings, by the names in `DBOSConfig`.
-    """
-
-    def __init__(
-        self, name: str, url: str, queues: Mapping[str, Queue], poll: float, lapse: float, config: Mapping[str, Any]
-    ) -> None:
-        is_mapping = isinstance(queues, Mapping)
-        if not is_mapping or not all(isinstance(queue, Queue) for queue in queues.values()):
-            raise ConfigError("queues", queues, 'Queues by their names, such as {"bank": Queue(concurrency=4)}')
-        self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **queues}
-        self._name, self._url, self._poll, self._lapse, self._config = name, url, poll, lapse, config
-        self._pid = 0
-        self._dbos: DBOS | None = None
-        self._fleet: Fleet | None = None
-        self._worker: Worker | None = None
-
-    @property
-    def is_launched(self) -> bool:
-        """Whether DBOS runs."""
-        return self._dbos is not None
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this process was forked after the launch: it cannot share the connections of its parent."""
-        return self.is_launched and self._pid != os.getpid()
-
-    def has_queue(self, name: str) -> bool:
-        """Return whether this process or another one has declared a queue of this name."""
-        return name in self.queues or (self.is_launched and outside_workflow(DBOS.retrieve_queue, name) is not None)
-
-    def launch(
-        self, graphs: Mapping[str, StateGraph], max_recoveries: int, register_more: Callable[[], object], *, work: bool
-    ) -> None:
-        """Connect to the database and, unless `work` is false, begin to perform turns."""
-        if inside_dbos._dbos_global_instance is not None:
-            raise RuntimeError(
-                "there is a DBOS in this process already, and it allows no second one: close it first; "
-                "or, where this process was forked from one that had it, launch after the fork alone"
-            )
-        _share(self._url)
-        self._pid = os.getpid()
-        worker_name = f"{host_name()}:{self._pid}:{uuid.uuid4().hex[:8]}"
-        config: dict[str, Any] = {
-            "name": self._name,
-            "system_database_url": self._url,
-            "serializer": Codec(),
-            "executor_id": worker_name,
-            "application_version": f"{self._name}-turns",  # always the same: turns need not be deterministic
-            "log_level": "WARNING",
-            **self._config,
-        }
-        self._dbos = DBOS(config=DBOSConfig(**config))  # type: ignore[typeddict-item]
-        try:
-            self._fleet = fleet = Fleet(self._name, worker_name, self._lapse)
-            self._worker = worker = Worker(graphs, max_recoveries, fleet)
-
-            def turn(kept: bytes) -> dict[str, Any]:  # DBOS takes functions only
-                return outside_workflow(worker.take_turn, str(DBOS.workflow_id), kept)
-
-            DBOS.workflow(name=TURN, max_recovery_attempts=None)(turn)
-            register_more()
-            if not work:
-                DBOS.listen_queues([])
-            DBOS.launch()
-            if work:
-                fleet.start(worker)
-            for name, queue in self.queues.items():
-                queue.declare(name, self._poll)
-        except BaseException as error:
-            self.close(0.0)
-            if isinstance(error, OperationalError):
-                reason = " ".join(str(error.orig).split())
-                raise CheckpointError("", f"the database of DBOS, which url names, cannot be used: {reason}") from error
-            raise
-
-    def close(self, patience: float) -> bool:
-        """Stop all turns, give back the unfinished ones, and close DBOS.
-
-        Returns whether all turns stopped within so many seconds. A turn that did not is given back all the same: its
-        next worker waits until the running node returns.
-        """
-        if self._dbos is None or self.is_forked:
-            return True
-        for event in self._dbos.background_thread_stop_events:  # stops looking into queues
-            event.set()
-        has_stopped = True
-        try:
-            if self._worker is not None:
-                has_stopped = self._worker.stop(patience)
-            if self._fleet is not None:
-                self._fleet.stop()
-        finally:
-            for name in (TURN, TICK, WORKER):  # workflows of the user stay registered for a later DBOS
-                self._dbos._registry.workflow_info_map.pop(name, None)
-            DBOS.destroy()
-            self._dbos = self._fleet = self._worker = None
-        return has_stopped
-
-
-def _share(url: str) -> None:
+def share(url: str) -> None:
     """Create a private SQLite file in WAL mode, which several processes can share. DBOS would not do that."""
     parts = make_url(url)
     if parts.get_backend_name() != "sqlite" or not parts.database or parts.database == ":memory:":
