@@ -75,10 +75,10 @@ def slowdown(work: Work, steps: int) -> float:
 
 
 def folder_size(work: Work, steps: int) -> float:
-    """Bytes in the files that a run leaves, once everything is closed."""
+    """Bytes on the disk of the files that a run leaves, once everything is closed. Holes in files take none."""
     work(steps)()
     scratch.close()
-    return sum(file.stat().st_size for file in scratch.folder().rglob("*") if file.is_file())
+    return sum(file.stat().st_blocks * 512 for file in scratch.folder().rglob("*") if file.is_file())
 
 
 def folder_growth_per_step(work: Work, steps: int) -> float:

@@ -11,9 +11,10 @@ from typing import Any
 from benchmarks import scratch
 from benchmarks.measure import Run
 from stategraph import RunStatus, State
+from stategraph._owners.base import new_incarnation
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores._rows.run_log import RunLog, new_incarnation
+from stategraph.stores._rows.run_log import RunLog
 
 _FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 _TOGETHER = 10_000

@@ -32,6 +32,11 @@ Fence: TypeAlias = tuple[int, bool]
 """A number that changes with every takeover, and whether the run was cancelled and not continued since."""
 
 
+def new_incarnation() -> bytes:
+    """Return a new, random incarnation of a run. No two runs of one id have the same by chance."""
+    return os.urandom(8)
+
+
 @attrs.define(eq=False)
 class Ownership:
     """The ownership of a run by a call.
@@ -54,6 +59,7 @@ class Ownership:
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
         warn: Warns an observer of the run that it may soon be lost; None without an observer.
         lock: Serializes writes to a store that does not check owners itself.
+        incarnation: The incarnation of the run, if it begins under this owner.
     """
 
     run_id: str
@@ -71,6 +77,7 @@ class Ownership:
     call: Callable[[], Any] | None = None
     warn: Callable[[dict[str, object]], None] | None = None
     lock: threading.RLock | None = None
+    incarnation: bytes = attrs.field(init=False, factory=new_incarnation)
 
     @since_ns.default
     def _now(self) -> int:

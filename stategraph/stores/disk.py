@@ -21,9 +21,9 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.columns import row_values, run_values, unpack_row, unpack_run
+from stategraph.stores._rows.columns import COLUMNS, ROW_COLUMNS, RUN_COLUMNS, unpack_row, unpack_run
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
-from stategraph.stores._rows.sql_table import ROW_FIELDS, RUN_FIELDS
+from stategraph.stores._rows.sql_table import row_values
 from stategraph.stores._rows.sqlite_table import OLDEST, SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
@@ -36,8 +36,8 @@ AND (SELECT value FROM Settings WHERE key = 'eviction_policy') = 'none'
 _ENTRIES = (
     "SELECT substr(key, ?), value, mode = 1 AND filename IS NULL FROM Cache WHERE key > ? AND key < ? AND raw = 1"
 )
-_PUT_RUN = f"INSERT INTO run ({', '.join(RUN_FIELDS)}, run_id, number) VALUES ({', '.join('?' * 21)})"
-_PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_FIELDS)}) VALUES ({', '.join('?' * 18)})"
+_PUT_RUN = f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' * 21)})"
+_PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_COLUMNS[1:])}) VALUES ({', '.join('?' * 18)})"
 _DAMAGED = "damaged"  # in the columns of entries that cannot be read: reading them remains an error
 
 
@@ -147,8 +147,8 @@ def _copy_heads(cache: sqlite3.Connection, database: sqlite3.Connection) -> dict
     number = 0
     for run_id, value, run in heads:
         number = run.number if run and number < run.number < sql.LAST_RUN else number + 1
-        values = run_values(run) if run else (*[_DAMAGED] * 6, value, *[_DAMAGED] * 12)
-        database.execute(_PUT_RUN, (*values, run_id, number))
+        _, _, *values = COLUMNS.of_run(run) if run else (*[_DAMAGED] * 20, value)
+        database.execute(_PUT_RUN, (run_id, number, *values))
         numbers[run_id] = number
     return numbers
 
@@ -167,7 +167,7 @@ def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers:
             place = numbers[run_id] << sql.SEQUENCE_BITS | int(sequence)
             try:
                 row = unpack_row(run_id, value)
-                _, *values = row_values(row, json_as_text=True)
+                _, *values = row_values(row, sql.WORDS)
             except (CheckpointCorruptError, UnicodeDecodeError):
                 values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * 2]
             database.execute(_PUT_ROW, (place, *values))

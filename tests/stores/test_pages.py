@@ -63,6 +63,15 @@ def test_it_is_the_history_of_one_time(store: Any) -> None:
     assert [first, *rows] == before
 
 
+def test_the_newest_state_is_saved_again_at_the_same_time(store: Any) -> None:
+    """As after an interrupt between a commit and its end. That is no damage."""
+    rows = store.iter_history("a")
+    first = next(rows)
+    store.save(store.load("a"))
+
+    assert len([first, *rows]) == 11
+
+
 @pytest.mark.parametrize("place", range(11))
 def test_a_lost_checkpoint_is_missed(store: Any, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the whole history shows it: at the beginning and the end of a page, too."""

@@ -182,8 +182,9 @@ class TestNestedRunsOfARunThatWasDeleted:
             other.delete("a")
             with pytest.raises(CheckpointNotFoundError):
                 dead.load("a")
-            dead.save(nested(1, new="run"))  # before the run around it, as durability "exit" does
-            saved(dead, 1)
+            with owned(dead, "a"):
+                dead.save(nested(1, new="run"))  # before the run around it, as durability "exit" does
+                saved(dead, 1)
 
         dead.save(nested(2, new="run"))
 

@@ -19,15 +19,15 @@ from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores.base import RetentionPolicy
 
-Labels: TypeAlias = tuple[tuple[str, str], ...]
+_Convert: TypeAlias = Callable[[Any], Any]
 
 _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
 _AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
 _AT_NUMBER = RunRecord._fields.index("number")
-_NULLABLE = {RunRecord._fields.index(name) for name in ("error", "parent")}
-# Errors of reading damaged columns; RecursionError of a text that is nested without end.
-_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
+_NULLABLE = ("error", "parent")
+NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
+"""Errors of reading damaged columns; RecursionError of a text that is nested without end."""
 
 
 def _types_of(hint: Any) -> tuple[type, ...]:
@@ -36,26 +36,36 @@ def _types_of(hint: Any) -> tuple[type, ...]:
 
 
 _TYPES_OF_ROWS = frozenset(product(*map(_types_of, get_type_hints(CheckpointRecord).values())))
+_value: _Convert = attrgetter("_value_")
 
 
 class Columns:
-    """Makes records from the columns of a table.
+    """Converts records to the columns of a table and back. The columns are in the order of the fields.
 
     Args:
-        error, parent, policy, labels: Make these values from their columns, which may be lists or text.
+        error, parent, policy, labels: The functions that convert these fields to a column, and back.
     """
 
-    def __init__(
-        self,
-        error: Callable[[Any], ErrorInfo],
-        parent: Callable[[Any], ParentStep],
-        policy: Callable[[Any], RetentionPolicy],
-        labels: Callable[[Any], Labels],
-    ) -> None:
-        readers: dict[str, Callable[[Any], Any]] = {"kind": _KIND.__getitem__, "status": _STATUS.__getitem__}
-        readers |= {"error": error, "parent": parent, "policy": policy, "labels": labels}
-        self._error = error
-        self._of_run = [(RunRecord._fields.index(name), read) for name, read in readers.items()]
+    def __init__(self, **functions: tuple[_Convert, _Convert]) -> None:
+        functions |= {"kind": (_value, _KIND.__getitem__), "status": (_value, _STATUS.__getitem__)}
+        self._write_error, self._read_error = functions["error"]
+        self._of_run = [(at, name, *functions[name]) for at, name in enumerate(RunRecord._fields) if name in functions]
+
+    def of_row(self, row: CheckpointRecord) -> list[Any]:
+        """Return the columns of a row."""
+        columns = [*row]
+        columns[_AT_KIND], columns[_AT_STATUS] = row.kind._value_, row.status._value_
+        if row.error is not None:
+            columns[_AT_ERROR] = self._write_error(row.error)
+        return columns
+
+    def of_run(self, run: RunRecord) -> list[Any]:
+        """Return the columns of a run."""
+        columns = [*run]
+        for at, _, write, _ in self._of_run:
+            if columns[at] is not None:
+                columns[at] = write(columns[at])
+        return columns
 
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row with these columns; raise CheckpointCorruptError if they are damaged."""
@@ -63,37 +73,38 @@ class Columns:
         try:
             fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
             if fields[_AT_ERROR] is not None:
-                fields[_AT_ERROR] = self._error(fields[_AT_ERROR])
-        except _NOT_READ as wrong:
+                fields[_AT_ERROR] = self._read_error(fields[_AT_ERROR])
+        except NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
         if tuple(map(type, fields)) not in _TYPES_OF_ROWS:
             raise no_checkpoint(run_id, "a column is of another type")
         return tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row
 
-    def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
-        """Return the record of a run with these columns; raise CheckpointCorruptError if they are damaged."""
+    def run(self, found: Sequence[Any], store: object) -> RunRecord:
+        """Return the run with these columns; raise CheckpointCorruptError, for this store, if they are damaged."""
+        fields = [*found]
+        run_id = fields[0]
         try:
             check_stored_id(run_id)
         except InvalidRunIdError as error:
             raise no_run(run_id, f"its {error}", store) from error
-        fields = [run_id, *found]
         if len(fields) != len(RunRecord._fields):
-            raise no_run(run_id, f"it has {len(found)} columns", store)
-        at = 0
+            raise no_run(run_id, f"it has {len(fields)} columns", store)
+        at = _AT_NUMBER
         try:
-            for at, read in self._of_run:
-                if fields[at] is not None or at not in _NULLABLE:
+            for at, name, _, read in self._of_run:
+                if fields[at] is not None or name not in _NULLABLE:
                     fields[at] = read(fields[at])
-        except _NOT_READ as wrong:
-            raise _not_held(at, fields, store) from wrong
+        except NOT_READ as error:
+            raise _not_held(at, found, store) from error
         if type(fields[_AT_NUMBER]) is not int:  # all else is sealed
-            raise _not_held(_AT_NUMBER, fields, store)
+            raise _not_held(_AT_NUMBER, found, store)
         return tuple.__new__(RunRecord, fields)
 
 
-def _not_held(at: int, fields: Sequence[Any], store: object) -> CheckpointCorruptError:
+def _not_held(at: int, found: Sequence[Any], store: object) -> CheckpointCorruptError:
     """Return the error for a column of a run with another type of value."""
-    return no_run(fields[0], f"its column {RunRecord._fields[at]} holds {shorten(fields[at])}", store)
+    return no_run(found[0], f"its column {RunRecord._fields[at]} holds {shorten(found[at])}", store)
 
 
 def no_checkpoint(run_id: str, why: object) -> CheckpointCorruptError:
@@ -107,7 +118,7 @@ def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError
     return CheckpointCorruptError(str(run_id), f"its record in the {store} is no run: {why}; {way_out}")
 
 
-def labels_of(texts: Sequence[str]) -> Labels:
+def _labels_of(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the labels in a list of alternating names and values; raise ValueError for anything else."""
     if type(texts) is not list or not all(type(text) is str for text in texts):
         raise ValueError(f"labels are a list of texts, not {shorten(texts)}")
@@ -117,23 +128,17 @@ def labels_of(texts: Sequence[str]) -> Labels:
 # --------------------------------------------------------------------------- plain values, and bytes
 
 PLAIN = Columns(
-    error=lambda parts: ErrorInfo(*parts),
-    parent=lambda parts: ParentStep(*parts),
-    policy=lambda parts: RetentionPolicy(*parts),
-    labels=labels_of,
+    error=(attrgetter("parts"), lambda parts: ErrorInfo(*parts)),
+    parent=(lambda parent: [parent.run_id, parent.step], lambda parts: ParentStep(*parts)),
+    policy=(lambda policy: [policy.retention, policy.window, policy.ttl], lambda parts: RetentionPolicy(*parts)),
+    labels=(lambda labels: [text for pair in labels for text in pair], _labels_of),
 )
-"""Makes records from plain values, as `plain_row` returns them."""
-
-
-def plain_row(row: CheckpointRecord) -> dict[str, Any]:
-    """Return the columns of a row as plain values, by field."""
-    error = None if row.error is None else row.error.parts
-    return {**row._asdict(), "kind": row.kind.value, "status": row.status.value, "error": error}
+"""Converts records to plain values."""
 
 
 def pack_row(row: CheckpointRecord) -> bytes:
     """Return a row as bytes."""
-    return ormsgpack.packb([None, *plain_row(row).values()])  # older versions wrote a number in the first place
+    return ormsgpack.packb([None, *PLAIN.of_row(row)])  # older versions wrote a number in the first place
 
 
 def unpack_row(run_id: str, kept: bytes) -> CheckpointRecord:
@@ -146,85 +151,54 @@ def unpack_row(run_id: str, kept: bytes) -> CheckpointRecord:
 
 
 def pack_run(run: RunRecord) -> bytes:
-    """Return the record of a run as bytes.
-
-    Raises:
-        CheckpointCorruptError: its number has more than 64 bits, because the largest that the store holds is damaged.
-    """
-    error, parent, policy = run.error, run.parent, run.policy
-    columns = {
-        **run._asdict(),
-        "kind": run.kind.value,
-        "status": run.status.value,
-        "error": None if error is None else error.parts,
-        "parent": None if parent is None else [parent.run_id, parent.step],
-        "policy": [policy.retention, policy.window, policy.ttl],
-        "labels": [text for pair in run.labels for text in pair],
-    }
-    del columns["run_id"]
-    try:
-        return ormsgpack.packb([*columns.values()])
-    except TypeError as wrong:
-        reason = (
-            f"it would have number {run.number}, which no run can have: the number of runs in the store is damaged or "
-            "forged; put back a copy of the store"
-        )
-        raise CheckpointCorruptError(run.run_id, reason) from wrong
+    """Return the record of a run as bytes, without its id."""
+    return ormsgpack.packb(PLAIN.of_run(run)[1:])
 
 
 def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
     """Return the record of a run in these bytes; raise CheckpointCorruptError, which names the store, if they are
     damaged."""
     try:
-        columns = [*ormsgpack.unpackb(kept)]
+        columns = [run_id, *ormsgpack.unpackb(kept)]
     except (TypeError, ValueError) as error:
         raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error
-    return PLAIN.run(run_id, columns, store)
+    return PLAIN.run(columns, store)
 
 
 # --------------------------------------------------------------------------- columns of SQL databases
 
-
-def row_values(row: CheckpointRecord, *, json_as_text: bool) -> tuple[Any, ...]:
-    """Return the columns of a row."""
-    payload = row.payload.decode() if json_as_text and row.encoding == "json" else row.payload
-    return (
-        *(row.sequence, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
-        *(row.status._value_, _error_text(row.error), row.by, row.took_ns, row.attempts, row.owner),
-        *(row.format, row.encoding, payload, row.seal, row.pause),
-    )
+_NAMES = {"node": "checkpoint_node", "time_ns": "timestamp_ns", "by": "by_whom"}
 
 
+def _names_of(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns of some fields."""
+    return tuple(_NAMES.get(field, field) for field in fields)
+
+
+ROW_COLUMNS = _names_of(CheckpointRecord._fields)
+"""The columns of a row. Its sequence number is part of its key."""
+
+RUN_COLUMNS = _names_of(RunRecord._fields)
+"""The columns of a run."""
+
+_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal")
+STEP_COLUMNS = _names_of(_STEP)
+"""The columns of a run that every step changes."""
+
+step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(*_STEP)
+"""Returns the values of these columns."""
+
+_FIXED = ("run_id", "number", "created_ns", "incarnation")
 lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("revision", "kind", "status", "error", "by", "graph", "parent", "policy", "labels", "pause")
+    *(field for field in RunRecord._fields if field not in _STEP + _FIXED)
 )
 """Returns the fields of a run that most steps leave as they are."""
 
-step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("version", "sequence", "step", "node", "time_ns", "tip", "seal")
-)
-"""Returns the fields of a run that every step changes."""
 
-
-def run_values(run: RunRecord) -> tuple[Any, ...]:
-    """Return the columns of a run."""
-    parent = None if run.parent is None else f"{run.parent.run_id}!{run.parent.step}"
-    labels = json.dumps([text for pair in run.labels for text in pair])
-    policy = (run.policy.retention, run.policy.window, run.policy.ttl)
-    about = run.revision, run.kind._value_, run.status._value_, _error_text(run.error), run.by, run.graph, parent
-    kept = " ".join("-" if part is None else str(part) for part in policy)
-    return *step_values(run), *about, kept, labels, run.pause, run.created_ns, run.incarnation
-
-
-def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
-    """Return the record of a run with these columns; raise CheckpointCorruptError if they are damaged."""
-    return COLUMNS.run(found[0], found[1:], store)
-
-
-def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
+def run_or_unreadable(found: Sequence[Any], store: object) -> RunRecord | Unreadable:
     """Return the record of a run with these columns, or why it cannot be read."""
     try:
-        return run_of(found, store)
+        return COLUMNS.run(found, store)
     except CheckpointCorruptError as error:
         return Unreadable(str(found[0]), found[1], error)
 
@@ -234,21 +208,23 @@ def _parent_of(text: str) -> ParentStep:
     return ParentStep(run_id, int(step))
 
 
-def _error_text(error: ErrorInfo | None) -> str | None:
-    return None if error is None else json.dumps(error.parts)
+def _policy_text(policy: RetentionPolicy) -> str:
+    return " ".join("-" if part is None else str(part) for part in (policy.retention, policy.window, policy.ttl))
 
 
 @lru_cache  # few are in use
 def _policy_of(text: str) -> RetentionPolicy:
     retention, window, ttl = text.split(" ")
-    numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
-    return RetentionPolicy(retention, *numbers)
+    return RetentionPolicy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))
 
 
 COLUMNS = Columns(
-    error=lambda text: ErrorInfo(*json.loads(text)),
-    parent=_parent_of,
-    policy=_policy_of,
-    labels=lambda text: () if text == "[]" else labels_of(json.loads(text)),  # few runs have labels
+    error=(lambda error: json.dumps(error.parts), lambda text: ErrorInfo(*json.loads(text))),
+    parent=(lambda parent: f"{parent.run_id}!{parent.step}", _parent_of),
+    policy=(_policy_text, _policy_of),
+    labels=(
+        lambda labels: json.dumps([text for pair in labels for text in pair]),
+        lambda text: () if text == "[]" else _labels_of(json.loads(text)),  # few runs have labels
+    ),
 )
-"""Makes records from the columns of a SQL database."""
+"""Converts records to the columns of a SQL database."""

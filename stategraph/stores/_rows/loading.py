@@ -43,7 +43,7 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
     for _ in range(_READS):
         run = log.find(run_id)  # first: a write before the rows are read makes this version stale
         if run is None:
-            log.forget_removed(run_id)
+            log.forget(run_id)
             raise CheckpointNotFoundError(run_id, str(log.table.store), step)
         try:
             found = read_run(run)
@@ -227,8 +227,15 @@ def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRe
         _check_gapless(run, newest + rows)
         yield rows
         newest = rows[-1:] or newest
-    if not newest or newest[0].seal != run.tip:
+    if not (newest and (newest[0].seal == run.tip or _is_saved_again(log, run, newest[0]))):
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+
+
+def _is_saved_again(log: RunLog, run: RunRecord, newest: CheckpointRecord) -> bool:
+    """Return whether others have saved the newest State of a run once more since its record was read."""
+    now = log.table.run(run.run_id)
+    is_same_run = now is not None and now.incarnation == run.incarnation and now.version != run.version
+    return is_same_run and newest.sequence == run.sequence
 
 
 # --------------------------------------------------------------------------- lists of runs

@@ -54,7 +54,7 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
     for _ in range(_TRIES):
         run = log.find(kept_at)
         incarnation = run.incarnation if run else log.incarnation_for(kept_at)
-        log.check_known(kept_at, incarnation)
+        log.check_known(given_id(kept_at), incarnation)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
         row, base = log.encoder.snapshot(added, incarnation, run and (run.sequence + 1, 0))
         new = log.next_run(run, row, base, policy=_KEEP_ALL)

@@ -9,25 +9,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
-from stategraph._owners.base import Ownership, lost
-from stategraph._text.shown import describe_exception
-from stategraph._values.ids import given_id, is_nested_id, nested_range
+from stategraph._owners.base import Ownership, current, lost, new_incarnation
+from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, StepConflictError
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, WriteBatch, of_newest
+from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores._rows.table import Table, reentered_error
 from stategraph.stores.base import RetentionPolicy
 
-_MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
-_MOST_REMEMBERED = 100_000  # entries of a few bytes each
+_MOST_KNOWN = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
+_MOST_POLICIES = 100_000  # of a few bytes each
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
-_INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 
 _Value = TypeVar("_Value")
 
@@ -39,23 +37,21 @@ class RunLog:
     """The runs of a store: the records in its table, and what this process remembers of them.
 
     A nested run has the incarnation of its outer run. So the remains of a deleted run are never mistaken for a part of
-    a new run with its id.
+    a new run with its id. A nested run that is saved before its outer run has the incarnation of their owner.
 
     Attributes:
         table: Holds the records.
         encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
         committer: Writes batches of several threads in one transaction.
+        known: The last saved or loaded state of each run. Others may have written since: a save finds out.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.committer = self._new_committer()
-        # The last saved or loaded state of each run. Others may have written since: a save finds out.
-        self._newest: OrderedDict[str, Known] = OrderedDict()
+        self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
-        # Per outer run: its incarnation, and whether it has begun; a nested run may be saved before it.
-        self._incarnations: OrderedDict[str, tuple[bytes, bool]] = OrderedDict()
         self._reported: set[str] = set()
         protect_at_fork(self)
 
@@ -76,43 +72,42 @@ class RunLog:
 
     # ------------------------------------------------------------------ memory
 
-    def remembered(self, run_id: str) -> Known | None:
-        """Return what is remembered of a run."""
-        return self._newest.get(run_id)
-
     def remember(self, run: RunRecord, base: DeltaBase, before: DeltaBase | None = None) -> None:
         """Remember the newest checkpoint of a run and, if that is no snapshot, the one before it."""
-        run_id = run.run_id
-        _put_last(self._newest, run_id, (run, base, before), _MOST_BASES)
-        if not is_nested_id(run_id):
-            _put_last(self._incarnations, run_id, (run.incarnation, True))
-        if self._policies and self._policies.get(run_id) == run.policy:
-            self._policies.pop(run_id, None)  # the store itself keeps it from now on
+        _put_last(self.known, run.run_id, (run, base, before), _MOST_KNOWN)
+        if self._policies and self._policies.get(run.run_id) == run.policy:
+            self._policies.pop(run.run_id, None)  # the store itself keeps it from now on
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run, because others have written to it."""
-        self._newest.pop(run_id, None)
+        self.known.pop(run_id, None)
 
-    def forget_removed(self, run_id: str) -> None:
-        """Forget a run that no longer exists, but not the retention policy for its next save."""
+    def forget_changed(self, run_id: str) -> None:
+        """Forget the newest checkpoint of a run that others have written to, unless that makes saves impossible.
+
+        Raises:
+            StepConflictError: others have deleted the run and begun it again, or the store has lost checkpoints of it.
+        """
+        known, now = self.known.get(run_id), self.table.run(run_id)
+        if known is not None and now is not None:
+            self.check_known(run_id, now.incarnation)
         self.forget(run_id)
-        if run_id not in self._incarnations:  # then none of its nested runs is remembered either
-            return
-        first, last = nested_range(run_id)
-        for nested_id in [known for known in [*self._newest] if first < known < last]:
-            self.forget(nested_id)
-        if self._incarnations.get(run_id, (b"", False))[1]:
-            self._incarnations.pop(run_id, None)
+        if known is not None and now is not None and now.version < known[0].version:
+            reason = (
+                f"the {self.table.store} has lost saved checkpoints: step {known[0].step} was saved, and the newest is "
+                f"{now.step}; another server has taken over, or a copy was put back; load the run to go on from there"
+            )
+            raise StepConflictError(run_id, reason)
+        self.remove_left_over(run_id)
 
     def forget_all(self, run_id: str) -> None:
         """Forget everything about a run that no longer exists."""
-        self.forget_removed(run_id)
-        self._incarnations.pop(run_id, None)
+        self.forget(run_id)
         self._policies.pop(run_id, None)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         """Remember the retention policy of a run until it is saved."""
-        _put_last(self._policies, run_id, policy)
+        _put_last(self._policies, run_id, policy, _MOST_POLICIES)
 
     def policy_of(self, run_id: str, run: RunRecord | None) -> RetentionPolicy:
         """Return the retention policy of a run with this record."""
@@ -134,13 +129,8 @@ class RunLog:
 
     def is_of_its_run(self, nested: RunRecord) -> bool:
         """Return whether a nested run is of the current life of its outer run."""
-        outer_id = given_id(nested.run_id)
-        # Read before find(): another thread may begin the outer run between the two.
-        known = self._incarnations.get(outer_id)
-        outer = self.find(outer_id)
-        if outer is not None:
-            return nested.incarnation == outer.incarnation
-        return known == (nested.incarnation, False)
+        outer = self.find(given_id(nested.run_id))
+        return nested.incarnation == (_incarnation_of_owner() if outer is None else outer.incarnation)
 
     def is_stale(self, run: RunRecord) -> bool:
         """Return whether others have written to the run since its record was read."""
@@ -167,37 +157,29 @@ class RunLog:
         Raises:
             StepConflictError: its outer run is not the run that was saved or loaded here.
         """
-        outer_id = given_id(run_id)
-        # Read before find(): another thread may begin the outer run between the two.
-        known = self._incarnations.get(outer_id)
-        outer = self.find(outer_id) if is_nested_id(run_id) else None
-        if outer is not None:
-            self.check_known(run_id, outer.incarnation)
-            return outer.incarnation
-        if known is not None and known[1]:
-            if is_nested_id(run_id):
-                raise _deleted(outer_id)
-            # remember() stores it after the write: another thread may have begun the run just now.
-            return new_incarnation()
-        # In one step: threads that begin nested runs at the same time get the same incarnation.
-        return self._incarnations.setdefault(outer_id, (new_incarnation(), False))[0]
+        outer = self.find(given_id(run_id)) if is_nested_id(run_id) else None
+        incarnation = _incarnation_of_owner() if outer is None else outer.incarnation
+        if is_nested_id(run_id):
+            self.check_known(given_id(run_id), incarnation)
+        return incarnation
 
     def check_known(self, run_id: str, incarnation: bytes) -> None:
-        """Raise StepConflictError if a run, or the outer run of a nested one, is not the run that was saved or loaded
-        here."""
-        outer_id = given_id(run_id)
-        known, has_begun = self._incarnations.get(outer_id, (incarnation, True))
-        if known != incarnation and (has_begun or is_nested_id(run_id)):
-            raise _deleted(outer_id)
+        """Raise StepConflictError if a run with this incarnation is not the run that was saved or loaded here."""
+        known = self.known.get(run_id)
+        if known is not None and known[0].incarnation != incarnation:
+            reason = (
+                "others have deleted it since it was saved or loaded here, so nothing more of it and its nested runs "
+                "is saved; load the run, if they have begun it again, or execute it again"
+            )
+            raise StepConflictError(given_id(run_id), reason)
 
     def outer_of(self, run: RunRecord) -> bytes | None:
         """Return the incarnation that the outer run must have when a nested run is written.
 
-        Return None for other runs, and if this process has yet to begin the outer run.
+        Return None for other runs, and if the outer run begins, or began, under the same owner.
         """
-        if not is_nested_id(run.run_id) or self._incarnations.get(given_id(run.run_id)) == (run.incarnation, False):
-            return None
-        return run.incarnation
+        is_free = not is_nested_id(run.run_id) or run.incarnation == _incarnation_of_owner()
+        return None if is_free else run.incarnation
 
     def remove_left_over(self, run_id: str) -> None:
         """Remove a nested run that remains of a deleted run, so that another one can take its place."""
@@ -255,7 +237,6 @@ class RunLog:
 
         Raises:
             RunLostError: the owner that makes it has lost the run.
-            StepConflictError: the store has lost saved checkpoints of the run.
         """
         (outcome,) = self.commit([write])
         if outcome is False and self.lease_if_missing(write.ownership):
@@ -264,28 +245,13 @@ class RunLog:
             if isinstance(outcome, CheckpointError):
                 outcome.run_id = outcome.run_id or write.run_id
             raise outcome
-        if outcome:
-            return True
-        if write.ownership is not None and self.has_lost(write.ownership):
+        if not outcome and write.ownership is not None and self.has_lost(write.ownership):
             raise lost(write.ownership.run_id)
-        self.check_kept(write)
-        return False
+        return outcome
 
     def commit(self, writes: Sequence[Write]) -> list[Outcome]:
         """Make writes of several runs; return the outcome of each."""
         return self.committer.commit(writes) if writes else []
-
-    def check_kept(self, refused: Write) -> None:
-        """Raise StepConflictError if the store has lost saved checkpoints of a run that was not deleted."""
-        run = refused.old if isinstance(refused, WriteBatch) else None
-        now = None if run is None else self.table.run(run.run_id)
-        if run and now and now.incarnation == run.incarnation and now.version < run.version:
-            self.forget(run.run_id)
-            reason = (
-                f"the {self.table.store} has lost saved checkpoints: step {run.step} was saved, and the newest is "
-                f"{now.step}; another server has taken over, or a copy was put back; load the run to go on from there"
-            )
-            raise StepConflictError(run.run_id, reason)
 
     def lease_if_missing(self, ownership: Ownership | None) -> bool:
         """Acquire the lease that a direct write had skipped; return whether it was missing.
@@ -306,31 +272,23 @@ class RunLog:
         self.forget_all(run_id)
 
 
-def new_incarnation() -> bytes:
-    """Return a new, random incarnation."""
-    return os.urandom(_INCARNATION)
+def _incarnation_of_owner() -> bytes:
+    """Return the incarnation of runs that begin under the owner for whom this thread writes or reads."""
+    return new_incarnation() if current.ownership is None else current.ownership.incarnation
 
 
-def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int | None = None) -> None:
+def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int) -> None:
     """Add or move an entry to the end, and remove the oldest if there are too many.
 
     Each line is atomic for other threads. In a plain dict, a search for the oldest entry passes all removed ones.
     """
-    kept[run_id] = value  # never absent in between: another thread would draw an incarnation of its own
+    kept[run_id] = value
     try:  # noqa: SIM105 - every save does this, and suppress takes longer than the rest
         kept.move_to_end(run_id)
     except KeyError:  # another thread has removed it
         pass
-    if len(kept) > (most or _MOST_REMEMBERED):
+    if len(kept) > most:
         kept.popitem(last=False)
-
-
-def _deleted(outer_id: str) -> StepConflictError:
-    reason = (
-        "others have deleted it since it was saved or loaded here, so nothing more of it and its nested runs is saved; "
-        "load the run, if they have begun it again, or execute it again"
-    )
-    return StepConflictError(outer_id, reason)
 
 
 # --------------------------------------------------------------------------- commits
@@ -415,16 +373,15 @@ _DATA_ERROR = "DataError"  # the name of errors in the data alone, in all driver
 _name_of = attrgetter("__name__")
 
 
-def _concerns_all(error: Exception) -> bool:
+def _concerns_all(error: Exception) -> TypeGuard[CheckpointSaveError]:
     """Return whether the store failed, rather than one batch, such as one with a value that is too large."""
     cause = error.__cause__
     is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
     return isinstance(error, CheckpointSaveError) and not is_of_one
 
 
-def _copy(error: Exception) -> Exception:
-    """Return a copy of a shared error for one caller: threads must not share an exception."""
-    reason = error.reason if isinstance(error, CheckpointError) else describe_exception(error)
-    copy = CheckpointSaveError("", reason)  # its caller adds the run
+def _copy(error: CheckpointSaveError) -> Exception:
+    """Return a copy of a shared error for one caller, who adds its run: threads must not share an exception."""
+    copy = CheckpointSaveError("", error.reason)
     copy.__cause__ = error
     return copy

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
+from stategraph._values.ids import given_id
 from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
@@ -45,16 +46,14 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             raise
         except StepConflictError:
             log.lease_if_missing(current.ownership)  # if another call owns the run, that error explains more
-            known = log.remembered(run_id)
+            known = log.known.get(run_id)
             if known is None or not log.is_stale(known[0]):
                 raise
-            log.forget(run_id)
-            continue
-        if prepared is not None and log.write(prepared[0]):
-            log.remember(prepared[0].run, *prepared[1:])
-            return
-        log.forget(run_id)  # others have written: compare with the current run
-        log.remove_left_over(run_id)
+        else:
+            if prepared is not None and log.write(prepared[0]):
+                log.remember(prepared[0].run, *prepared[1:])
+                return
+        log.forget_changed(run_id)  # compare with the current run
     raise StepConflictError(run_id, f"step {state.step} was not saved: others keep writing to the run")
 
 
@@ -87,14 +86,11 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
     if prepared is not None and outcome is True:
         log.remember(prepared[0].run, *prepared[1:])
         return None
-    log.forget(states[0].run_id)
     if type(outcome) is CheckpointSaveError:
         outcome.run_id = outcome.run_id or states[0].run_id
         return outcome
     with on_behalf_of(ownership):
         try:
-            if prepared is not None:
-                log.check_kept(prepared[0])
             for state in states:
                 save(log, state)
         except Exception as error:  # noqa: BLE001 - raised by the caller
@@ -110,13 +106,13 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         StepConflictError: a State conflicts with a saved one.
     """
     run_id = states[0].run_id
-    known = log.remembered(run_id)
+    known = log.known.get(run_id)
     old = known[0] if known else log.find(run_id)
     policy = log.policy_of(run_id, old)
     if policy.max_checkpoints == 1:
         states = states[-1:]
     if known is None and old is not None:
-        log.check_known(run_id, old.incarnation)
+        log.check_known(given_id(run_id), old.incarnation)
         if states[0].step <= old.step:  # it is compared with the newest State
             known = _loaded(log, old)
             if known is None:
@@ -172,7 +168,7 @@ def _loaded(log: RunLog, run: RunRecord) -> Known | None:
         load(log, run.run_id)
     except CheckpointNotFoundError:
         return None
-    known = log.remembered(run.run_id)
+    known = log.known.get(run.run_id)
     return known if known and known[0].incarnation == run.incarnation else None
 
 

@@ -85,10 +85,10 @@ class Sealer:
             before = row.seal
 
     def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
-        sequence, base, step, revision, kind, node, time_ns, status, error, *rest = about
+        *start, error, by, took_ns, attempts, owner, version, encoding = about
         info = None if error is None else error.parts
-        parts = [sequence, base, step, revision, kind._value_, node, time_ns, status._value_, info, *rest]
-        return _pack([self._store_id, run_id, incarnation, *parts, before, pause])
+        rest = by, took_ns, attempts, owner, version, encoding, before, pause
+        return _pack([self._store_id, run_id, incarnation, *start, info, *rest])
 
     # ------------------------------------------------------------------ runs
 
@@ -110,7 +110,7 @@ class Sealer:
         error, parent, policy = run.error, run.parent, run.policy
         parts = [
             *("head", self._store_id, run.run_id, run.incarnation, run.version, run.sequence, run.step, run.revision),
-            *(run.kind._value_, run.node, run.time_ns, run.status._value_),
+            *(run.kind, run.node, run.time_ns, run.status),
             None if error is None else error.parts,
             *(run.by, run.graph, run.created_ns, run.labels),
             None if parent is None else [parent.run_id, parent.step],

@@ -14,6 +14,7 @@ import attrs
 
 from stategraph._values.ids import given_id
 from stategraph.stores._checks import RunFilter
+from stategraph.stores._rows.columns import RUN_COLUMNS
 
 _FEW = 20_000  # entries of an index, which are read in a few milliseconds
 _LAST = "\U0010ffff"  # sorts after all characters of an id
@@ -21,11 +22,7 @@ _LAST = "\U0010ffff"  # sorts after all characters of an id
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 """A statement and its values."""
 
-RUN_COLUMNS = (
-    "run_id, number, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, "
-    "graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal"
-)
-"""The columns of a run, in the order of a `RunRecord`."""
+_RUN = ", ".join(RUN_COLUMNS)
 
 
 @attrs.frozen
@@ -141,7 +138,7 @@ def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect
     if before is not None:
         found.append(("number < ?", [before]))
     where, values = _found(which, found)
-    return f"SELECT {RUN_COLUMNS} FROM {words.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
+    return f"SELECT {_RUN} FROM {words.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
 
 
 def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect, ask: Ask) -> Statement:
@@ -165,7 +162,7 @@ def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect
         found.append((f"{order} < ?", [before]))
     where, values = _found(which, found)
     page = f"SELECT number FROM run WHERE {where} ORDER BY {order} DESC LIMIT ?"
-    return f"SELECT {RUN_COLUMNS} FROM run WHERE number IN ({page}) ORDER BY number DESC", [*values, limit]
+    return f"SELECT {_RUN} FROM run WHERE number IN ({page}) ORDER BY number DESC", [*values, limit]
 
 
 _ORDERED = ("status", "graph")  # columns of indexes whose entries are ordered by number

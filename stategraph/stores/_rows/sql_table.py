@@ -16,26 +16,20 @@ from typing import Any
 from stategraph._owners.base import Ownership
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.columns import COLUMNS, lasting_values, row_values, run_of, run_values, step_values
+from stategraph.stores._rows.columns import (
+    COLUMNS,
+    ROW_COLUMNS,
+    RUN_COLUMNS,
+    STEP_COLUMNS,
+    lasting_values,
+    step_values,
+)
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, Write, WriteBatch
-from stategraph.stores._rows.sql_dialect import RUN_COLUMNS, Dialect, Statement, count_runs
+from stategraph.stores._rows.sql_dialect import Dialect, Statement, count_runs
 from stategraph.stores._rows.table import Table
 
-_STEP_FIELDS = ("version", "sequence", "step", "checkpoint_node", "timestamp_ns", "tip", "seal")
-
 # A step sets only its own columns: SQLite writes an index whenever a column of it is set, to the same value too.
-RUN_FIELDS = (
-    *_STEP_FIELDS,
-    *("revision", "kind", "status", "error", "by_whom", "graph", "parent", "policy", "labels", "pause"),
-    *("created_ns", "incarnation"),
-)
-"""The columns that a save sets of a run."""
-
-ROW_FIELDS = (
-    *("base", "step", "revision", "kind", "checkpoint_node", "timestamp_ns", "status", "error", "by_whom"),
-    *("took_ns", "attempts", "owner", "format", "encoding", "payload", "seal", "pause"),
-)
-"""The columns of a row, after its sequence number."""
+_RUN_FIELDS, _ROW_FIELDS = RUN_COLUMNS[2:], ROW_COLUMNS[1:]
 
 
 class SqlTable(Table):
@@ -47,8 +41,8 @@ class SqlTable(Table):
 
     def __init__(self, words: Dialect) -> None:
         self._words = words
-        self._run = f"SELECT {RUN_COLUMNS} FROM {words.schema}run WHERE run_id = ?"
-        row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in ROW_FIELDS)])
+        self._run = f"SELECT {', '.join(RUN_COLUMNS)} FROM {words.schema}run WHERE run_id = ?"
+        row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in _ROW_FIELDS)])
         rows = f"{words.rows_of_run()} AND run.run_id = ?"
         without_payload = row.replace("checkpoint.payload", words.no_payload)
         self._index = f"SELECT {without_payload} FROM {rows} ORDER BY {words.order}"
@@ -124,7 +118,7 @@ class SqlTable(Table):
             cut = _cut_nested(words, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
         put = [row for row in batch.put if row.sequence >= batch.cut_below]
-        rows = [(*row_values(row, json_as_text=words.json_as_text), *this) for row in put]
+        rows = [(*row_values(row, words), *this) for row in put]
         for many in words.together:
             while len(rows) >= many:
                 statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many])]))
@@ -139,11 +133,11 @@ class SqlTable(Table):
             outer = f" AND EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
             guard, guarding = guard + outer, (*guarding, owned, batch.outer)
         if old is None:
-            values = *run_values(run), run.run_id, *self._new_values(batch.ownership), *guarding
+            values = *COLUMNS.of_run(run)[2:], run.run_id, *self._new_values(batch.ownership), *guarding
             return _new_run(words, guard), values
         # An error is written each time: two that are equal may have different tracebacks.
         is_step = run.error is None and lasting_values(old) == lasting_values(run)
-        fields, changed = (_STEP_FIELDS, step_values(run)) if is_step else (RUN_FIELDS, run_values(run))
+        fields, changed = (STEP_COLUMNS, step_values(run)) if is_step else (_RUN_FIELDS, COLUMNS.of_run(run)[2:])
         return _next_run(words, fields, guard), (*changed, run.run_id, old.version, *guarding)
 
     def _removing(self, removal: Removal) -> list[Statement]:
@@ -168,7 +162,7 @@ class SqlTable(Table):
 
     def run(self, run_id: str) -> RunRecord | None:
         found = self.query(run_id, self._run, (run_id,))
-        return run_of(found[0], self) if found else None
+        return COLUMNS.run(found[0], self) if found else None
 
     def count(self, which: RunFilter) -> int:
         ((count,),) = self._query_many(*count_runs(which, self._words)) or [(0,)]
@@ -187,8 +181,17 @@ class SqlTable(Table):
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]
 
 
+def row_values(row: CheckpointRecord, words: Dialect) -> list[Any]:
+    """Return the columns of a row, from its sequence number on."""
+    columns = COLUMNS.of_row(row)
+    if words.json_as_text and row.encoding == "json":
+        columns[_AT_PAYLOAD] = row.payload.decode()
+    return columns
+
+
 # --------------------------------------------------------------------------- statements that write
 
+_AT_PAYLOAD = ROW_COLUMNS.index("payload")
 _IS_NESTED = "run.run_id > ? AND run.run_id < ?"
 
 
@@ -200,8 +203,8 @@ def _new_run(words: Dialect, guard: str) -> str:
     """
     column, value = words.new
     return (
-        f"INSERT INTO {words.schema}run ({', '.join(RUN_FIELDS)}, run_id, {column}) "
-        f"SELECT {', '.join('?' * len(RUN_FIELDS))}, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
+        f"INSERT INTO {words.schema}run ({', '.join(_RUN_FIELDS)}, run_id, {column}) "
+        f"SELECT {', '.join('?' * len(_RUN_FIELDS))}, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
     )
 
 
@@ -215,10 +218,10 @@ def _next_run(words: Dialect, fields: tuple[str, ...], guard: str) -> str:
 @cache
 def _put_rows(words: Dialect, many: int) -> str:
     """Return the statement that writes rows. Its values: for each row its own, the run and its seal."""
-    key, fields, values = ", ".join(words.key), ", ".join(ROW_FIELDS), ", ".join("?" * len(ROW_FIELDS))
+    key, fields, values = ", ".join(words.key), ", ".join(_ROW_FIELDS), ", ".join("?" * len(_ROW_FIELDS))
     row = f"SELECT {words.key_of}, {values} FROM {words.schema}run WHERE run_id = ? AND seal = ?"
     # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
-    instead = ", ".join(f"{field} = excluded.{field}" for field in ROW_FIELDS)
+    instead = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS)
     return (
         f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {' UNION ALL '.join([row] * many)} "
         f"ON CONFLICT ({key}) DO UPDATE SET {instead}"

@@ -12,23 +12,22 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
 
-from stategraph._owners.base import OwnableStore, owned
+from stategraph._owners.base import OwnableStore, new_incarnation, owned
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._rows.columns import PLAIN, plain_row
+from stategraph.stores._rows.columns import NOT_READ, PLAIN
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, of_newest
-from stategraph.stores._rows.run_log import RunLog, new_incarnation
+from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
 
 _NAMES = {"time_ns": "timestamp_ns"}  # fields with another name in lines
 _LEFT_OUT = ("format", "encoding", "payload", "seal")
-_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
 # --------------------------------------------------------------------------- to lines
@@ -74,7 +73,7 @@ def _run_line(run: RunRecord) -> dict[str, Any]:
 
 def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
     for row, parts in zip(chain, log.encoder.parts(run.run_id, chain, run.incarnation), strict=True):
-        columns = plain_row(row)
+        columns = dict(zip(row._fields, PLAIN.of_row(row), strict=True))
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in _LEFT_OUT}
         yield _written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
@@ -155,7 +154,7 @@ def _batch(
         raise
     except CheckpointCorruptError as error:
         raise FormatError(run_id, f"its lines hold no run as a whole: {error.reason}") from error
-    except _NOT_READ as error:
+    except NOT_READ as error:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
         raise FormatError(run_id, "its checkpoints are not in order")
