@@ -117,7 +117,7 @@ def numbered(run_id: str, step: int, **data: Any) -> State:
 def again(store: Any, run_id: str) -> WriteBatch:
     """Return what the store writes for one more step of a run."""
     state = numbered(run_id, store.load(run_id).step + 1)
-    run, base, _ = store._log.remembered(run_id)
+    run, base, _ = store._log.known.get(run_id)
     row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
     return WriteBatch(store._log.next_run(run, row, new), run, (row,))
 

@@ -18,7 +18,6 @@ from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecor
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 
-_NOWHERE = -1  # the sequence number of a missing checkpoint
 _READS = 100  # attempts at reading a run that others write to; one read is much shorter than the time between saves
 _PAGE = 1_000  # sequence numbers
 _LIST_PAGE = 100  # the fewest runs to read at once if few of them may match a filter
@@ -71,47 +70,65 @@ def loaded(
     same time."""
     wanted = run.step if step is None else step
     at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
-    rows = [] if at == _NOWHERE else log.table.chain(run.run_id, at)
-    # Skip a step that cannot have existed.
-    if not rows and wanted <= run.sequence and (wanted, at) != (run.sequence, _NOWHERE):
-        _check_absent(log, run, wanted, at)
-    if not rows or not _is_visible(log, run, at):
+    rows = newest_chain(log, run) if at == run.sequence else _earlier_chain(log, run, wanted, at, revision)
+    if rows is None:
+        return None
+    state = log.encoder.state(run.run_id, rows, run.incarnation)
+    if at == run.sequence:
+        log.remember(run, log.encoder.base_of(state, rows, run.incarnation))
+    return rows[-1], state
+
+
+def newest_chain(log: RunLog, run: RunRecord) -> list[CheckpointRecord] | None:
+    """Return the newest row of a run with those that it builds on; None if others have written to the run.
+
+    Raises:
+        CheckpointCorruptError: it is damaged.
+    """
+    rows = log.table.chain(run.run_id, run.sequence)
+    if rows and rows[-1].seal == run.tip:
+        return rows
+    if log.is_stale(run):
+        return None
+    raise _newest_missing(run)
+
+
+def _newest_missing(run: RunRecord) -> CheckpointCorruptError:
+    return CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another than was saved")
+
+
+def _earlier_chain(
+    log: RunLog, run: RunRecord, step: int, at: int | None, revision: int | None
+) -> list[CheckpointRecord] | None:
+    """Return the row of an earlier step with those that it builds on; None if others have written to the run."""
+    rows = [] if at is None else log.table.chain(run.run_id, at)
+    if not rows and step <= run.sequence:
+        _check_absent(log, run, step)
+    is_kept = rows and (run.policy.max_checkpoints is None or any(row.sequence == at for row in visible(log, run)))
+    if not is_kept:
         if log.is_stale(run):
             return None
         raise CheckpointNotFoundError(run.run_id, str(log.table.store), step, revision)
-    row = rows[-1]
-    is_newest = log.is_newest(run, row)
-    if not is_newest and at >= run.sequence:
-        return None
-    if not is_newest and revision is None and run.sequence > run.step:
-        _check_followed(log, run, row)
-    state = log.encoder.state(run.run_id, rows, run.incarnation)
-    if is_newest:
-        log.remember(run, log.encoder.base_of(state, rows, run.incarnation))
-    return row, state
+    if revision is None and run.sequence > run.step:
+        _check_followed(log, run, rows[-1])
+    return rows
 
 
-def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int:
-    """Return the sequence number of the given revision of a step, or of the newest one."""
+def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int | None:
+    """Return the sequence number of the given revision of a step, or of the newest one; None if there is none."""
     ahead = run.sequence - run.step
-    if step > run.sequence:
-        return _NOWHERE
     if not ahead:  # most runs have one checkpoint of each step
-        return _NOWHERE if revision else step
+        return None if revision or step > run.step else step
     rows = log.table.index(run.run_id, step, min(step + ahead, run.sequence))
     found = [row.sequence for row in rows if row.step == step and revision in (None, row.revision)]
-    return found[-1] if found else _NOWHERE
+    return found[-1] if found else None
 
 
-def _check_absent(log: RunLog, run: RunRecord, step: int, at: int) -> None:
+def _check_absent(log: RunLog, run: RunRecord, step: int) -> None:
     """Raise CheckpointCorruptError if a missing checkpoint was lost, rather than removed or never saved.
 
     Later rows that build on it show that it existed. A row in its place may be a damaged form of it.
     """
-    if at == run.sequence:
-        if not log.is_stale(run):
-            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
-        return
     last = step + run.sequence - run.step  # the highest sequence number that a row of the step can have
     rows = log.table.index(run.run_id, step)
     after = next((row.sequence for row in rows if row.sequence > last), last)
@@ -123,16 +140,10 @@ def _check_followed(log: RunLog, run: RunRecord, row: CheckpointRecord) -> None:
     first = row.sequence + 1
     rows = log.table.index(run.run_id, first, first) or log.table.index(run.run_id, first, run.sequence)[:1]
     if not rows:
-        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+        raise _newest_missing(run)
     if log.sealer.signs:
         check_indexed(log, run, rows)
     _check_gapless(run, [row, *rows])
-
-
-def _is_visible(log: RunLog, run: RunRecord, at: int) -> bool:
-    """Return whether retention keeps a checkpoint."""
-    is_kept = run.policy.max_checkpoints is None or at == run.sequence
-    return is_kept or any(row.sequence == at for row in visible(log, run))
 
 
 # --------------------------------------------------------------------------- checkpoints without their data
@@ -142,7 +153,7 @@ def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
     """Return the checkpoints of a run that retention keeps. The table may hold more, which these build on."""
     rows = log.table.index(run.run_id)
     if not (rows and rows[-1].seal == run.tip) and not log.is_stale(run):
-        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+        raise _newest_missing(run)
     return rows[run.policy.first_kept(rows) :]
 
 
@@ -228,7 +239,7 @@ def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRe
         yield rows
         newest = rows[-1:] or newest
     if not (newest and (newest[0].seal == run.tip or _is_saved_again(log, run, newest[0]))):
-        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+        raise _newest_missing(run)
 
 
 def _is_saved_again(log: RunLog, run: RunRecord, newest: CheckpointRecord) -> bool:

@@ -18,7 +18,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._rows.loading import chains, check_indexed, listing, read, summaries, visible
+from stategraph.stores._rows.loading import chains, check_indexed, listing, newest_chain, read, summaries, visible
 from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
@@ -91,7 +91,8 @@ def prune(log: RunLog) -> Pruned:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):
                 cut += _prune_rows(log, run)
-            elif _is_whole(log, run):
+            elif (rows := newest_chain(log, run)) is not None:
+                log.encoder.check(run.run_id, rows, run.incarnation)
                 due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
             if not _has_changed(log, run):  # otherwise its rows were read at different times
@@ -109,21 +110,6 @@ def _has_changed(log: RunLog, run: RunRecord) -> bool:
         return log.is_stale(run)
     except (CheckpointCorruptError, FormatError):
         return False
-
-
-def _is_whole(log: RunLog, run: RunRecord) -> bool:
-    """Check an expired run; return False if others write to it at the same time.
-
-    Raises:
-        CheckpointCorruptError: it is damaged.
-    """
-    rows = log.table.chain(run.run_id, run.sequence)
-    if not rows or not log.is_newest(run, rows[-1]):
-        if log.is_stale(run):
-            return False
-        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
-    log.encoder.check(run.run_id, rows, run.incarnation)
-    return True
 
 
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:

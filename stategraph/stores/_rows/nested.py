@@ -188,28 +188,25 @@ def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
 
 
 def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
-    """Begin runs in one transaction. If another process begins one of them at the same time, remove the others.
+    """Begin a run and its nested runs, which follow it, in one transaction. If that fails for one, remove all.
 
     Raises:
         RunExistsError: a run with one of the ids exists.
     """
     for batch in batches:
-        log.remove_left_over(batch.run.run_id)
-        if log.table.run(batch.run.run_id) is not None:
-            raise RunExistsError(batch.run.run_id, str(log.table))
+        log.remove_left_over(batch.run_id)
+        if log.table.run(batch.run_id) is not None:
+            raise RunExistsError(batch.run_id, str(log.table))
     outcomes = log.table.apply(batches)
-    refused = [(batch, outcome) for batch, outcome in zip(batches, outcomes, strict=True) if outcome is not True]
-    if not refused:
+    if all(outcome is True for outcome in outcomes):
         return
-    # Also those of unknown outcome: the version is that of no other run.
-    begun = [batch for batch, outcome in zip(batches, outcomes, strict=True) if outcome]
-    if begun:
-        log.table.apply([Removal(batch.run_id, batch.run.version) for batch in begun])
-    for batch, outcome in refused:
+    if outcomes[0]:  # also if it is unknown: no other run has this version
+        log.table.apply([Removal(batches[0].run_id, batches[0].run.version)])
+    for batch, outcome in zip(batches, outcomes, strict=True):
         if isinstance(outcome, CheckpointError):
             outcome.run_id = outcome.run_id or batch.run_id
             raise outcome
-    raise RunExistsError(refused[0][0].run_id, str(log.table))
+    raise RunExistsError(batches[outcomes.index(False)].run_id, str(log.table))
 
 
 def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:

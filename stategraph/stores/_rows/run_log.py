@@ -15,7 +15,7 @@ import attrs
 
 from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.ids import given_id, is_nested_id
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, StepConflictError
+from stategraph.errors import CheckpointError, CheckpointSaveError, StepConflictError
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
@@ -136,18 +136,6 @@ class RunLog:
         """Return whether others have written to the run since its record was read."""
         now = self.table.run(run.run_id)
         return now is None or now.version != run.version
-
-    def is_newest(self, run: RunRecord, row: CheckpointRecord) -> bool:
-        """Return whether a checkpoint is the newest of a run; False if others have written since.
-
-        Raises:
-            CheckpointCorruptError: it is in the place of the newest one, but no other process has written.
-        """
-        if row.seal == run.tip:
-            return True
-        if row.sequence >= run.sequence and not self.is_stale(run):
-            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is another than was saved")
-        return False
 
     # ------------------------------------------------------------------ incarnations
 

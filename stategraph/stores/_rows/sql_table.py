@@ -81,17 +81,12 @@ class SqlTable(Table):
     # ------------------------------------------------------------------ writing
 
     def apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        written = self._apply(writes)
-        if all(written):
-            return written
-        return [
-            is_written or (self._is_still_owned(write) and self._apply([write])[0])
-            for write, is_written in zip(writes, written, strict=True)
-        ]
-
-    def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        written = self._write(writes, [() if write.is_lost else self._statements(write) for write in writes])
-        return [is_written and not write.is_lost for write, is_written in zip(writes, written, strict=True)]
+        written = [*self._write(writes, [*map(self._statements, writes)])]
+        if not all(written):
+            for place, write in enumerate(writes):
+                if not written[place] and self._is_still_owned(write):
+                    (written[place],) = self._write([write], [self._statements(write)])
+        return written
 
     def _is_still_owned(self, write: Write) -> bool:
         """Return whether the owner of a refused write still has the run; note in it whether the run is cancelled."""
@@ -103,6 +98,8 @@ class SqlTable(Table):
 
     def _statements(self, write: Write) -> Sequence[Statement]:
         """Return the statements of a write. None of them changes a row unless the write may be made."""
+        if write.is_lost:
+            return ()
         return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
