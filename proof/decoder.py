@@ -83,7 +83,7 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     }
     for encoding in ("msgpack", "json"):
         encoder = CheckpointEncoder(Sealer(), encoding)
-        payloads = [encoder.snapshot(state)[0].payload for state in states]
+        payloads = [encoder.encode(state)[0].payload for state in states]
         targets[f"{encoding} payloads"] = _sealed(encoding), payloads
         targets |= _compressed(encoding, payloads)
     return {name: (target, [one for one in taken if len(one) <= _LONGEST]) for name, (target, taken) in targets.items()}

@@ -162,8 +162,9 @@ def _batches(log: RunLog, steps: int) -> Iterator[WriteBatch]:
             timestamp=_began(number),
             labels={"team": "a", "customer": f"c{number % 1_000}"},
         )
-        row, base = log.encoder.snapshot(state, new_incarnation())
-        yield WriteBatch(log.next_run(None, row, base), None, (row,))
+        incarnation = new_incarnation()
+        row, _ = log.encoder.encode(state, incarnation)
+        yield WriteBatch(log.next_run(None, row, state, incarnation), None, (row,))
 
 
 _store = scratch.prepared(_fill)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -71,33 +71,34 @@ class SaveQueue:
 
     def save(self, states: Sequence[State]) -> None:
         """Queue States; wait while `QUEUE_BOUND` saves are queued."""
-        try:
-            copies = copy.deepcopy(states)  # objects in them may change before they are saved; most States have none
+        try:  # objects in them may change before they are saved; most States have none
+            writes = [_Write("save_many", state.run_id, copy.deepcopy(state)) for state in states]
         except Exception:  # noqa: BLE001 - a State that cannot be copied can hardly be kept: the store raises why
             self.flush()
             self.store.save_many(states)
         else:
-            self._put(_Write("save_many", state.run_id, state) for state in copies)
+            self._put(writes)
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Queue finished parts; wait as `save` does."""
         try:
-            copies = [*map(_copy_of, parts)]
+            writes = [_Write("save_parts", run_id, _copy_of(part)) for part in parts]
         except Exception:  # noqa: BLE001 - as in `save`
             self.flush()
             self.store.save_parts(run_id, parts)
         else:
-            self._put(_Write("save_parts", run_id, part) for part in copies)
+            self._put(writes)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool) -> None:
         """Queue a call of `drop_parts`, to run after the State that has joined the parts is saved."""
         self._put([_Write("drop_parts", run_id, (step, newer_too))])
 
-    def _put(self, writes: Iterable[_Write]) -> None:
+    def _put(self, writes: Sequence[_Write]) -> None:
         self.ownership = current.ownership
         while len(self._writes) >= QUEUE_BOUND and self._error is None:
-            save_queued([self])
-        self._raise_error()
+            self.save_with([self])
+        if self._error is not None:
+            self._raise_error()
         with self._lock:
             was_empty = not self._writes
             self._writes += writes
@@ -106,7 +107,7 @@ class SaveQueue:
 
     def flush(self) -> None:
         """Save everything in the queue, in this thread, and raise the first error."""
-        save_queued([self])
+        self.save_with([self])
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -118,9 +119,16 @@ class SaveQueue:
             raise error
 
     @staticmethod
-    def save_with(queues: Sequence[SaveQueue]) -> None:
-        """Save everything in the queues of several runs of a store; flush raises the error of each run."""
-        save_queued(queues)
+    def save_with(queues: Collection[SaveQueue]) -> None:
+        """Save the queues of some runs of a store, in one transaction if the store can; flush raises the error of each
+        run."""
+        begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
+        try:
+            while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
+                _make(writes)
+        finally:
+            for queue in begun:
+                queue.saving.release()
 
     # ------------------------------------------------------------------ in the thread that saves
 
@@ -137,17 +145,6 @@ class SaveQueue:
             self._error = error
             if error is None:
                 del self._writes[: len(writes)]
-
-
-def save_queued(queues: Collection[SaveQueue]) -> None:
-    """Save the queues of some runs of a store, in one transaction if the store can."""
-    begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
-    try:
-        while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
-            _make(writes)
-    finally:
-        for queue in begun:
-            queue.saving.release()
 
 
 def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
@@ -216,7 +213,7 @@ class _Saver:
 
     def _save_all(self, queues: Collection[SaveQueue]) -> None:
         try:
-            save_queued(queues)
+            SaveQueue.save_with(queues)
         except BaseException as error:  # noqa: BLE001 - raised in the threads of the runs
             for queue in queues:
                 queue.end([], error)

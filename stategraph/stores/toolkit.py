@@ -21,7 +21,7 @@ def state_to_bytes(state: State) -> bytes:
     Raises:
         NotSerializableError: a value cannot be kept exactly.
     """
-    row, _ = _ENCODER.snapshot(state)
+    row, _ = _ENCODER.encode(state)
     return pack_row(row)
 
 

@@ -118,8 +118,8 @@ def again(store: Any, run_id: str) -> WriteBatch:
     """Return what the store writes for one more step of a run."""
     state = numbered(run_id, store.load(run_id).step + 1)
     run, base, _ = store._log.known.get(run_id)
-    row, new = store._log.encoder.following(base, state, next_place(store._log, run, state))
-    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
+    row, _ = store._log.encoder.encode(state, run.incarnation, next_place(store._log, run, state), base)
+    return WriteBatch(store._log.next_run(run, row, state, run.incarnation), run, (row,))
 
 
 def shown(error: BaseException | None) -> str:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
-
-import attrs
+from typing import Any, NamedTuple, TypeAlias
 
 from stategraph._owners.base import current, process_name
 from stategraph._values.ids import is_parts_id
@@ -27,7 +25,7 @@ from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import find_format, registered_format
 
@@ -38,9 +36,9 @@ _ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes ar
 _LIGHT = 16_384  # bytes of changes that are always allowed: below this a snapshot saves nothing
 
 
-@attrs.frozen
-class DeltaBase:
-    """The newest saved or loaded checkpoint of a run, which the next row builds on with its changes.
+class DeltaBase(NamedTuple):
+    """The newest saved or loaded checkpoint of a run, which the next row builds on with its changes. A tuple, because
+    every save makes one.
 
     Attributes:
         state: The State.
@@ -49,7 +47,6 @@ class DeltaBase:
         encoded: The bytes of its values that may still change, by key.
         snapshot: The size of the snapshot, in bytes.
         since: The size of the rows since the snapshot, in bytes.
-        incarnation: The incarnation of its run.
     """
 
     state: State
@@ -58,7 +55,6 @@ class DeltaBase:
     encoded: dict[str, bytes]
     snapshot: int
     since: int
-    incarnation: bytes = b""
 
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
@@ -98,54 +94,28 @@ class CheckpointEncoder:
         self._encode = written.encode
         self._zstd: Any = _zstandard_package() if compress else None
 
-    def snapshot(
-        self, state: State, incarnation: bytes = b"", place: Place | None = None
+    def encode(
+        self, state: State, incarnation: bytes = b"", place: Place | None = None, previous: DeltaBase | None = None
     ) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return a row with all data of a State, and the base of the next row.
+        """Return the row of a State, and the base of the next row.
 
-        Without a place it is the first row of its run.
-
-        Raises:
-            NotSerializableError: a value cannot be kept exactly.
-        """
-        whole = Delta.between(None, state, {})
-        kept = self.encoded(whole.parts())
-        at = place or (state.step, 0)
-        row = self._sealed(state, at, at[0], kept, b"", incarnation)
-        return row, DeltaBase(state, row.base, row.seal, whole.encoded, len(row.payload), 0, incarnation)
-
-    def following(self, previous: DeltaBase, state: State, place: Place) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return the next row, for this place, and the base of the row after it.
-
-        The row holds the changes, or is a snapshot if the changes have become too large.
+        The row holds the changes since the previous one. It is a snapshot if there is none, or if the changes have
+        become too large. Without a place it is the first row of its run.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
-        change = Delta.between(previous.state, state, previous.encoded)
+        change = Delta.between(previous and previous.state, state, previous.encoded if previous else {})
         kept = self.encoded(change.parts())
-        since = previous.since + len(kept[1]) + _ROW_WEIGHT
-        if since > previous.snapshot + _LIGHT:
-            return self.snapshot(state, previous.incarnation, place)
-        row = self._sealed(state, place, previous.base, kept, previous.seal, previous.incarnation)
-        weights = (previous.snapshot, since, previous.incarnation)
-        return row, DeltaBase(state, row.base, row.seal, change.encoded, *weights)
-
-    def copied(
-        self, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
-    ) -> list[CheckpointRecord]:
-        """Return copies of a snapshot and of the rows that build on it, for another run.
-
-        Raises:
-            CheckpointCorruptError: a row is damaged, which the new seals of copies would hide.
-        """
-        self.check(source.run_id, rows, source.incarnation)
-        copies: list[CheckpointRecord] = []
-        before = b""
-        for row in rows:
-            copies.append(self._sealer.seal(run_id, row, before, incarnation))
-            before = copies[-1].seal
-        return copies
+        at = place or (state.step, 0)
+        base, seal, snapshot, since = at[0], b"", len(kept[1]), 0
+        if previous is not None:
+            base, seal, snapshot = previous.base, previous.seal, previous.snapshot
+            since = previous.since + len(kept[1]) + _ROW_WEIGHT
+            if since > snapshot + _LIGHT:
+                return self.encode(state, incarnation, place)
+        row = self._sealed(state, at, base, kept, seal, incarnation)
+        return row, DeltaBase(state, base, row.seal, change.encoded, snapshot, since)
 
     def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
         """Return the encoding and the payload of a row.
@@ -161,19 +131,16 @@ class CheckpointEncoder:
         """Return the decoded payloads of a snapshot and of the rows that build on it; raise as `state`."""
         self.check(run_id, rows, incarnation)
         with _restored(run_id, rows[-1]):
-            return self._decoded(run_id, rows)
-
-    def _decoded(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
-        for row in rows:
-            if row.encoding not in self._readers:
-                self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
-        return [self._readers[row.encoding](row.payload) for row in rows]
+            for row in rows:
+                if row.encoding not in self._readers:
+                    self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
+            return [self._readers[row.encoding](row.payload) for row in rows]
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
         """Return the data of the State of these rows, for a run whose id no State can have; raise as `state`."""
-        self.check(run_id, rows, incarnation)
+        parts = self.parts(run_id, rows, incarnation)
         with _restored(run_id, rows[-1]):
-            return combine(self._decoded(run_id, rows))[0]
+            return combine(parts)[0]
 
     def check_content(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> None:
         """Check that the State or the parts in these rows can be restored; raise as `state`."""
@@ -188,10 +155,9 @@ class CheckpointEncoder:
                 registered here.
             ConfigError: the rows are compressed, and the package for that is not installed.
         """
-        self.check(run_id, rows, incarnation)
-        newest = rows[-1]
+        parts, newest = self.parts(run_id, rows, incarnation), rows[-1]
         with _restored(run_id, newest):
-            data, about = combine(self._decoded(run_id, rows))
+            data, about = combine(parts)
             return State(
                 data,
                 run_id=run_id,
@@ -206,12 +172,11 @@ class CheckpointEncoder:
                 **about,
             )
 
-    def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
+    def base_of(self, state: State, rows: Sequence[CheckpointRecord]) -> DeltaBase:
         """Return the base of the next row after the State of these rows."""
         newest = rows[-1]
         since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
-        weights = (len(rows[0].payload), since, incarnation)
-        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), *weights)
+        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), len(rows[0].payload), since)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
         """Check that these are a snapshot and all rows that follow it up to the last, unchanged.

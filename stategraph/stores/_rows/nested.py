@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain as chained
 from itertools import groupby
 from typing import Any
 
@@ -56,8 +55,8 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         incarnation = run.incarnation if run else log.incarnation_for(kept_at)
         log.check_known(given_id(kept_at), incarnation)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, base = log.encoder.snapshot(added, incarnation, run and (run.sequence + 1, 0))
-        new = log.next_run(run, row, base, policy=_KEEP_ALL)
+        row, _ = log.encoder.encode(added, incarnation, run and (run.sequence + 1, 0))
+        new = log.next_run(run, row, added, incarnation, policy=_KEEP_ALL)
         if log.write(WriteBatch(new, run, (row,), outer=log.outer_of(new))):
             return
         log.remove_left_over(kept_at)
@@ -133,8 +132,8 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
     to, state = found[0], rolled_back(found[1], run.parent, by)
     keeps_all = log.policy_of(run.run_id, run).keeps_all
     place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
-    row, base = log.encoder.snapshot(state, run.incarnation, place)
-    back = log.next_run(run, row, base)
+    row, base = log.encoder.encode(state, run.incarnation, place)
+    back = log.next_run(run, row, state, run.incarnation)
     # In one batch: parts of later steps are neither left for a repeated step, nor lost if others have written.
     batch = WriteBatch(
         back,
@@ -212,8 +211,8 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
 def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
     """Return the batch that begins a run with this State, and with the history of the source before a row."""
     earlier = [row for row in visible(log, source) if row.sequence < at.sequence]
-    row, base = log.encoder.snapshot(copy, incarnation, (at.sequence, at.revision))
-    run = log.next_run(None, row, base, policy=source.policy)
+    row, _ = log.encoder.encode(copy, incarnation, (at.sequence, at.revision))
+    run = log.next_run(None, row, copy, incarnation, policy=source.policy)
     copies = _copied_rows(log, source, copy.run_id, incarnation, earlier)
     outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
     return WriteBatch(run, None, (*copies, row), outer=outer)
@@ -223,8 +222,11 @@ def _copied_rows(
     log: RunLog, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
 ) -> list[CheckpointRecord]:
     """Return copies of rows, and of the rows that they build on, for another run."""
-    copied = (log.encoder.copied(source, run_id, incarnation, chain) for chain in chains(log, source, rows))
-    return [*chained.from_iterable(copied)]
+    copies: list[CheckpointRecord] = []
+    for chain in chains(log, source, rows):
+        log.encoder.check(source.run_id, chain, source.incarnation)  # the new seals of copies would hide damage
+        copies += log.sealer.seal_chain(run_id, chain, incarnation)
+    return copies
 
 
 def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterator[WriteBatch]:

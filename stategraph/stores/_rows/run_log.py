@@ -16,6 +16,7 @@ import attrs
 from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, CheckpointSaveError, StepConflictError
+from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
@@ -195,7 +196,8 @@ class RunLog:
         self,
         old: RunRecord | None,
         row: CheckpointRecord,
-        base: DeltaBase,
+        state: State,
+        incarnation: bytes,
         *,
         first: CheckpointRecord | None = None,
         policy: RetentionPolicy | None = None,
@@ -205,18 +207,18 @@ class RunLog:
         Args:
             old: The current record; None if the run begins.
             row: The row of the checkpoint.
-            base: The base of the next row, with the State.
+            state: Its State.
+            incarnation: The incarnation of the run.
             first: The first checkpoint of a run that begins with several.
             policy: The retention policy, if it is known.
         """
-        state = base.state
         version = old.version + 1 if old else int.from_bytes(os.urandom(6))
         created_ns = old.created_ns if old else (first or row).time_ns
         labels = tuple(sorted(state.labels.items())) if state.labels else ()
         fields = (
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
             *(policy or self.policy_of(state.run_id, old), created_ns, labels, row.pause),
-            *(base.incarnation, row.seal, b""),
+            *(incarnation, row.seal, b""),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 

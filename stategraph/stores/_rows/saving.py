@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
@@ -19,7 +20,7 @@ from stategraph.stores._codec.delta import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.run_log import Known, RunLog
+from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # attempts at a save while others write to the same run
@@ -106,37 +107,27 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         StepConflictError: a State conflicts with a saved one.
     """
     run_id = states[0].run_id
-    known = log.known.get(run_id)
-    old = known[0] if known else log.find(run_id)
+    old, base, before = log.known.get(run_id) or (log.find(run_id), None, None)
     policy = log.policy_of(run_id, old)
     if policy.max_checkpoints == 1:
         states = states[-1:]
-    if known is None and old is not None:
+    if old is not None and base is None:
         log.check_known(given_id(run_id), old.incarnation)
         if states[0].step <= old.step:  # it is compared with the newest State
-            known = _loaded(log, old)
-            if known is None:
-                return None
-            policy = log.policy_of(run_id, known[0])
+            return _prepared(log, states, may_change_data) if _is_loaded(log, run_id) else None
+    incarnation = old.incarnation if old else log.incarnation_for(run_id)
     rows: list[CheckpointRecord] = []
-    newest: RunRecord | CheckpointRecord
-    if known is not None:
-        old, base, before = known
-        newest = known[0]
-    else:
-        place = next_place(log, old, states[0]) if old else None
-        newest, base = log.encoder.snapshot(states[0], old.incarnation if old else log.incarnation_for(run_id), place)
-        before, rows, states = None, [newest], states[1:]
+    newest: RunRecord | CheckpointRecord | None = old
     for state in states:
-        if _replaces(newest, base, state, policy, may_change_data):
-            newest, base = _replacement(log, newest, base, before, state)
+        if newest and base and _replaces(newest, base, state, policy, may_change_data):
+            place, previous = (newest.sequence, newest.revision), before
             del rows[-1:]
         else:
-            before = base
-            newest, base = log.encoder.following(base, state, next_place(log, newest, state))
-        before = None if newest.is_snapshot else before
-        rows.append(newest)
-    run = log.next_run(old, rows[-1], base, first=rows[0], policy=policy)
+            place, previous = next_place(log, newest, state), base
+        row, base = log.encoder.encode(state, incarnation, place, previous)
+        newest, before = row, None if row.is_snapshot else previous
+        rows.append(row)
+    run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
     return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), base, before
 
@@ -152,28 +143,17 @@ def _replaces(
     return not policy.keeps_all or (same_data and are_of_one_save(base.state, state))
 
 
-def _replacement(
-    log: RunLog, newest: RunRecord | CheckpointRecord, base: DeltaBase, before: DeltaBase | None, state: State
-) -> tuple[CheckpointRecord, DeltaBase]:
-    """Return the row that replaces the newest one, and the base of the next row."""
-    place = newest.sequence, newest.revision
-    if before is None:
-        return log.encoder.snapshot(state, base.incarnation, place)
-    return log.encoder.following(before, state, place)
+def _is_loaded(log: RunLog, run_id: str) -> bool:
+    """Load a run; return whether its newest State is known now. It is not if others write to the run."""
+    with suppress(CheckpointNotFoundError):
+        load(log, run_id)
+    return run_id in log.known
 
 
-def _loaded(log: RunLog, run: RunRecord) -> Known | None:
-    """Load a run and return what is known of it now; None if others have deleted it at the same time."""
-    try:
-        load(log, run.run_id)
-    except CheckpointNotFoundError:
-        return None
-    known = log.known.get(run.run_id)
-    return known if known and known[0].incarnation == run.incarnation else None
-
-
-def next_place(log: RunLog, newest: RunRecord | CheckpointRecord, state: State) -> Place:
+def next_place(log: RunLog, newest: RunRecord | CheckpointRecord | None, state: State) -> Place:
     """Return the place of the row after the newest one of a run, without replacing any."""
+    if newest is None:
+        return state.step, 0
     ahead = newest.sequence - newest.step
     sequence = newest.sequence + max(1, state.step - newest.step)
     if state.step == newest.step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ormsgpack
@@ -61,6 +61,15 @@ class Sealer:
         return row._replace(
             seal=self.seal_of(run_id, row[:FIELDS_BEFORE_PAYLOAD], row.payload, before, row.pause, incarnation)
         )
+
+    def seal_chain(self, run_id: str, rows: Iterable[CheckpointRecord], incarnation: bytes) -> list[CheckpointRecord]:
+        """Return a snapshot and the rows that build on it with their seals."""
+        sealed: list[CheckpointRecord] = []
+        before = b""
+        for row in rows:
+            sealed.append(self.seal(run_id, row, before, incarnation))
+            before = sealed[-1].seal
+        return sealed
 
     def seal_of(
         self,

@@ -167,13 +167,8 @@ def _base_of(fields: dict[str, Any]) -> object:
 
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
     """Return the rows of a chain, after a check that its State can be restored."""
-    rows: list[CheckpointRecord] = []
-    before = b""
-    for fields in chain:
-        row = _row(run_id, fields, *log.encoder.encoded(from_plain(fields["changes"])))
-        row = log.sealer.seal(run_id, row, before, incarnation)
-        rows.append(row)
-        before = row.seal
+    found = (_row(run_id, fields, *log.encoder.encoded(from_plain(fields["changes"]))) for fields in chain)
+    rows = log.sealer.seal_chain(run_id, found, incarnation)
     log.encoder.check_content(run_id, rows, incarnation)
     return rows
 
