@@ -124,12 +124,12 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
             del rows[-1:]
         else:
             place, previous = next_place(log, newest, state), base
-        row, base = log.encoder.encode(state, incarnation, place, previous)
-        newest, before = row, None if row.is_snapshot else previous
+        row, following = log.encoder.encode(state, incarnation, place, previous)
+        newest, base, before = row, following, None if row.is_snapshot else previous
         rows.append(row)
     run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
-    return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), base, before
+    return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), following, before
 
 
 def _replaces(
