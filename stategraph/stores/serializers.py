@@ -47,16 +47,6 @@ class _PlainEncoder(ValueEncoder):
             return self.prepared(msgpack.decode(value.data), 0)
 
 
-def _to_plain(parts: list[Any]) -> list[Any]:
-    """Return the plain form of each part; equal parts in the same order have equal ones.
-
-    Raises:
-        NotSerializableError: a part cannot be kept exactly; the error has the path to it.
-    """
-    encoder = _PlainEncoder()
-    return [encoder.prepare(part, "", -1) for part in parts]
-
-
 def plain(value: Any) -> Any:
     """Return the plain form of a value, as the serializer "json" writes it.
 
@@ -172,7 +162,7 @@ class Serializer(PayloadFormat):
         """Return the plain value of bytes, with the same types in the same order. It may raise any Exception."""
 
     def encode(self, parts: list[Any]) -> bytes:
-        return self.dumps(_to_plain(parts))
+        return self.dumps([*map(plain, parts)])
 
     def decode(self, payload: bytes) -> Any:
         try:

@@ -87,8 +87,8 @@ class Sealer:
         """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
         before = b""
         for row in rows:
-            packed = _or_none(self._packed_row, run_id, row[:FIELDS_BEFORE_PAYLOAD], before, row.pause, incarnation)
-            if packed is None or not self._is_right(row.seal, packed, row.payload):
+            parts = run_id, row[:FIELDS_BEFORE_PAYLOAD], before, row.pause, incarnation
+            if not self._is_right(row.seal, row.payload, self._packed_row, *parts):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
@@ -110,8 +110,7 @@ class Sealer:
         """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
         if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
             raise CheckpointCorruptError(run_id, f"its record in the store is of run {run.run_id!r}")
-        packed = _or_none(self._packed_run, run)
-        if packed is None or not self._is_right(run.seal, packed, b""):
+        if not self._is_right(run.seal, b"", self._packed_run, run):
             mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
             raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
 
@@ -130,7 +129,12 @@ class Sealer:
 
     # ------------------------------------------------------------------ digests
 
-    def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
+    def _is_right(self, seal: bytes, payload: bytes, pack: Callable[..., bytes], *parts: Any) -> bool:
+        """Return whether a seal is that of a payload and of the parts, which may be values that no seal can have."""
+        try:
+            packed = pack(*parts)
+        except (TypeError, ValueError, OverflowError):
+            return False
         # A column of SQLite may hold a value of any type, once others have changed it.
         is_readable = isinstance(seal, bytes) and isinstance(payload, bytes)
         keys = (self._key, *self._former)
@@ -160,14 +164,6 @@ class Sealer:
 
 def _removed(run_id: str) -> str:
     return f"remove the run with store.delete({run_id!r})"
-
-
-def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
-    """Return the packed parts that a seal covers; None for values that no seal can have."""
-    try:
-        return pack(*parts)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 # --------------------------------------------------------------------------- keys

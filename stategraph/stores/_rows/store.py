@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Unpack
 
@@ -158,7 +158,6 @@ class RowStore(CheckpointStore):
 
     @property
     def _is_server(self) -> bool:
-        """Whether a call waits for a server, which can answer several threads at once."""
         return self._log.table.is_server
 
     def _save_runs(self, runs: Sequence[Saves]) -> builtins.list[Exception | None]:
@@ -170,11 +169,8 @@ class RowStore(CheckpointStore):
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:
-        if step is not None or revision is not None:
-            check_numbers(step, revision)
-        if unknown is None:
-            return load(self._log, check_run_id(run_id), step, revision)
-        with unknown_shown(check_unknown(unknown)):
+        check_numbers(step, revision)
+        with nullcontext() if unknown is None else unknown_shown(check_unknown(unknown)):
             return load(self._log, check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:

@@ -150,11 +150,7 @@ def _batch(
         check_stored_id(run_id)
         rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
         run = log.sealer.sealed_run(_run(fields, rows[-1], incarnation))
-    except FormatError:
-        raise
-    except CheckpointCorruptError as error:
-        raise FormatError(run_id, f"its lines hold no run as a whole: {error.reason}") from error
-    except NOT_READ as error:
+    except (CheckpointCorruptError, *NOT_READ) as error:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
         raise FormatError(run_id, "its checkpoints are not in order")
