@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from stategraph import ConfigError, State
-from stategraph._owners.base import owned
 from stategraph._values.progress import Part, Pause
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph._owners.base import Ownership, own
+from stategraph._owners.base import Ownership, own, owned
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
