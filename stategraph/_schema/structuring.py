@@ -9,7 +9,8 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from operator import is_
+from itertools import count, repeat
+from operator import call, is_
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
@@ -186,21 +187,17 @@ _Factory: TypeAlias = Callable[["Converter", Any], Hook]
 def _factory_of(expected: Any) -> _Factory | None:
     """Return the function that makes the hook for a type; None for types that cattrs handles."""
     origin = get_origin(expected)
-    if origin is tuple:
-        return _tuple_hook
     if origin in _MAPPINGS:
         return _mapping_hook
-    if origin in (*_SEQUENCES, *_LISTS, *_SETS):
+    if origin in _ARRAYS:
         return _array_hook
     if origin in (Union, UnionType):
         return _union_hook
-    if origin is Literal:
+    if origin is Literal or expected is None or expected is NoneType:
         return _literal_hook
-    if expected is None or expected is NoneType:
-        return _none_hook
     if _is_record(expected):
         return _record_hook
-    return _plain_hook if _is_class(expected) else None
+    return (lambda converter, cls: _as_plain) if _is_class(expected) else None
 
 
 def _refuse(expected: Any) -> Hook:
@@ -210,10 +207,6 @@ def _refuse(expected: Any) -> Hook:
 def _is_class(expected: Any) -> bool:
     is_special = typing.is_typeddict(expected) or getattr(expected, "_is_protocol", False)
     return isinstance(expected, type) and expected is not Any and get_origin(expected) is None and not is_special
-
-
-def _plain_hook(converter: Converter, cls: type) -> Hook:
-    return _as_plain
 
 
 def _as_plain(value: Any, cls: Any) -> Any:
@@ -277,17 +270,8 @@ def _union_hook(converter: Converter, expected: Any) -> Hook:
     return hook
 
 
-def _none_hook(converter: Converter, expected: Any) -> Hook:
-    def hook(value: Any, _: Any) -> Any:
-        if value is not None:
-            raise _misfit(None, value)
-        return value
-
-    return hook
-
-
 def _literal_hook(converter: Converter, expected: Any) -> Hook:
-    allowed = get_args(expected)
+    allowed = get_args(expected) or (None,)
 
     def hook(value: Any, _: Any) -> Any:
         if any(type(member) is type(value) and member == value for member in allowed):
@@ -300,26 +284,37 @@ def _literal_hook(converter: Converter, expected: Any) -> Hook:
 # --------------------------------------------------------------------------- containers
 
 
-_SEQUENCES: tuple[Any, ...] = (Sequence, Collection, Iterable)
-_LISTS: tuple[Any, ...] = (list, MutableSequence)
-_SETS: tuple[Any, ...] = (set, frozenset, AbstractSet)
 _MAPPINGS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
+_LISTS: Any = (list, tuple)
+_SETS: Any = (set, frozenset)
+_ARRAYS: dict[Any, tuple[Any, Any, type]] = {
+    tuple: (_LISTS, tuple, tuple),
+    **dict.fromkeys((list, MutableSequence), (_LISTS, list, list)),
+    **dict.fromkeys((Sequence, Collection, Iterable), (_LISTS, _LISTS, list)),
+    set: (_SETS, set, set),
+    frozenset: (_SETS, frozenset, frozenset),
+    AbstractSet: (_SETS, _SETS, set),
+}
+"""The classes that a type accepts, those of them that it keeps, and the class into which it converts the others."""
 
 
 def _array_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for lists, sets and similar types. It returns the value unchanged if all items are unchanged."""
-    origin, item = get_origin(expected), (*get_args(expected), Any)[0]
-    structure = converter.get_structure_hook(item)
-    accepted: Any = (set, frozenset) if origin in _SETS else (list, tuple)
-    kept = origin if origin in (set, frozenset) else list if origin in _LISTS else accepted
+    """Return the hook for lists, tuples, sets and similar types."""
+    origin, types = get_origin(expected), get_args(expected)
+    accepted, kept, made = _ARRAYS[origin]
+    is_fixed = origin is tuple and types[1:] != (...,)
+    if is_fixed:
+        items_of: Iterable[Any] = types
+        hooks: Iterable[Hook] = [converter.get_structure_hook(item) for item in types]
+    else:
+        item = (*types, Any)[0]
+        items_of, hooks = repeat(item), repeat(converter.get_structure_hook(item))
 
     def hook(value: Any, _: Any) -> Any:
-        if not isinstance(value, accepted):
+        if not isinstance(value, accepted) or (is_fixed and len(value) != len(types)):
             raise _misfit(expected, value)
-        items = _each(structure, item, value)
-        if isinstance(value, kept) and all(map(is_, items, value)):
-            return value
-        return origin(items) if origin in _SETS[:2] else set(items) if origin in _SETS else items
+        items = _each(value, hooks, items_of)
+        return value if isinstance(value, kept) and all(map(is_, items, value)) else made(items)
 
     return hook
 
@@ -331,8 +326,8 @@ def _mapping_hook(converter: Converter, expected: Any) -> Hook:
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, Mapping):
             raise _misfit(expected, value)
-        keys = _each(key_hook, key_type, value, value)
-        values = _each(value_hook, value_type, value.values(), value)
+        keys = _each(value, repeat(key_hook), repeat(key_type), value)
+        values = _each(value.values(), repeat(value_hook), repeat(value_type), value)
         if isinstance(value, dict) and all(map(is_, keys, value)) and all(map(is_, values, value.values())):
             return value
         return dict(zip(keys, values, strict=True))
@@ -340,32 +335,15 @@ def _mapping_hook(converter: Converter, expected: Any) -> Hook:
     return hook
 
 
-def _tuple_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for a tuple. It also accepts a list."""
-    types = get_args(expected)
-    is_open = types[1:] == (...,)
-    hooks = [converter.get_structure_hook(item) for item in (types[:1] if is_open else types)]
-
-    def hook(value: Any, _: Any) -> Any:
-        if not isinstance(value, tuple | list) or not (is_open or len(value) == len(hooks)):
-            raise _misfit(expected, value)
-        if is_open:
-            items = _each(hooks[0], types[0], value)
-        else:
-            each = zip(hooks, types, enumerate(value), strict=True)
-            items = [_each(structure, of, [item], [place])[0] for structure, of, (place, item) in each]
-        return value if isinstance(value, tuple) and all(map(is_, items, value)) else tuple(items)
-
-    return hook
-
-
-def _each(structure: Hook, of: Any, values: Collection[Any], labels: Iterable[Any] | None = None) -> list[Any]:
+def _each(
+    values: Iterable[Any], hooks: Iterable[Hook], types: Iterable[Any], labels: Iterable[Any] | None = None
+) -> list[Any]:
     """Return converted values. Mismatches are reported with the label or the index of the value."""
     try:
-        return [structure(value, of) for value in values]
+        return list(map(call, hooks, values, types))
     except Exception:  # noqa: BLE001 - repeated, more slowly, to find all mismatches
         wrong: list[Mismatch] = []
-        for label, value in zip(range(len(values)) if labels is None else labels, values, strict=True):
+        for label, value, structure, of in zip(labels or count(), values, hooks, types, strict=False):
             try:
                 structure(value, of)
             except Exception as error:  # noqa: BLE001 - reported as a mismatch
