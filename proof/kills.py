@@ -29,7 +29,8 @@ from stategraph.config import Durability, Retention
 from stategraph.errors import CheckpointNotFoundError
 from stategraph.stores import CheckpointStore
 from stategraph.stores import _save_queue as background
-from stategraph.testing.corpus import Order, is_same
+from stategraph.testing import is_same
+from stategraph.testing.corpus import Order
 
 KILLS = 260  # at full length
 CROWD = 1_000  # runs at once, at full length

@@ -11,7 +11,7 @@ from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.state import State, evolve, with_data
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.summaries import Summary
-from stategraph.testing.corpus import is_same
+from stategraph.testing import is_same
 
 
 def is_same_state(a: State, b: State) -> bool:

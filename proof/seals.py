@@ -34,7 +34,7 @@ from stategraph.errors import StateGraphError
 from stategraph.state import State, evolve
 from stategraph.stores import CheckpointStore, Policy, SqliteStore
 from stategraph.stores.summaries import Summary
-from stategraph.testing.corpus import is_same
+from stategraph.testing import is_same
 
 CASES = 2_000
 """Changes at share 1.0. After each, all is read, and once more after a call."""

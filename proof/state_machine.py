@@ -31,7 +31,8 @@ from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing.corpus import Order, is_same
+from stategraph.testing import is_same
+from stategraph.testing.corpus import Order
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 

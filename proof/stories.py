@@ -33,7 +33,7 @@ from stategraph.errors import (
 from stategraph.stores import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.testing.corpus import is_same
+from stategraph.testing import is_same
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 from tests.scenarios import make_graph
@@ -107,7 +107,8 @@ class StoryMachine(RuleBasedStateMachine):
 
     def is_where_it_went_back(self, made: State, state: State) -> bool:
         """-> whether a run holds what was said of a step, but for an answer, which is taken back."""
-        return is_same(*({key: one[key] for key in one if key != "answer"} for one in (made, state)))
+        one, other = ({key: state[key] for key in state if key != "answer"} for state in (made, state))
+        return is_same(one, other)
 
     def did(self, kind: str, call: Callable[[], Any]) -> Any:
         """Call -> what it returns; None if it is refused or fails, as calls may."""

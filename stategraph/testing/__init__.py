@@ -20,9 +20,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stategraph._values.sameness import is_same
+
 if TYPE_CHECKING:
     from stategraph.testing.contract import CheckpointStoreContract
-    from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES, is_same
+    from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES
     from stategraph.testing.crashing import Killed, MortalStore, assert_resumes_everywhere, fail_at, fixed, kill_at
 
 __all__ = [

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep, RunStatus
+from stategraph._values.sameness import is_same
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.errors import (
     CheckpointNotFoundError,
@@ -26,7 +27,7 @@ from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
-from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, Order, is_same
+from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, Order
 from stategraph.testing.values import PAUSE, ValuesContract, check_each, saved_at
 
 RUN = "order-1"

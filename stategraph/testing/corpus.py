@@ -199,33 +199,3 @@ HOSTILE_RUN_IDS: list[Any] = [
     *("ä", "\ud800", "\u202e", "x" * 201, "x" * 10_000_000, None, 5, b"a", ["a"], True),
 ]
 """Refused run ids: paths out of a folder, parts of queries, and others outside the grammar."""
-
-
-def is_same(a: Any, b: Any) -> bool:
-    """Return whether two values and all of their parts have the same value and type.
-
-    1 is not True, nan is nan, and -0.0 is not 0.0. A read-only container of a State is the same as the ordinary
-    container that it was made from.
-    """
-    kind = _kind(a)
-    if kind is not _kind(b):
-        return False
-    if kind in (float, complex):
-        return repr(a) == repr(b)
-    if kind is Decimal:
-        return str(a) == str(b)
-    if kind in (list, tuple):
-        return len(a) == len(b) and all(map(is_same, a, b))
-    if kind is dict:
-        return len(a) == len(b) and all(map(is_same, a, b)) and all(map(is_same, a.values(), b.values()))
-    if kind in (set, frozenset):
-        return len(a) == len(b) and all(any(is_same(item, other) for other in b) for item in a)
-    if kind in (time, datetime):
-        return bool(a == b) and a.fold == b.fold and repr(a.tzinfo) == repr(b.tzinfo)
-    if attrs.has(kind) or dataclasses.is_dataclass(kind):
-        return all(is_same(getattr(a, field), getattr(b, field)) for field in kind.__annotations__)
-    return bool(a == b)
-
-
-def _kind(value: object) -> type:
-    return next((base for base in (list, dict, set) if isinstance(value, base)), type(value))

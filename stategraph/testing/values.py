@@ -11,10 +11,11 @@ import attrs
 import pytest
 
 from stategraph._values.progress import Origin, Part, Partial, Pause, Progress
+from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same
+from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order
 
 NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
 PAUSE = Pause("approve it", "review", {"draft": ("a", 1)}, "verdict", NOON, NOON.replace(year=2030), "0a1b")

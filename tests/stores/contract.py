@@ -414,10 +414,10 @@ class StoreContract(CheckpointStoreContract):
 
         run.fork("a", "b")
         run.save_parts("b", parts_of(3, z=4))
-        assert is_same(run.load_parts("a", 3, "map"), {"x": [1], "y": (2,)})
+        assert is_same(dict(run.load_parts("a", 3, "map")), {"x": [1], "y": (2,)})
         run.delete("a")
 
-        assert is_same(run.load_parts("b", 3, "map"), {"x": [1], "y": (2,), "z": 4})
+        assert is_same(dict(run.load_parts("b", 3, "map")), {"x": [1], "y": (2,), "z": 4})
         assert run.load_parts("b", 2, "map") == run.load_parts("b", 4, "map") == {}
         run.delete("b")
         assert run.load_parts("b", 3, "map") == {}

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from stategraph import State
 from stategraph.stores import Policy, SqliteStore
-from stategraph.testing.corpus import Order, is_same
+from stategraph.testing import is_same
+from stategraph.testing.corpus import Order
 
 BIG = os.urandom(200_000)
 
