@@ -134,6 +134,8 @@ class Owners:
             RunBusyError: another call owns it, and `take_over` is false.
             CheckpointError: the owner cannot be determined.
         """
+        if self.get(ownership.run_id) is ownership:  # it was claimed
+            return
         self.forget_lost(ownership.run_id, table)
         loser = self.take(ownership, take_over=take_over)
         try:

@@ -172,10 +172,6 @@ class LeaseOwners(Owners):
 
     # ------------------------------------------------------------------ owning
 
-    def own(self, ownership: Ownership, table: Leases, *, take_over: bool) -> None:
-        if not (ownership.fence and self._by_run.get(ownership.run_id) is ownership):  # a claimed run is owned already
-            super().own(ownership, table, take_over=take_over)
-
     def _prove(self, ownership: Ownership, loser: Ownership | None, table: Leases, *, take_over: bool) -> None:
         if take_over or not ownership.is_direct:  # the statement of a direct write itself checks for a lease
             self._lease(ownership, take_over=take_over)
@@ -268,11 +264,10 @@ class LeaseOwners(Owners):
                 self._end_killed(claims)
                 worker, ownership.owners, ownership.fence = self.live_worker(), self, new_fence()
                 claim = claims.claim(graph, worker, ownership.fence, tried)
-                if claim is None:
-                    ownership.fence = 0
-                    return
-                if claim.run_id is None:
-                    ownership.fence = 0
+                if claim is None or claim.run_id is None:
+                    ownership.fence = 0  # there is no lease to release
+                    if claim is None:
+                        return
                     continue
                 tried, ownership.run_id = [*claim.left, claim.number], claim.run_id
                 with suppress(RunBusyError):  # another thread of this process is writing to it directly

@@ -8,6 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from queue import Empty, LifoQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -16,6 +17,9 @@ from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_seconds
 from stategraph.errors import CheckpointError, ConfigError
 from stategraph.stores._rows.table import Table, closed_error, reentered_error
+
+SHORT_PATIENCE = 5.0
+"""Seconds to wait for requests that are repeated later, or sent when a process ends."""
 
 _RETRY_AFTER = 0.05  # seconds
 
@@ -137,7 +141,7 @@ class ServerTable(Table, Generic[_Connection]):
         run_id: str,
         work: Callable[[_Connection], _Answer],
         kind: type[CheckpointError] = CheckpointError,
-        patience: float | None = None,
+        patience: float = inf,
     ) -> _Answer:
         """Return the result of some work with a connection. Repeat the work if it fails and a retry may succeed.
 
@@ -146,7 +150,7 @@ class ServerTable(Table, Generic[_Connection]):
         """
         if self._connections.is_in_use_here():
             raise reentered_error(self.store, run_id, kind)
-        give_up = time.monotonic() + (self._patience if patience is None else patience)
+        give_up = time.monotonic() + min(self._patience, patience)
         while True:
             if self.closed:
                 raise closed_error(self.store, run_id)
@@ -174,7 +178,7 @@ class ServerTable(Table, Generic[_Connection]):
         """
         owners, run_id = self.owners, run_ids[0] if len(run_ids) == 1 else ""
         try:
-            answer = self._ask(run_id, work, kind, min(self._patience, *map(owners.seconds_still_owned, run_ids)))
+            answer = self._ask(run_id, work, kind, min(map(owners.seconds_still_owned, run_ids)))
             if not owners.is_sure():
                 owners.make_sure()
         except CheckpointError as error:

@@ -8,7 +8,6 @@ of the statement, so that equal names mean equal statements.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -235,29 +234,25 @@ def _places(dsn: str) -> int:
 
 
 def _settings(connection: Connection, patience: float) -> dict[str, str]:
-    """Return the settings that a session lacks. Stricter ones stay, so the server gives up before the client.
+    """Return the settings of a session, with which the server gives up before the client.
 
     Raises:
         ConfigError: the server may lose acknowledged commits.
     """
+    select = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+    (((fsync, commits),),) = connection.found([(select, ())])
+    if fsync != "on":
+        allowed = "a PostgreSQL server that keeps acknowledged commits: this one runs with fsync = off; turn it on"
+        raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
     limits = {
         "lock_timeout": min(_LOCK_TIMEOUT, patience / 2),
         "statement_timeout": patience,
         "idle_in_transaction_session_timeout": patience,  # a frozen client loses its locks
     }
-    names = json.dumps(["fsync", "synchronous_commit", *limits])
-    select = "SELECT name, setting FROM pg_settings WHERE name IN (SELECT json_array_elements_text(?::json))"
-    now = dict(connection.found([(select, (names,))])[0])
-    if now["fsync"] != "on":
-        allowed = "a PostgreSQL server that keeps acknowledged commits: this one runs with fsync = off; turn it on"
-        raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
-    settings = {"default_transaction_isolation": "read committed"}
-    if now["synchronous_commit"] in _WEAK:
+    settings = {name: str(max(1, int(min(seconds, _MAX_SECONDS) * 1000))) for name, seconds in limits.items()}
+    settings["default_transaction_isolation"] = "read committed"
+    if commits in _WEAK:
         settings["synchronous_commit"] = "on"
-    for name, seconds in limits.items():
-        most = max(1, int(min(seconds, _MAX_SECONDS) * 1000))
-        if not 0 < int(now[name]) <= most:
-            settings[name] = str(most)
     return settings
 
 

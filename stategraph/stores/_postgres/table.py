@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import count
+from math import inf
 from typing import Any
 
 import psycopg
@@ -22,7 +24,7 @@ from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteB
 from stategraph.stores._rows.sql_dialect import Statement, select_page
 from stategraph.stores._rows.sql_table import SqlTable
 from stategraph.stores._rows.table import Identify
-from stategraph.stores._servers import Connections, ServerTable
+from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
 
 _PAGE = 1000  # runs per request
 _NOW_NS = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
@@ -99,9 +101,6 @@ _TAKE_UP = (
     "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
 )
 
-_SHORT_PATIENCE = 5.0  # seconds, for requests that are repeated later, or sent when a process ends
-_MIN_PATIENCE = 1.0  # seconds
-
 
 class PostgresTable(SqlTable, ServerTable[Connection]):
     """Records and leases in a schema of a PostgreSQL database.
@@ -162,7 +161,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
                 return []
             raise
 
-    def _change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
+    def _change(self, run_id: str, statement: str, values: Sequence[Any], patience: float = inf) -> list[Any]:
         """Run a statement that writes and may be repeated; return its rows."""
         request = self._here(statement), values
         return self._ask(run_id, lambda server: server.found([request])[0], patience=patience)
@@ -173,14 +172,13 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     # ------------------------------------------------------------------ writing
 
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> Sequence[bool]:
-        is_repeated = False
         run_ids = [write.run_id for write in writes]
         # All transactions lock runs in the same order, to avoid deadlocks.
         order = sorted(range(len(writes)), key=run_ids.__getitem__)
+        attempts = count()
 
         def send(server: Connection) -> list[bool]:
-            nonlocal is_repeated
-            was_sent, is_repeated = is_repeated, True
+            was_sent = next(attempts) > 0
             try:
                 changed = iter(server.found([statement for place in order for statement in statements[place]]))
             except LockNotAvailable as error:
@@ -282,13 +280,13 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""
         statement, values = (_FREE, (run_id, fence)) if run_id else (_FREE_CLAIMED, (fence,))
-        self._change(run_id, statement, values, min(self._patience, _SHORT_PATIENCE))
+        self._change(run_id, statement, values, SHORT_PATIENCE)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Record that a process stays alive for so many seconds."""
         values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
-        self._change("", _RENEW, values, min(self._patience, max(_MIN_PATIENCE, seconds / 3)))
+        self._change("", _RENEW, values, max(SHORT_PATIENCE, seconds / 3))
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
-        self._change("", _END, (worker.id,), min(self._patience, _SHORT_PATIENCE))
+        self._change("", _END, (worker.id,), SHORT_PATIENCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -151,37 +150,31 @@ class Links:
             redis.RedisError: an answer is missing, or there are too few replicas. The commands may be carried out.
         """
         self.is_usable = False  # until all answers are read
-        answers: list[Any] = [None] * len(commands)
+        answers: dict[int, Any] = {}
         where = self._nodes.where
         hops = {place: _Hop(where.get(partition), [words]) for place, (partition, words) in enumerate(commands)}
         for _ in range(_MAX_HOPS):
-            by_node: defaultdict[Address, list[int]] = defaultdict(list)
-            for place, hop in hops.items():
-                by_node[hop.address].append(place)
-            for address, places in by_node.items():
+            for address in {hop.address for hop in hops.values()}:
+                places = [place for place, hop in hops.items() if hop.address == address]
                 found = self._answers(address, [hops[place] for place in places], replicas)
-                for place, answer in zip(places, found, strict=True):
-                    answers[place] = answer
-            hops = {
-                place: following
-                for place, hop in hops.items()
-                if (following := self._following(hop, commands[place].partition, answers[place]))
-            }
+                answers.update(zip(places, found, strict=True))
+            following = {place: self._following(hops[place], commands[place], answers[place]) for place in hops}
+            hops = {place: hop for place, hop in following.items() if hop is not None}
             if not hops:
                 break
-        self.is_usable = not any(isinstance(answer, Exception) and _is_read_only(answer) for answer in answers)
-        return answers
+        self.is_usable = not any(isinstance(answer, Exception) and _is_read_only(answer) for answer in answers.values())
+        return [answers[place] for place in range(len(commands))]
 
-    def _following(self, hop: _Hop, partition: int, answer: Any) -> _Hop | None:
+    def _following(self, hop: _Hop, command: Command, answer: Any) -> _Hop | None:
         """Return the next attempt at a command, if this answer says that the node did not carry it out."""
-        *asking, words = hop.commands
         if isinstance(answer, NoScriptError):
-            return hop._replace(commands=[*asking, ("EVAL", TEXTS[words[1]], *words[2:])])
+            *asking, (_, script, *values) = hop.commands
+            return hop._replace(commands=[*asking, ("EVAL", TEXTS[script], *values)])
         if isinstance(answer, MovedError):  # a kind of AskError
-            self._nodes.where[partition] = answer.host, answer.port
-            return _Hop((answer.host, answer.port), [words])
+            self._nodes.where[command.partition] = answer.host, answer.port
         if isinstance(answer, AskError):
-            return _Hop((answer.host, answer.port), [("ASKING",), words])
+            asking = [] if isinstance(answer, MovedError) else [("ASKING",)]
+            return _Hop((answer.host, answer.port), [*asking, command.words])
         return None
 
     def _answers(self, address: Address, hops: Sequence[_Hop], replicas: int) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import count, islice, product
+from math import inf
 from typing import Any
 
 import redis
@@ -36,9 +37,8 @@ from stategraph.stores._rows.records import (
     WriteBatch,
 )
 from stategraph.stores._rows.table import Identify
-from stategraph.stores._servers import Connections, ServerTable
+from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
 
-_SHORT_PATIENCE = 5.0  # seconds, for requests that are repeated soon, or sent when a process ends
 _CONNECTIONS = 8  # how many threads use one at the same time
 _LAYOUT = 1  # the version of the keys
 _WRITTEN, _WAS_WRITTEN = 1, 2  # answers to a save
@@ -108,9 +108,7 @@ class RedisTable(ServerTable[Links]):
             return ConfigError("checkpoint.options.url", "this server", allowed)
         return explained(error, run_id, self.store, kind)
 
-    def _answers(
-        self, run_id: str, commands: Sequence[Command], patience: float | None = None, replicas: int = 0
-    ) -> list[Any]:
+    def _answers(self, run_id: str, commands: Sequence[Command], patience: float = inf, replicas: int = 0) -> list[Any]:
         return self._ask(run_id, lambda links: _checked(links.ask(commands, replicas)), patience=patience)
 
     def _query(self, run_id: str, *commands: Command) -> list[Any]:
@@ -121,9 +119,9 @@ class RedisTable(ServerTable[Links]):
         """Return the answer to a command that writes and may be repeated, once enough replicas have it."""
         return self._answers(run_id, [command], replicas=self._replicas)[0]
 
-    def _notify(self, command: Command, patience: float = _SHORT_PATIENCE) -> None:
+    def _notify(self, command: Command, patience: float = SHORT_PATIENCE) -> None:
         """Run a command that writes, and is repeated later if it is lost."""
-        self._answers("", [command], min(self._patience, patience))
+        self._answers("", [command], patience)
 
     # ------------------------------------------------------------------ writing
 
@@ -300,7 +298,7 @@ class RedisTable(ServerTable[Links]):
         """Record that a process stays alive for so many seconds."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._notify(renew, max(_SHORT_PATIENCE, seconds / 3))
+        self._notify(renew, max(SHORT_PATIENCE, seconds / 3))
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
