@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,7 +24,7 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import State, data_of, evolve, provenance_of, time_ns_of, with_data
-from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class _Run:
         return self.summary(kept[-1], revision, cursor=str(self.number))
 
 
-class MemoryStore(CheckpointStore):
+class MemoryStore(ForkSafe, CheckpointStore):
     """Keeps States as they are, because they are immutable: a save takes the same short time for any size."""
 
     keeps_parts = True
@@ -105,25 +104,15 @@ class MemoryStore(CheckpointStore):
         self._nested: dict[str, set[str]] = {}  # the ids of the directly nested runs of a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun
         self._begun = self._changes = 0
-        self.renew()
-        protect_at_fork(self)
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads out during a fork (see `_files.fork_safety`)."""
-        return self._lock
-
-    def renew(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = threading.RLock()
-        self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        super().__init__()
 
     def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
         """Return the lock. Raise `kind` if this thread already has it."""
-        if self._is_in_use():
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             from stategraph.stores._rows.table import reentered_error
 
             raise reentered_error(self, run_id, kind)
-        return self._lock
+        return self.lock
 
     @contextmanager
     def _changing(self, run_id: str, *, take_over: bool = False) -> Iterator[None]:
@@ -138,7 +127,7 @@ class MemoryStore(CheckpointStore):
 
     def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
         ownership.store = self
-        with self._lock if take_over else nullcontext():  # so that a former owner writes nothing afterwards
+        with self.lock if take_over else nullcontext():  # so that a former owner writes nothing afterwards
             self._owners.take(ownership, take_over=take_over)
 
     # ------------------------------------------------------------------ saving and loading

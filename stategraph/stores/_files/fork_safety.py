@@ -28,6 +28,28 @@ class Forkable(Protocol):
         """Replace the locks of the object, in the child."""
 
 
+class ForkSafe:
+    """A base for objects with one lock, which is protected at forks.
+
+    Attributes:
+        lock: The lock.
+    """
+
+    lock: threading.RLock
+
+    def __init__(self) -> None:
+        self.renew()
+        protect_at_fork(self)
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        """Return the lock."""
+        return self.lock
+
+    def renew(self) -> None:
+        """Replace the lock."""
+        self.lock = threading.RLock()
+
+
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _resting = ExitStack()
 _fork = threading.Lock()  # held during a fork

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from stategraph._values.progress import CachedResult, Changes
 from stategraph.errors import ConfigError, NotSerializableError
 from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode
-from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores._files.paths import absolute_path, secure_file, secure_folder
 from stategraph.stores._files.sqlite_files import OpenFiles, check_version, connect, erase_log
 from stategraph.stores._rows.seals import signing_key
@@ -58,7 +57,7 @@ class _BytesOnly(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
         """Do nothing."""
 
 
-class ResultCache:
+class ResultCache(ForkSafe):
     """Results of nodes in a folder. It never raises an error, and creates the folder at the first search.
 
     Every entry has a checksum or a signature, and contains its own key. Damaged and foreign entries count as missing.
@@ -75,23 +74,14 @@ class ResultCache:
         self._signing_key = signing_key(sign_with, "cache.sign_with")
         self._cache: diskcache.Cache | None = None
         self._files: OpenFiles
-        self.renew()
-        protect_at_fork(self)
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads out during a fork."""
-        return self._lock
-
-    def renew(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = threading.RLock()
+        super().__init__()
 
     def find(self, parts: Sequence[Any], ttl: float | None) -> CachedResult:
         """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
         key = None
         try:
             key = hashlib.sha256(encode(parts)).hexdigest()
-            with self._lock:
+            with self.lock:
                 return self._found(key, ttl)
         except NotSerializableError as error:
             reason = f"an input has no exact value to look for: {error}"
@@ -129,7 +119,7 @@ class ResultCache:
             changed, removed = changes
             payload = encode([key, clock.now_ns(), dict(changed), list(removed)])
             seal = _seal(key, payload, self._key())
-            with self._lock:
+            with self.lock:
                 self._opened().set(key, seal + payload, expire=ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return describe_exception(error)

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 import psycopg
-from psycopg.errors import DataError, LockNotAvailable
+from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.leases import Claim, Lease, LeaseOwners, Worker
@@ -154,12 +154,8 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         return self._ask_surely([run_id], lambda server: server.found([(self._here(statement), values)])[0])
 
     def _query_many(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        try:  # not prepared: a plan for a common label would be used for a rare one as well
-            return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
-        except CheckpointError as error:
-            if isinstance(error.__cause__, ValueError | DataError):  # no text in PostgreSQL has these characters
-                return []
-            raise
+        # Not prepared: a plan for a common label would be used for a rare one as well.
+        return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
 
     def _change(self, run_id: str, statement: str, values: Sequence[Any], patience: float = inf) -> list[Any]:
         """Run a statement that writes and may be repeated; return its rows."""

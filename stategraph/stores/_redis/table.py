@@ -199,10 +199,6 @@ class RedisTable(ServerTable[Links]):
         """Return the runs of all partitions, highest number first."""
         wanted = [None if value is None else f"={value}" for value in (which.status, which.graph, which.parent)]
         values = [*(value or "" for value in wanted), which.prefix or ""]
-        try:
-            "".join(values).encode()
-        except UnicodeEncodeError:  # no run has these characters
-            return ()
         indexes = [f":status:{which.status}" if which.status else ":runs"]
         if which.parent is not None:
             indexes = [":runs", ":within"]
