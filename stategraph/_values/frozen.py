@@ -19,6 +19,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import wraps
 from itertools import chain, repeat
 from operator import is_, length_hint
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -40,76 +41,56 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     )
 
 
-def _blocked(names: str) -> Callable[[_Class], _Class]:
-    """Decorate a class: the named methods raise TypeError."""
+def _read_only(base: type, names: str) -> Callable[[_Class], _Class]:
+    """Decorate a subclass of a container: the named methods raise TypeError, and copies are ordinary containers."""
 
-    def block(cls: _Class) -> _Class:
+    def decorate(cls: Any) -> Any:
         for name in names.split():
             setattr(cls, name, _refuse)
+        cls.__copy__ = lambda self: base(self)  # noqa: PLW0108 - a method, which a class is not
+        cls.__deepcopy__ = lambda self, memo: copy.deepcopy(base(self), memo)
+        cls.__reduce__ = lambda self: (freeze, (base(self),))
         return cls
 
-    return block
+    return decorate
 
 
-@_blocked(
-    "__init__ __setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort",
+@_read_only(
+    list, "__init__ __setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort"
 )
 class FrozenList(list[Any]):
     """A read-only list. Slices, ``+`` and ``copy()`` return ordinary lists."""
 
     __slots__ = ()
 
-    def __copy__(self) -> list[Any]:
-        return self[:]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return [copy.deepcopy(item, memo) for item in self]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return freeze, (self[:],)
-
-
-@_blocked("__init__ __setitem__ __delitem__ __ior__ clear pop popitem setdefault update")
+@_read_only(dict, "__init__ __setitem__ __delitem__ __ior__ clear pop popitem setdefault update")
 class FrozenDict(dict[Any, Any]):
     """A read-only dict. ``|`` and ``copy()`` return ordinary dicts."""
 
     __slots__ = ()
 
-    def __copy__(self) -> dict[Any, Any]:
-        return self.copy()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in self.items()}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return freeze, (self.copy(),)
-
-
-def _on_a_copy(name: str) -> Callable[..., set[Any]]:
-    """Return a method of set that works on an ordinary copy: set would build a FrozenSet by changing it."""
-    method = getattr(set, name)
-
-    def operate(self: set[Any], *others: Any) -> Any:
-        return method(set(self), *others)
-
-    operate.__name__ = name
-    return operate
-
-
-@_blocked(
+@_read_only(
+    set,
     "__init__ __iand__ __ior__ __isub__ __ixor__ add clear difference_update discard intersection_update pop remove "
-    "symmetric_difference_update update"
+    "symmetric_difference_update update",
 )
 class FrozenSet(set[Any]):
     """A read-only set. ``|``, ``&``, ``-``, ``^`` and ``copy()`` return ordinary sets."""
 
     __slots__ = ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
-        return {copy.deepcopy(item, memo) for item in self}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return freeze, (set(self),)
+def _on_a_copy(name: str) -> Callable[..., Any]:
+    """Return a method of set that works on an ordinary copy: set would build a FrozenSet by changing it."""
+    method = getattr(set, name)
+
+    @wraps(method)
+    def operate(self: set[Any], *others: Any) -> Any:
+        return method(set(self), *others)
+
+    return operate
 
 
 for _name in (
@@ -117,7 +98,6 @@ for _name in (
     "copy union difference intersection symmetric_difference"
 ).split():
     setattr(FrozenSet, _name, _on_a_copy(_name))
-FrozenSet.__copy__ = FrozenSet.copy  # type: ignore[attr-defined]
 
 
 class UnsettledList(FrozenList):
@@ -331,10 +311,10 @@ def check_mapping(items: object) -> None:
 
 def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new dict: frozen data with updates, which are frozen here. Raises the errors of `freeze_items`."""
+    new = data.copy()
     for key, value in updates.items():
-        if type(value) not in SETTLED or type(key) is not str:
-            return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
-    return {**data, **updates}  # most updates are numbers and texts
+        new[key if type(key) is str else plain_key(key)] = value if type(value) in SETTLED else freeze_at(key, value)
+    return new
 
 
 def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,8 +324,6 @@ def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
 
 def freeze_at(key: str, value: Any) -> Any:
     """Return a frozen value. An error names the key of the value."""
-    if type(value) in SETTLED:
-        return value
     try:
         return freeze(value)
     except NotSerializableError as error:
