@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
-from stategraph._util.validators import MOST, Allowed, check_fields, encodable, is_count, is_seconds, naming_arguments
+from stategraph._util.validators import MOST, Allowed, check_fields, is_count, is_seconds, naming_arguments
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
 
-_Answer = TypeVar("_Answer")
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
@@ -103,34 +102,26 @@ class RetryPolicy:
         try:
             if not self._retries(error):
                 return None
-            given = None if self.delay is None else _call("delay", self.delay, error)
-            if given is not None:
-                return _checked_seconds(given)
-            return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
-        except _BrokenError as broken:
-            error.add_note(f"It was not tried again: {broken}")
+            seconds = None if self.delay is None else answered(self.delay(error))
+            if seconds is None:
+                seconds = min(self._backoff(attempt) + self._jitter(), self.max_delay)
+            return _checked_seconds(seconds)
+        except Exception as broken:  # noqa: BLE001 - functions of the user may raise anything
+            error.add_note(f"It was not tried again: its RetryPolicy raised {describe_exception(broken)}")
             return None
 
     def _backoff(self, attempt: int) -> float:
-        if not self.initial_delay:  # otherwise 0 times a number too large for a float would be the longest delay
-            return 0.0
         try:
-            delay = float(self.initial_delay) * float(self.backoff_multiplier) ** (attempt - 1)
+            return min(self.initial_delay * float(self.backoff_multiplier) ** (attempt - 1), self.max_delay)
         except OverflowError:
-            return float(self.max_delay)
-        return float(min(delay, self.max_delay))
+            return self.max_delay if self.initial_delay else 0.0
 
     def _jitter(self) -> float:
         if not self.jitter:
             return 0.0
-        if self.random is None:
-            from random import random  # imported when used: 5 ms
+        from random import random  # imported when used: 5 ms
 
-            return self.jitter * random()  # noqa: S311 - nothing secret
-        share = _call("random", self.random)
-        if not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise _BrokenError(f"random returned {shorten(share)}, which is no number from 0 up to 1")
-        return self.jitter * share
+        return self.jitter * answered((self.random or random)())
 
     def _retries(self, error: Exception) -> bool:
         if isinstance(error, AsyncNodeError):  # a retry would fail in the same way
@@ -138,24 +129,13 @@ class RetryPolicy:
         retry_on = self.retry_on
         if isinstance(retry_on, type | tuple):
             return any(_fits(cause, retry_on) for cause in _causes(error))
-        return _call("retry_on", lambda: is_true(retry_on(error)))
+        return is_true(retry_on(error))
 
 
-def _checked_seconds(given: Any) -> float:
-    if type(given) not in (int, float) or not 0 <= given <= MOST:
-        raise _BrokenError(f"delay returned {shorten(given)}, which is no number of seconds from 0 on")
-    return float(given)
-
-
-class _BrokenError(Exception):
-    """A function of a policy failed."""
-
-
-def _call(name: str, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
-    try:
-        return answered(function(*arguments))
-    except Exception as broken:  # functions of the user may raise anything
-        raise _BrokenError(f"{name} raised {describe_exception(broken)}") from broken
+def _checked_seconds(seconds: Any) -> float:
+    if not _is_number(seconds):
+        raise ValueError(f"{shorten(seconds)} is no number of seconds")
+    return float(seconds)
 
 
 def _fits(error: BaseException, classes: Any) -> bool:
@@ -181,9 +161,7 @@ def _are_keys(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
-        return False
-    return os.fspath(value) not in ("", ":memory:") and encodable(os.fspath(value)) is not None
+    return isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b"", ":memory:")
 
 
 _CACHE: Allowed = {

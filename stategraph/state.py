@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -33,7 +33,6 @@ from stategraph.errors import InvalidRunIdError
 if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
 
-_Default = TypeVar("_Default")
 _Value = TypeVar("_Value")
 _REPR_LIMIT = 120  # characters of the keys in a repr
 
@@ -111,11 +110,6 @@ def _to_ns(value: datetime | int) -> int:
 _LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
 
 
-def _to_us(ns: int) -> int:
-    """Return a time in the precision of `State.timestamp`."""
-    return ns // 1000
-
-
 def _optional(name: str, value: _Value | None, cls: type[_Value]) -> _Value | None:
     """Return a field that is None or an instance of a class. Raises TypeError for any other value."""
     if value is not None and not isinstance(value, cls):
@@ -163,7 +157,7 @@ class State(Draft, Mapping[str, Any]):
     _data: dict[str, Any]
     run_id: str
     checkpoint_node: str
-    _time_ns: int = attrs.field(alias="timestamp", eq=_to_us)
+    _time_ns: int = attrs.field(alias="timestamp", eq=lambda ns: ns // 1000)  # microseconds
     step: int
     status: RunStatus
     graph: str | None
@@ -276,9 +270,6 @@ class State(Draft, Mapping[str, Any]):
                 f"a State never changes: State.set({key!r}, value) makes a new one, or return {{{key!r}: value}}"
             )
 
-        def __delitem__(self, key: str) -> NoReturn:
-            raise TypeError(f"a State never changes: State.remove({key!r}) makes a new one")
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
@@ -288,10 +279,6 @@ class State(Draft, Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._data
 
-    @overload
-    def get(self, key: str, /) -> Any: ...
-    @overload
-    def get(self, key: str, /, default: _Default) -> Any | _Default: ...
     def get(self, key: str, /, default: Any = None) -> Any:
         """Return the value of `key`, or `default`."""
         return self._data.get(key, default)

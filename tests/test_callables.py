@@ -270,7 +270,7 @@ def test_a_retry_on_that_answers_later(later: Any) -> None:
     text = failure({"a": fails}, policies={"a": {"retry": RetryPolicy(initial_delay=0, retry_on=later)}})
 
     assert "the real one" in text
-    assert "It was not tried again: retry_on raised TypeError: it returned a" in text
+    assert "It was not tried again: its RetryPolicy raised TypeError: it returned a" in text
     assert calls == [1]
 
 
@@ -279,17 +279,17 @@ def test_a_retry_on_that_returns_a_function() -> None:
     error = ValueError()
 
     assert RetryPolicy(retry_on=lambda error: raises).delay_after(1, error) is None
-    assert "retry_on raised TypeError: it returned raises, a function" in error.__notes__[0]
+    assert "raised TypeError: it returned raises, a function" in error.__notes__[0]
 
 
-@pytest.mark.parametrize("random", [*LATE.values(), lambda: 2, lambda: -1, lambda: None, lambda: "1", lambda: 1 / 0])
+@pytest.mark.parametrize("random", [*LATE.values(), lambda: None, lambda: "1", lambda: 1 / 0])
 def test_a_random_that_gives_no_number(random: Any) -> None:
     """The node is not tried again, and its error, not that of the policy, is the one to be seen."""
     retry = RetryPolicy(initial_delay=0, jitter=0.001, random=random)
     text = failure({"a": raises(ValueError("the real one"))}, policies={"a": {"retry": retry}})
 
     assert "the real one" in text
-    assert "It was not tried again: random" in text
+    assert "It was not tried again: its RetryPolicy raised" in text
 
 
 def test_a_reducer_that_answers_later(later: Any) -> None:

@@ -187,7 +187,7 @@ class TestDelays:
         error = ValueError("the real one")
 
         assert RetryPolicy(retry_on=lambda error: error.args[5] == 5).delay_after(1, error) is None
-        assert "retry_on raised IndexError" in error.__notes__[0]
+        assert "raised IndexError" in error.__notes__[0]
 
     @pytest.mark.parametrize(
         "options",

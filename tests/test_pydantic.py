@@ -108,9 +108,9 @@ class TestValues:
         class Secret(BaseModel):
             _key: str = PrivateAttr(default="")
 
-        with pytest.raises(TypeError, match="allows extra fields"):
+        with pytest.raises(TypeError, match="extra fields"):
             register_type(Open)
-        with pytest.raises(TypeError, match=r"private attributes.*_key"):
+        with pytest.raises(TypeError, match="private attributes"):
             register_type(Secret)
 
     def test_older_ones_are_upgraded(self, any_store: CheckpointStore) -> None:

@@ -51,8 +51,8 @@ class RegisteredType:
             ValueError: The instance has attributes that are not fields and would be lost.
         """
         in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name) and not name.startswith(_PYDANTIC)]
-        names = [*getattr(instance, "__dict__", ()), *in_slots]
-        extra = [name for name in names if name not in self.fields and not self._is_cached(name)]
+        others = [name for name in (*getattr(instance, "__dict__", ()), *in_slots) if name not in self.fields]
+        extra = [name for name in others if not isinstance(getattr(self.cls, name, None), functools.cached_property)]
         if extra:
             raise ValueError(f"it has attributes that are not fields of {self.name}: {', '.join(extra)}")
         return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
@@ -73,10 +73,16 @@ class RegisteredType:
                 f"it holds a {self.name} of version {version}, and version {self.version} is registered here: "
                 "load it with the code that saved it, or update this one"
             )
+        origin = f"{self.name} was saved with"
         if version < self.version and self.upgrade is not None:
             values = self._upgraded(self.upgrade, values, version)
+            origin = f"its upgrade from version {version} returned"
         if set(values) != set(self.fields):
-            raise ValueError(self._mismatch(values, version))
+            raise ValueError(
+                f"{origin} fields {sorted(values)}, and {self.name} has {sorted(self.fields)}: use "
+                f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
+                "where function(values, version) returns the new fields"
+            )
         if is_model(self.cls):
             return restored_model(self.cls, values)
         instance: object = object.__new__(self.cls)
@@ -92,19 +98,6 @@ class RegisteredType:
         except Exception as error:  # functions of the user may raise anything
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
-
-    def _mismatch(self, values: dict[str, Any], version: int) -> str:
-        if version < self.version and self.upgrade is not None:
-            returned = f"returned {sorted(values)}, not {sorted(self.fields)}"
-            return f"the upgrade of {self.name} from version {version} {returned}"
-        return (
-            f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}: use "
-            f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
-            "where function(values, version) returns the new fields"
-        )
-
-    def _is_cached(self, name: str) -> bool:
-        return isinstance(getattr(self.cls, name, None), functools.cached_property)
 
 
 _PYDANTIC = "__pydantic_"  # prefix of attributes of every model
@@ -201,8 +194,9 @@ def _fields_of(cls: object) -> tuple[str, ...]:
             raise TypeError(f"{cls!r} cannot be registered: as a {base.__name__} it holds more than its fields")
     if not is_model(cls):
         return field_names(cls)
-    if problem := problem_of_model(cls):
-        raise TypeError(f"{cls!r} cannot be registered: {problem}")
+    model: Any = cls
+    if model.__private_attributes__ or model.model_config.get("extra") == "allow":
+        raise TypeError(f"{cls!r} cannot be registered: its private attributes or extra fields would not be saved")
     return *field_names(cls), FIELDS_SET
 
 
@@ -252,13 +246,6 @@ def restored_model(cls: Any, values: Mapping[str, Any]) -> Any:
     for name, value in {**parts, "__pydantic_extra__": None, "__pydantic_private__": None}.items():
         object.__setattr__(instance, name, value)
     return instance
-
-
-def problem_of_model(cls: Any) -> str:
-    """Return why instances of a Pydantic model hold more than their fields; empty if they hold only fields."""
-    if cls.__private_attributes__:
-        return f"it has private attributes, which are not saved: {', '.join(cls.__private_attributes__)}"
-    return "its model_config allows extra fields" if cls.model_config.get("extra") == "allow" else ""
 
 
 register_type(ErrorInfo, name="stategraph.ErrorInfo")  # what MapNode collects

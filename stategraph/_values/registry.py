@@ -88,7 +88,11 @@ class Registry(Generic[_Entry]):
             for other, other_key, instance in self._instances:
                 if other == name and is_same(other_key, key):
                     return instance
-            instance = self._checked(name, entry(**options))
+            instance = entry(**options)
+            if not self._is_instance(instance):
+                is_deferred(instance)  # closes it
+                allowed = f"its factory is a sync function that returns {with_article(self._kind)}"
+                raise ConfigError(f"{self._kind} {name!r}", Hidden.of(instance), allowed)
             self._instances.append((name, key, instance))
             return instance
 
@@ -107,23 +111,18 @@ class Registry(Generic[_Entry]):
 
     def _find(self, name: str) -> Any:
         if name not in self._entries:
-            installed = self._installed()
+            from importlib.metadata import entry_points  # imported when used: 30 ms
+
+            installed = {point.name: point for point in entry_points(group=self._group)}
             if name not in installed:
                 raise UnknownNameError(self._kind, name, [*self._entries, *installed])
-            self.register(name, self._loaded(installed[name]))
+            try:
+                self.register(name, installed[name].load())
+            except Exception as error:
+                key = f"the entry point {name!r} of group {self._group}"
+                reason = f"it cannot be loaded: {describe_exception(error)}"
+                raise ConfigError(key, installed[name].value, reason) from error
         return self._entries[name]
-
-    def _loaded(self, point: Any) -> Any:
-        try:
-            return point.load()
-        except Exception as error:
-            key = f"the entry point {point.name!r} of group {self._group}"
-            raise ConfigError(key, point.value, f"it cannot be loaded: {describe_exception(error)}") from error
-
-    def _installed(self) -> dict[str, Any]:
-        from importlib.metadata import entry_points  # imported when used: 30 ms
-
-        return {point.name: point for point in entry_points(group=self._group)}
 
     def _check_options(self, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
         """Compare options with the signature: a TypeError of the call could come from the code of the factory."""
@@ -137,11 +136,3 @@ class Registry(Generic[_Entry]):
             taken = ", ".join(signature.parameters) or "none"
             key = f"options of the {self._kind} {name!r}"
             raise ConfigError(key, sorted(options), f"{error} (it takes: {taken})") from None
-
-    def _checked(self, name: str, made: Any) -> _Entry:
-        if not self._is_instance(made):
-            late = ", and is no async or generator function" if is_deferred(made) else ""
-            raise ConfigError(
-                f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns {with_article(self._kind)}{late}"
-            )
-        return made  # type: ignore[no-any-return]

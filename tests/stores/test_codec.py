@@ -248,7 +248,7 @@ def test_an_object_of_a_class_whose_fields_changed_is_not_restored(fields: list[
     with pytest.raises(DecodeError) as caught:
         codec.decode(data)
 
-    assert f"{name} was saved with fields ['a', 'b'] and now has" in str(caught.value)
+    assert f"{name} was saved with fields ['a', 'b'], and {name} has" in str(caught.value)
 
 
 def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:

@@ -126,14 +126,14 @@ def test_changed_fields_without_an_upgrade_are_refused(store, name, version):
     with pytest.raises(CheckpointCorruptError) as caught:
         load(store)
 
-    assert f"{name} was saved with fields ['a', 'b'] and now has ['a', 'c']" in str(caught.value)
+    assert f"{name} was saved with fields ['a', 'b'], and {name} has ['a', 'c']" in str(caught.value)
     assert f"register_type(cls, name={name!r}, version=2, upgrade=function)" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("upgrade", "text"),
     [
-        (lambda values, version: {**values, "c": 1}, "returned \\['a', 'c'\\], not \\['b'\\]"),
+        (lambda values, version: {**values, "c": 1}, "returned fields \\['a', 'c'\\]"),
         (lambda values, version: None, "raised TypeError"),
         (lambda values, version: values["typo"], "raised KeyError: 'typo'"),
         (lambda values, version: exec("raise RuntimeError('no')"), "raised RuntimeError: no"),
@@ -145,7 +145,7 @@ def test_an_upgrade_that_fails(store, name, upgrade, text):
     save(store, register(name, ["a"])(1))
     register(name, ["b"], version=2, upgrade=upgrade)
 
-    with pytest.raises(CheckpointCorruptError, match=f"the upgrade of {name} from version 1 {text}"):
+    with pytest.raises(CheckpointCorruptError, match=f"upgrade .*from version 1 {text}"):
         load(store)
 
 
