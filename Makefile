@@ -9,7 +9,7 @@ VERSIONS ?= 071ee6f 772e19c
 EXTRAS := cli,testing,progress,dbos,otel,pydantic,postgres,redis,ui,zstd
 DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffix .py,config dbos engine errors events opentelemetry package progress pydantic resume schema state))
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
-PROSE  := README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
+PROSE  := README.md AGENTS.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
 MEASURED := $(shell find stategraph -name '*.py')
 UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
@@ -48,6 +48,8 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the ty
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/zizmor --offline --quiet --persona pedantic .
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/python tools/check_slips.py
 	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tools
 	$(BIN)/proselint check --config tools/proselint.json $(PROSE)
