@@ -13,7 +13,6 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import Future
@@ -48,15 +47,8 @@ _AHEAD = 2  # States taken per worker before the result of the first of them is 
 _ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
 
 
-def _checked_workers(max_workers: int, states: object) -> int:
-    """Return the number of workers.
-
-    Raises:
-        ConfigError: It is not a positive integer.
-        TypeError: The batch is a single State.
-    """
-    if isinstance(states, Mapping):
-        raise TypeError(f"a batch runs several States, not one {type(states).__name__}: [state] makes a list of one")
+def _checked_workers(max_workers: int) -> int:
+    """Return the number of workers. Raises ConfigError if it is not a positive integer."""
     if not is_count(max_workers, at_least=1):
         raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
     return max_workers
@@ -112,7 +104,7 @@ class Batch(Iterator[Recovered]):
     _is_open = False
 
     def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
-        self._threads = Threads(_checked_workers(max_workers, states), "stategraph batch")
+        self._threads = Threads(_checked_workers(max_workers), "stategraph batch")
         self._stop = EitherEvent(StopSignal.of(how.get("cancel"), None).cancel)
         begin = partial(_begin, self._threads, partial(run, **{**how, "cancel": self._stop}))
         self._jobs = _in_order(states, begin, max_workers)
@@ -171,7 +163,7 @@ def abatch(
     run: Callable[[State], Awaitable[State]], states: Iterable[State], max_workers: int
 ) -> AsyncGenerator[Recovered, None]:
     """Run many States in tasks; yield their results in the order of the States."""
-    return _results(run, states, _checked_workers(max_workers, states))
+    return _results(run, states, _checked_workers(max_workers))
 
 
 async def _results(
@@ -211,7 +203,6 @@ _PAGE = 1000  # runs per query
 
 def sweep(
     store: CheckpointStore,
-    graph: str,
     new_run: Callable[[], RunContext],
     limit: int | None,
     max_recoveries: int,
@@ -221,7 +212,6 @@ def sweep(
 
     Args:
         store: The store.
-        graph: The name of the graph.
         new_run: Makes the context of a call.
         limit: The most runs to recover; None for all.
         max_recoveries: The most owners that one step of a run may lose.
@@ -235,8 +225,9 @@ def sweep(
         raise ConfigError("limit", limit, "how many runs to go on with, from 1 on, or None for all")
     if not is_count(max_recoveries, at_least=1):
         raise ConfigError("max_recoveries", max_recoveries, "how many owners a step may take down, from 1 on")
-    check_saves(new_run().plan)
-    ownerships = _ownerships(store, graph)
+    plan = new_run().plan
+    check_saves(plan)
+    ownerships = _ownerships(store, plan.graph)
 
     def recover_one() -> Task[Recovered | None]:
         while signal is None or not signal.is_due():

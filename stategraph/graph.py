@@ -308,10 +308,11 @@ class StateGraph(GraphBuilder):
         Raises:
             CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
-        from stategraph._capabilities import recovered_by  # imported when used
+        from stategraph._capabilities import recovered_by, sweep  # imported when used
 
         how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        return recovered_by(self._sweep(self._sync_run, limit, max_recoveries, how), signal_of(how))
+        new_run, signal = partial(self._sync_run, how, ChangedCall), signal_of(how)
+        return recovered_by(sweep(self.store, new_run, limit, max_recoveries, signal), signal)
 
     def arecover(
         self,
@@ -323,10 +324,11 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
     ) -> AsyncIterator[Recovered]:
         """Continue runs as `recover` does, on the running event loop; see `aexecute`."""
-        from stategraph._capabilities import arecovered_by  # imported when used
+        from stategraph._capabilities import arecovered_by, sweep  # imported when used
 
         how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        return arecovered_by(self._sweep(self._new_run, limit, max_recoveries, how), signal_of(how), self.store)
+        new_run, signal = partial(self._new_run, how, ChangedCall), signal_of(how)
+        return arecovered_by(sweep(self.store, new_run, limit, max_recoveries, signal), signal, self.store)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run in any process; `resume` continues it.
@@ -424,14 +426,6 @@ class StateGraph(GraphBuilder):
 
         run = self._new_run(how, kind, shows=True)
         return AsyncStream(task_of(run, how, *arguments), run.signal, self.store)
-
-    def _sweep(
-        self, new_run: Callable[..., RunContext], limit: int | None, max_recoveries: int, how: ChangedCall
-    ) -> Iterator[Task[Recovered | None]]:
-        from stategraph._capabilities import sweep  # imported when used
-
-        new_run = partial(new_run, how, ChangedCall)
-        return sweep(self.store, self._name, new_run, limit, max_recoveries, signal_of(how))
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer

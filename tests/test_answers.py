@@ -108,7 +108,7 @@ class TestAPause:
         assert first is not None
         assert second is not None
 
-        error = refuses(play, graph, {"ok": 1}, "waits at another", pause=first)
+        error = refuses(play, graph, {"ok": 1}, "pause to answer is over", pause=first)
 
         assert error.pause == second
         assert play.resume(graph, {"ok": 2}, pause=second.id)["ok"] == 2
@@ -173,7 +173,7 @@ class TestOver:
         first = any_play.execute(graph).pause
         second = any_play.resume(graph, {"ok": "no"}, pause=first).pause
 
-        error = refuses(any_play, graph, {"ok": "yes"}, "over: the run waits at another", pause=first)
+        error = refuses(any_play, graph, {"ok": "yes"}, "pause to answer is over", pause=first)
         any_play.resume(graph, {"ok": "yes"}, pause=second)
 
         assert (error.pause, payments.paid) == (second, [200])
@@ -187,7 +187,7 @@ class TestOver:
         with pytest.raises(ExecutionError):
             any_play.resume(graph, {"ok": "no"}, pause=pause)
 
-        error = refuses(any_play, graph, {"ok": "yes"}, "the run has gone on, and is failed after", pause=pause)
+        error = refuses(any_play, graph, {"ok": "yes"}, "pause to answer is over", pause=pause)
 
         assert error.pause is None
 
@@ -204,7 +204,7 @@ class TestOver:
         with pytest.raises(ExecutionError):
             any_play.resume(graph, {"carrier": "x"})
 
-        refuses(any_play, graph, {"carrier": "y"}, "answered, and the run is failed at node 'ship'", pause=pause)
+        refuses(any_play, graph, {"carrier": "y"}, "pause to answer is over", pause=pause)
 
     def test_a_run_that_is_complete(self, any_play: Scene) -> None:
         """And preserved."""
@@ -212,7 +212,7 @@ class TestOver:
         pause = any_play.execute(graph).pause
         any_play.resume(graph, {"ok": "yes"}, pause=pause)
 
-        refuses(any_play, graph, {"ok": "yes"}, "complete, after step 4", pause=pause)
+        refuses(any_play, graph, {"ok": "yes"}, "pause to answer is over", pause=pause)
         with pytest.raises(RunCompleteError):
             any_play.resume(graph, {"ok": "yes"})
 
@@ -230,9 +230,9 @@ class TestOver:
             play.resume(graph, {"ok": "yes"})
         play.store.rollback(RUN, paused.step)
 
-        refuses(play, graph, {"ok": "yes"}, "asks again when it is resumed without an answer", pause=paused.pause)
+        refuses(play, graph, {"ok": "yes"}, "pause to answer is over", pause=paused.pause)
         again = play.resume(graph)
-        refuses(play, graph, {"ok": "yes"}, "waits at another", pause=paused.pause)
+        refuses(play, graph, {"ok": "yes"}, "pause to answer is over", pause=paused.pause)
 
         assert again.pause is not None
         assert (again.status, again.pause.value, again.pause.id == paused.pause.id) == (
@@ -265,10 +265,10 @@ class TestOver:
         pause = any_play.execute(graph).pause
         any_play.store.fork(RUN, "copy")
 
-        with pytest.raises(AnswerError, match="asks again"):
+        with pytest.raises(AnswerError, match="pause to answer is over"):
             any_play.call(graph, "resume", "copy", {"ok": "yes"}, pause=pause)
         own = any_play.call(graph, "resume", "copy").pause
-        with pytest.raises(AnswerError, match="waits at another"):
+        with pytest.raises(AnswerError, match="pause to answer is over"):
             any_play.resume(graph, {"ok": "yes"}, pause=own)
         any_play.resume(graph, {"ok": "yes"}, pause=pause)
         any_play.call(graph, "resume", "copy", {"ok": "yes"}, pause=own)
@@ -281,7 +281,7 @@ class TestOver:
         with pytest.raises(ExecutionError):
             any_play.execute(graph)
 
-        refuses(any_play, graph, {}, "gone on, and is failed after step 1", pause="0" * 40)
+        refuses(any_play, graph, {}, "pause to answer is over", pause="0" * 40)
 
 
 class TestAnsweredBefore:

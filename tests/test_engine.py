@@ -42,6 +42,7 @@ class World:
     observer = None
     is_cancelled = False
     ownership = None
+    look_at = 1.0
 
     def __init__(self) -> None:
         self.kept: State | None = None

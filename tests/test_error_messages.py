@@ -295,8 +295,6 @@ COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
         (COMPLETE.resume, ["r"], {"approved": 3}, r"data goes into a mapping: \{'approved': \.\.\.\}"),
         (MapNode, [lambda: 1, "a", "b"], {}, r"a MapNode calls its function with an item: def function"),
         (MapNode, [1, "a", "b"], {}, r"not callable; a MapNode calls its function with an item"),
-        (StateGraph.run_many, [COMPLETE, State()], {}, r"several States, not one State: \[state\] makes a list"),
-        (StateGraph.arun_many, [COMPLETE, State()], {}, r"several States, not one State: \[state\] makes a list"),
     ],
 )
 def test_a_wrong_argument(call: Callable[..., Any], arguments: list[Any], named: dict[str, Any], way_out: str) -> None:

@@ -11,7 +11,17 @@ import attrs
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
 from stategraph._engine.resume import fitting_saved, renamed, resume_owned
-from stategraph._engine.saving import amend, check_saves, clear_cancellation, failure_at, flush, newest_of, owning, save
+from stategraph._engine.saving import (
+    amend,
+    canceller_of,
+    check_saves,
+    clear_cancellation,
+    failure_at,
+    flush,
+    newest_of,
+    owning,
+    save,
+)
 from stategraph._graph.changed import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
@@ -107,11 +117,6 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
             raise CheckpointNotFoundError(turn.run_id, run.plan.store)
         return (yield from begin(run, turn.state))
     if turn_of(saved) < turn.number:
-        if saved.status is RunStatus.COMPLETED:
-            if not turn.updates and turn.pause is None:
-                raise RunCompleteError(saved.run_id, saved.checkpoint_node)
-            problem = f"the answer comes too late: the run is complete, after step {saved.step}"
-            raise AnswerError(saved.run_id, None, problem)
         yield from clear_cancellation(run)
         return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
     if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
@@ -133,8 +138,6 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
         given: The input.
         discards: Whether an interrupted previous turn is rolled back, not finished.
     """
-    if not isinstance(given, Mapping):
-        raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
     check_saves(run.plan)
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
@@ -221,7 +224,7 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
 
 def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled because its last owner ended before it obeyed the request."""
-    by = yield (Load, run.services.store._cancelled_by, saved.run_id)
+    by = yield from canceller_of(run, saved)
     return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
 
 
@@ -251,29 +254,18 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
 
 
 def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
-    """Continue a run whose owner was lost, and count the recovery."""
+    """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
     fitting = renamed(run, saved, run.migrate)
     check_compatible(run.plan, fitting, run.allow_changed)
+    fitting_saved(run, fitting, {})
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)
-    counted = yield from _count(run, saved, recoveries + 1)
-    try:
-        return (yield from resume_owned(run, saved.run_id))
-    except CheckpointError:  # the store would reject the count as well
-        raise
-    except Exception:  # this owner survived: it counts only if the run was saved again
-        newest = yield from newest_of(run, saved.run_id)
-        if newest is not None and newest.step == counted.step and newest.progress and newest.progress.recoveries:
-            yield from _count(run, newest, 0)
-        raise
-
-
-def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
-    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries))
-    return amend(run, recorded(counted, Kind.UPDATE))
+    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1))
+    yield from amend(run, recorded(counted, Kind.UPDATE))
+    return (yield from resume_owned(run, saved.run_id))
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:

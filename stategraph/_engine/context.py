@@ -29,9 +29,6 @@ from stategraph.state import State, took_ns_of
 
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
 
-LOOK_AGAIN = 0.05
-"""Seconds between two checks for cancellation in a run that saves nothing."""
-
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -119,20 +116,15 @@ class StopCheck:
     executes a part of the step has no access to this information.
     """
 
-    __slots__ = ("_look_at", "_services", "_signal")
+    __slots__ = ("_services", "_signal")
 
     def __init__(self, services: StoreSession, signal: Any) -> None:
         self._services, self._signal = services, signal
-        self._look_at = 0.0
 
     def __call__(self) -> bool:
         if self._services.is_cancelled or (self._signal is not None and self._signal.is_due()):
             return True
-        now = monotonic()
-        if now < self._look_at:
-            return False
-        self._look_at = now + LOOK_AGAIN
-        return self._services.check_cancelled()
+        return monotonic() >= self._services.look_at and self._services.check_cancelled()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (bool,)

@@ -9,16 +9,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, TypeVar
 
 from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
 from stategraph._protocol import Stopped
-from stategraph._text.shown import describe_exception, shorten
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import (
-    CheckpointCorruptError,
     CheckpointError,
     CheckpointSaveError,
     RunBusyError,
@@ -28,6 +28,9 @@ from stategraph.errors import (
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
+
+LOOK_AGAIN = 0.05
+"""Seconds between two checks for cancellation in a run that saves nothing."""
 
 
 class StoreSession:
@@ -44,6 +47,7 @@ class StoreSession:
 
     Attributes:
         ownership: The owner of the run, once it has one.
+        look_at: When to check for a cancellation by other processes again, in time.monotonic.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class StoreSession:
     ) -> None:
         self.store, self.observer, self.queue = store, observer, queue
         self.ownership: Ownership | None = None
+        self.look_at = 0.0
         self._source, self._policy, self._persist = source, policy, persist
         self._place: dict[str, Any] = {}
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
@@ -86,6 +91,7 @@ class StoreSession:
 
     def check_cancelled(self, _: object = None) -> bool:
         """Return whether any process cancelled the run."""
+        self.look_at = monotonic() + LOOK_AGAIN
         return self.ownership is not None and (self.ownership.is_cancelled or self.store._is_cancelled(self.ownership))
 
     def stop_if_cancelled(self, _: object = None) -> None:
@@ -184,13 +190,11 @@ class StoreSession:
     @contextmanager
     def _saving(self, state: State) -> Iterator[None]:
         """Write as the owner of the run; turn a failure into a CheckpointError that holds the State."""
-        before, current.ownership = current.ownership, self.ownership
-        try:
-            yield
-        except failures() as error:
-            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
-        finally:
-            current.ownership = before
+        with on_behalf_of(self.ownership):
+            try:
+                yield
+            except failures() as error:
+                raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def _drain(self) -> None:
         if self.queue is not None:
@@ -224,9 +228,7 @@ class StoreSession:
 
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
-        state: object = self._query(run_id, "load it", lambda: self.store.load(run_id))
-        if type(state) is not State or state.run_id != run_id:
-            raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
+        state: State = self._query(run_id, "load it", lambda: self.store.load(run_id))
         return state
 
     def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
@@ -245,19 +247,15 @@ class StoreSession:
 
     def _query(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
         """Query the store; raise a CheckpointError if it fails."""
-        before, current.ownership = current.ownership, self.ownership
         try:
-            self._drain()
-            return ask()
+            with on_behalf_of(self.ownership):
+                self._drain()
+                return ask()
         except (CheckpointError, RunBusyError):
             raise
         except failures() as error:
             reason = f"the {self.store} could not {purpose}: {describe_exception(error)}"
-            if isinstance(error, LookupError):
-                reason += " (a store says with CheckpointNotFoundError that a run is not there)"
             raise CheckpointError(run_id, reason) from error
-        finally:
-            current.ownership = before
 
     # ------------------------------------------------------------------ events
 

@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, TypeAlias, cast
 
 from stategraph._engine.context import (
-    LOOK_AGAIN,
     NOTHING_GIVEN,
     RunContext,
     announce_completion,
@@ -24,6 +23,7 @@ from stategraph._engine.context import (
     observed,
     show,
 )
+from stategraph._engine.io import LOOK_AGAIN
 from stategraph._engine.saving import (
     amend,
     drop_joined_parts,
@@ -36,12 +36,11 @@ from stategraph._engine.saving import (
     pause_at,
     save,
     save_with_next,
-    stop_if_cancelled,
     too_many_nodes,
 )
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import Ownership
-from stategraph._protocol import Await, Delete, Parts, Save, Stopped, Task
+from stategraph._protocol import Await, Delete, Load, Parts, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import freeze_items, lay_over, plain_key
@@ -96,7 +95,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     emits_saves = EventType.CHECKPOINT_SAVE in run.wanted
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
-    checks_cancellation, look_at = plan.saves and (interval != 1 or plan.write_behind), monotonic() + LOOK_AGAIN
+    checks_cancellation, services = plan.saves and (interval != 1 or plan.write_behind), run.services
+    services.look_at = monotonic() + LOOK_AGAIN
     data = data_of(state)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
@@ -159,8 +159,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from drop_joined_parts(run)
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
-        if checks_cancellation and monotonic() >= look_at:
-            look_at = yield from stop_if_cancelled(run)
+        if checks_cancellation and monotonic() >= services.look_at:
+            yield (Load, services.stop_if_cancelled, None)
         if watched:
             yield from show(run, state)
         name = handler

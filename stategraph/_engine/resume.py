@@ -291,7 +291,7 @@ def check_answers(
     answered = [other for other in pauses if other.response_param in updates]
     problem = ""
     if pause_id is not None and pause_id not in [other.id for other in pauses]:
-        problem = f"the pause to answer is over: {_outcome_of(saved)}"
+        problem = f"the pause to answer is over: the run is {saved.status.value}, after step {saved.step}"
     elif closed := sorted(_answered(saved) & updates.keys() - {other.response_param for other in pauses}):
         problem = f"{shorten(closed[0])} has been answered before, and an answer counts once. {_WAY_OUT}"
     elif pause_id is None and waits_since is not None and any(other.at > waits_since for other in answered):
@@ -338,16 +338,3 @@ def _answered(saved: State) -> AbstractSet[str]:
     is_new_fork = saved.parent is not None and saved.parent.step == saved.step
     earlier = frozenset[str]() if is_new_fork else progress.answered - progress.answer.keys()
     return ((progress.answer.keys() - progress.answered) | earlier) - (progress.origins.keys() - saved.keys())
-
-
-def _outcome_of(saved: State) -> str:
-    if saved.status is RunStatus.COMPLETED:
-        return f"the run is complete, after step {saved.step}"
-    if saved.status is RunStatus.PAUSED:
-        return "the run waits at another one"
-    progress = saved.progress
-    if progress is None or progress.woken is None:
-        return f"the run has gone on, and is {saved.status.value} after step {saved.step}"
-    if progress.answer and progress.answered.issuperset(progress.answer):
-        return "the run was taken back to where it asks, and asks again when it is resumed without an answer"
-    return f"it has been answered, and the run is {saved.status.value} at node {shorten(progress.next_node)}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from time import monotonic
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import ref
 
 import attrs
 
 from stategraph._engine.context import (
-    LOOK_AGAIN,
     PATH_LENGTH,
     RunContext,
     announce_entry,
@@ -58,6 +56,8 @@ from stategraph.state import State, data_of, evolve, recorded, time_ns_of
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """Errors of a save: saving the same State again would raise them again."""
+
+_Answer = TypeVar("_Answer")
 
 _MOST_KEYS = 8  # listed in an error
 
@@ -129,12 +129,6 @@ def clear_cancellation(run: RunContext) -> Task[None]:
     ownership = run.services.ownership
     if ownership is not None and ownership.is_cancelled:
         yield (Amend, run.services.write, partial(run.services.store._take_up, ownership))
-
-
-def stop_if_cancelled(run: RunContext) -> Task[float]:
-    """Stop the run if it was cancelled; return the time of the next check, in time.monotonic."""
-    yield (Load, run.services.stop_if_cancelled, None)
-    return monotonic() + LOOK_AGAIN
 
 
 # --------------------------------------------------------------------------- loading and saving
@@ -221,19 +215,22 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
 
     An ExecutionError counts as the cancellation, because that may have caused it.
     """
-    by: str | None = None
-    try:
-        by = yield (Load, run.services.store._cancelled_by, run.state.run_id)
-    except GeneratorExit:
-        raise
-    except BaseException as second:  # the run is saved as cancelled even if its canceller is unknown
-        error.add_note(f"While the caller that cancelled the run was looked up: {describe_exception(second)}")
+    # The run is saved as cancelled even if its canceller is unknown.
+    by = yield from _noting(
+        error, "While the caller that cancelled the run was looked up", canceller_of(run, run.state)
+    )
     save_with_next(run, run.state)
     run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
     is_failure = isinstance(error, ExecutionError)
     stopped = RunCancelledError(run.state, "it was cancelled" if is_failure else str(error))
     stopped.__cause__ = error if is_failure else error.__cause__
     return stopped
+
+
+def canceller_of(run: RunContext, state: State) -> Task[str | None]:
+    """Return the name of the caller that cancelled the run of a State, if given."""
+    by: str | None = yield (Load, run.services.store._cancelled_by, state.run_id)
+    return by
 
 
 def copy_notes(error: BaseException, other: BaseException) -> None:
@@ -250,14 +247,15 @@ def save_pending(run: RunContext, error: BaseException) -> Task[None]:
     yield from announce_error(run, state, error)
 
 
-def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
-    """Run a task and turn its exception into a note on an error."""
+def _noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer | None]:
+    """Return the answer of a task, or None after an exception, which becomes a note on an error."""
     try:
-        yield from task
+        return (yield from task)
     except GeneratorExit:
         raise
     except BaseException as second:
         error.add_note(f"{when}: {describe_exception(second)}")
+        return None
 
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
@@ -309,27 +307,22 @@ def handle(
     run: RunContext, stage: CompiledNode, step: Any, error: Exception, began_ns: int
 ) -> Task[tuple[str, dict[str, Any]]]:
     """Return the node that handles the failure of another node, and its input data; raise if there is none."""
-    attempt = 1
+    attempt, name = 1, stage.name
     if step is not None:
         attempt, began_ns = step.attempt, step.began_ns or began_ns
     begin_with_users(error)
-    yield from announce_failure(run, stage.name, error, attempt, began_ns)
-    failure, handler = _node_failure(run, stage.name, attempt, error), stage.policies.on_error
-    if handler is None:
-        raise failure from error
-    return handler, handled_data(run, failure, run.state, stage.name)
-
-
-def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
-    """Return the error for a node that failed, with this attempt as its last."""
+    yield from announce_failure(run, name, error, attempt, began_ns)
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
     hint = _keys_at(run.state, error) if type(error) is KeyError else ""
     failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}{hint}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
-        told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
-        failure.state = evolve(failure.state, error=told, facts=Facts(attempts=attempt))
-    return failure
+        info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
+        failure.state = evolve(failure.state, error=info, facts=Facts(attempts=attempt))
+    handler = stage.policies.on_error
+    if handler is None:
+        raise failure from error
+    return handler, handled_data(run, failure, run.state, name)
 
 
 def _keys_at(state: State, error: KeyError) -> str:
@@ -408,7 +401,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
     if run.plan.write_behind or run.services.is_cancelled:
-        yield from stop_if_cancelled(run)
+        yield (Load, run.services.stop_if_cancelled, None)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import (
-    LOOK_AGAIN,
     RunContext,
     about_error,
     announce_failure,
@@ -65,7 +64,6 @@ class StepExecution:
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
     _parts_shown: Partial | None = attrs.field(default=None, init=False)
-    _look_at: float = attrs.field(default=0.0, init=False)
 
     @property
     def name(self) -> str:
@@ -243,9 +241,8 @@ class StepExecution:
         yield from self.emit(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
         services = self.run.services
-        if services.ownership is not None and (services.is_cancelled or monotonic() >= self._look_at):
+        if services.ownership is not None and (services.is_cancelled or monotonic() >= services.look_at):
             yield from self.stored((Load, services.stop_if_cancelled, None))
-            self._look_at = monotonic() + LOOK_AGAIN
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part together with the earlier ones. They are not saved with the run a second time."""
