@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from operator import call
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import attrs
 
 from stategraph._drivers.calls import Shown
+from stategraph._drivers.cancellations import Cancellations
 from stategraph._drivers.limits import Limits, StopSignal
-from stategraph._drivers.threads import Work, begun_apart, threads_of_loop
+from stategraph._drivers.threads import begun_apart, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
     Amend,
@@ -45,8 +45,7 @@ from stategraph._protocol import (
     Task,
     Unlimit,
 )
-from stategraph._util.callables import failure_of, is_async_callable
-from stategraph._util.cancellation import outlast
+from stategraph._util.callables import is_async_callable
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import ExecutionError
 from stategraph.state import State
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _POLL = 0.05  # seconds between two checks of a cancel event: a thread that sets it does not wake the event loop
-_GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # a failed task group does not uncancel its task
 _TURN = 0.001  # seconds after which a run that never waits yields to the loop
 _LATER, _CARRIED_ON = object(), object()
 _STORE = (Own, Load, Save, Amend, Flush, Parts)  # all store commands except Delete
@@ -90,8 +88,8 @@ async def adrive(
 class AsyncPerformer:
     """Execute commands without blocking the event loop.
 
-    A thread cannot be stopped. So a cancellation that arrives while a thread works takes effect when the work is done,
-    before the next node: a sync node that has run counts, and no thread is left behind.
+    A cancellation that arrives while a thread works takes effect when the work is done, before the next node: a sync
+    node that has run counts, and no thread is left behind.
     """
 
     def __init__(
@@ -102,10 +100,11 @@ class AsyncPerformer:
         limits: Limits | None = None,
         part_of: OnLoop | None = None,
     ) -> None:
-        self._run, self._store, self._part_of = task, store, part_of
+        self._run, self._store = task, store
+        self._cancellations = Cancellations(part_of)
+        self._is_cancelled, self._check_cancelled = self._cancellations.has_come, self._cancellations.check
         self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
         self.clock = self._limits.clock
-        self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
         self._others_wait_since = 0.0
         self._asks_at_once = store is not None and store.never_waits
@@ -150,11 +149,14 @@ class AsyncPerformer:
                     raise
                 except BaseException as error:
                     if getgeneratorstate(self._run) == GEN_CLOSED:  # the task itself has ended
-                        await self._check_cancelled_at_the_end(error)
+                        # A deleted run is an exception: its State would be lost. A nested run is deleted as well.
+                        is_lost = isinstance(error, StopIteration) and error.value is self._deleted
+                        if isinstance(error, Exception) and not is_lost:
+                            await self._cancellations.check_at_the_end(error)
                         if isinstance(error, StopIteration):
                             return error.value
                         raise
-                    go_on, value = self._run.throw, await self._thrown(error)
+                    go_on, value = self._run.throw, await self._cancellations.failure_of(error)
         finally:
             self._leave()
 
@@ -169,8 +171,7 @@ class AsyncPerformer:
     def _enter(self) -> None:
         self._threads = threads_of_loop()
         self._call_of_store = self._threads.calls_of(self._store)
-        self._task = asyncio.current_task()
-        self._cancellations = self._task.cancelling() if self._task else 0
+        self._cancellations.begin()
 
     def _leave(self) -> None:
         """Release the threads: an exception may keep this object alive until garbage collection."""
@@ -210,22 +211,10 @@ class AsyncPerformer:
     # ------------------------------------------------------------------ in threads
 
     async def _call_store(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self._call_of_store(function, argument))
+        return await self._cancellations.result_of(self._call_of_store(function, argument))
 
     async def _call_thread(self, function: _Function, argument: Any) -> Any:
-        return await self._outcome(self._threads.call_node(function, argument))
-
-    async def _outcome(self, work: Work) -> Any:
-        """Wait for a thread's work, cancelled or not; return its result or raise its exception."""
-        try:
-            answer, raised = await work
-        except asyncio.CancelledError as error:
-            rest = work.rest or work
-            self._cancelled = await outlast(rest, cancelled=error)
-            answer, raised = rest.result()
-        if raised is not None:
-            raise raised
-        return answer
+        return await self._cancellations.result_of(self._threads.call_node(function, argument))
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
@@ -236,14 +225,13 @@ class AsyncPerformer:
             return await self._call_thread(function, argument)
         work = begun_apart(function, argument)
         for seconds in limit.waits():
-            self._cancelled = await outlast(work, seconds) or self._cancelled
+            await self._cancellations.outlast(work, seconds)
             if work.done():
                 break
         else:
-            if self._is_cancelled():
-                await self._raise_cancellation()
+            await self._check_cancelled()
             raise limit.passed()
-        return await self._outcome(work)
+        return await self._cancellations.result_of(work)
 
     async def _carry_on(self, command: Command) -> object:
         """Run a node in a thread, and continue the run there until a command needs the event loop.
@@ -303,10 +291,10 @@ class AsyncPerformer:
         if self._is_cancelled():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # otherwise Python warns that it was never awaited
-            await self._raise_cancellation()
+            await self._check_cancelled()
         answer = await self._limits.limited(awaitable)
         if self._is_cancelled():
-            await self._forget_stray_cancellations()
+            await self._cancellations.forget_strays()
         return answer
 
     async def _reports(self, reports: _Function, _: None) -> Any:
@@ -318,7 +306,7 @@ class AsyncPerformer:
         if not is_async_callable(function):
             return await self._call_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
-        self._cancelled = await outlast(work) or self._cancelled
+        await self._cancellations.outlast(work)
         return work.result()
 
     async def _sleep(self, _: None, seconds: float) -> None:
@@ -329,73 +317,21 @@ class AsyncPerformer:
             await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
             await self._check()
 
-    async def _show_cancelled(self, _: None, __: State) -> NoReturn:
-        await self._raise_cancellation()
+    async def _show_cancelled(self, _: None, __: State) -> None:
+        await self._check_cancelled()
+
+    async def _check(self) -> None:
+        await self._check_cancelled()
+        self._limits.check()
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """Delete a run that has completed, unless it was cancelled: then its result would be lost."""
-        if self._is_cancelled():
-            await self._raise_cancellation()
+        await self._check_cancelled()
         if self._asks_at_once:
             function(argument)
         else:
             await self._call_store(function, argument)
         self._deleted = argument
-
-    # ------------------------------------------------------------------ cancellations
-
-    async def _check(self) -> None:
-        if self._is_cancelled():
-            await self._raise_cancellation()
-        self._limits.check()
-
-    def _is_cancelled(self) -> bool:
-        """Return whether the task of the run was cancelled since it began: a CancelledError alone does not prove it."""
-        if self._cancelled is None and (self._task is None or self._task.cancelling() <= self._cancellations):
-            return False
-        return self._part_of is None or self._part_of.is_stopping()
-
-    async def _raise_cancellation(self) -> NoReturn:
-        """Raise the newest cancellation."""
-        if self._cancelled is None:
-            await asyncio.sleep(0)  # a pending cancellation arrives here, with its message
-        raise self._cancelled or asyncio.CancelledError
-
-    async def _thrown(self, error: BaseException) -> BaseException:
-        """Return the exception to throw into the task for a failed command.
-
-        A CancelledError is a failure of the called function, unless the run was cancelled.
-        """
-        if isinstance(error, asyncio.CancelledError):
-            return error if self._is_cancelled() else failure_of(error)
-        if isinstance(error, Exception) and self._is_cancelled() and not _replaces_cancellation(error):
-            await self._forget_stray_cancellations()
-        return error
-
-    async def _forget_stray_cancellations(self) -> None:
-        """Ignore cancellations that were counted but interrupted nothing: they came from task groups of a node."""
-        if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
-            try:
-                await asyncio.sleep(0)  # a pending cancellation arrives here
-            except asyncio.CancelledError as error:
-                self._cancelled = error
-            self._cancellations = self._task.cancelling()
-
-    async def _check_cancelled_at_the_end(self, end: BaseException) -> None:
-        """Raise a cancellation that came after the last node had begun, however the task ended.
-
-        There is one exception: if the answer is a State whose run was deleted, raising would lose it. A nested run is
-        deleted as well, but its State is not the answer.
-        """
-        if not self._is_cancelled() or not isinstance(end, Exception):
-            return
-        is_answer = isinstance(end, StopIteration)
-        if is_answer and cast(StopIteration, end).value is self._deleted:
-            return
-        try:
-            await self._raise_cancellation()
-        except asyncio.CancelledError as cancelled:
-            raise cancelled from (None if is_answer else end)
 
 
 def _pass_over(_: None, __: State) -> None:
@@ -414,20 +350,3 @@ _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable
     Show: AsyncPerformer._show_cancelled,
     Delete: AsyncPerformer._delete,
 }
-
-
-def _replaces_cancellation(error: BaseException) -> bool:
-    """Return whether an error was raised in place of a CancelledError.
-
-    An error from a task group does not count: the group cancels its own task.
-    """
-    seen: set[int] = set()
-    link: BaseException | None = error
-    found = False
-    while link is not None and id(link) not in seen:
-        if isinstance(link, BaseExceptionGroup):
-            return False
-        found = found or isinstance(link, asyncio.CancelledError)
-        seen.add(id(link))
-        link = link.__cause__ or link.__context__
-    return found

@@ -235,8 +235,6 @@ class OwnLoop:
             answer, self._answer = self._answer, None
             return answer[0]
         task, self._task = self._task, None
-        if not task.done():
-            raise RuntimeError("Event loop stopped before Future completed.")
         return task.result()
 
     def close(self) -> None:
