@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from stategraph._capabilities import fresh_rows
-from stategraph._text.shown import SHORT, cut, failure_text, span
+from stategraph._text.shown import clean, cut, failure_text, span
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner
@@ -102,10 +102,8 @@ def runs(request: Request, /, limit: int, **filters: Any) -> None:
 
 
 def _run_row(screen: Screen, run: Summary, owner: Owner | None) -> tuple[Cell, ...]:
-    stands_at = run.error or run.pause
-    node = run.checkpoint_node if stands_at is None else stands_at.node
-    when = screen.time(run.timestamp)
-    return run.run_id, status_cell(run), run.graph or "", str(run.step), node, when, (_why(run, owner), "dim")
+    when, why = screen.time(run.timestamp), (_why(run, owner), "dim")
+    return run.run_id, status_cell(run), run.graph or "", str(run.step), node_text(run), when, why
 
 
 def _why(run: Summary, owner: Owner | None) -> str:
@@ -138,8 +136,8 @@ def doctor(request: Request) -> int:
         f"{sum(found.runs.values()):,} runs ({statuses or 'none'}), {found.nested:,} nested in them",
         f"{found.checkpoints:,} checkpoints",
         f"{len(found.damaged):,} damaged",
-        *(cut(f"{damage.run_id or 'the store'}: {as_commands(damage.reason)}", 1000) for damage in found.damaged),
-        *(cut(f"{damage.run_id} cannot be read here: {damage.reason}", 1000) for damage in found.unreadable),
+        *(f"{damage.run_id or 'the store'}: {as_commands(damage.reason)}" for damage in found.damaged),
+        *(f"{damage.run_id} cannot be read here: {damage.reason}" for damage in found.unreadable),
     )
     return Exit.DAMAGED if found.damaged else Exit.OK
 
@@ -173,13 +171,14 @@ def show(request: Request, run_id: str, step: int | None, revision: int | None, 
         return
     if not keys:
         _show_run(screen, state, owner)
-    for key, value in state.items():
-        if not keys or key in keys:
-            screen.line((cut(key), "bold"), f" = {value_text(value, None if keys else SHORT)}")
+        for key, value in state.items():
+            screen.line((key, "bold"), f" = {value_text(value)}")
+    for key in keys:
+        click.echo(f"{clean(key)} = {value_text(state[key], None)}")
 
 
 def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
-    at = f" at {cut(state.checkpoint_node)}" if state.checkpoint_node else ""
+    at = f" at {state.checkpoint_node}" if state.checkpoint_node else ""
     when = screen.time(state.timestamp)
     screen.line((state.run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{at}  {when}")
     is_left = state.status == "active" and owner is None
@@ -193,11 +192,11 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     }
     for name, text in facts.items():
         if text:
-            screen.line((f"{name}: ", "dim"), cut(text))
+            screen.line((f"{name}: ", "dim"), text)
     if state.error is not None:
-        screen.line((f"failed at {cut(state.error.node)}: {cut(state.error.type)}", "red"))
+        screen.line((f"failed at {state.error.node}: {state.error.type}", "red"))
         for line in (*state.error.message.splitlines(), *state.error.traceback.splitlines()):
-            screen.line(f"  {cut(line, 2 * SHORT)}")
+            screen.line(f"  {line}")
     for pause in () if state.pause is None else state.pause.each:
         _show_pause(screen, state, pause)
     if is_left:
@@ -212,8 +211,8 @@ def _way_on(run_id: str) -> str:
 
 def _show_pause(screen: Screen, state: State, pause: Pause) -> None:
     deadline = "" if pause.deadline is None else f", until {screen.time(pause.deadline)}"
-    part = f", part {cut(pause.part)}," if pause.part else ""
-    screen.line((f"waits at {cut(pause.node)}{part} for {_for(pause.at)}{deadline}: {cut(pause.reason)}", "yellow"))
+    part = f", part {pause.part}," if pause.part else ""
+    screen.line((f"waits at {pause.node}{part} for {_for(pause.at)}{deadline}: {pause.reason}", "yellow"))
     screen.line(("asks: ", "dim"), value_text(pause.value))
     value = "" if pause.response_param is None else " VALUE"
     which = f" --pause {pause.id}" if state.pause and state.pause.others else ""
@@ -248,7 +247,7 @@ def history(request: Request, run_id: str, last: int | None) -> None:
 def _cells(row: Summary, when: str) -> tuple[Cell, ...]:
     took = "" if row.took is None else span(row.took)
     kind = str(row.kind), STYLES.get(row.status, "")
-    return number_text(row), kind, cut(node_text(row)), took, when, (note_text(row), "dim")
+    return number_text(row), kind, node_text(row), took, when, (note_text(row), "dim")
 
 
 @command(
@@ -269,9 +268,9 @@ def diff(request: Request, run_id: str, a: int, b: int, other: str | None) -> No
         return
     for mark, style, values in (("-", "red", difference.removed), ("+", "green", difference.added)):
         for key, value in values.items():
-            screen.line((f"{mark} {cut(key)} = {value_text(value)}", style))
+            screen.line((f"{mark} {key} = {value_text(value)}", style))
     for key, (before, after) in difference.changed.items():
-        screen.line((f"~ {cut(key)}: {value_text(before)} -> {value_text(after)}", "yellow"))
+        screen.line((f"~ {key}: {value_text(before)} -> {value_text(after)}", "yellow"))
 
 
 @command(

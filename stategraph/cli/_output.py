@@ -7,8 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +17,6 @@ import attrs
 from stategraph import errors
 from stategraph._text.shown import SHORT, brief, clean, cut, failure_text, span
 from stategraph._values.provenance import Kind, Owner
-from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores.serializers import plain
 
 if TYPE_CHECKING:
@@ -36,6 +34,9 @@ def status_cell(run: Summary | State) -> Cell:
     """Return the status of a run with its style."""
     return str(run.status), STYLES[run.status]
 
+
+_LONGEST = 2_000
+"""How many characters of a cell are shown."""
 
 _ID = 36
 """How many characters of an id are always shown: the length of a UUID."""
@@ -62,7 +63,8 @@ class Screen:
 
     def record(self, value: Any) -> None:
         """Write one line of JSON and flush it."""
-        self.line(json.dumps(value))
+        with self._lock:
+            print(json.dumps(value), flush=True)
 
     def line(self, *cells: Cell) -> None:
         """Write a line and flush it."""
@@ -132,7 +134,7 @@ class Screen:
 
 def _styled(cell: Cell) -> tuple[str, str]:
     text, style = (cell, "") if isinstance(cell, str) else cell
-    return clean(text), style
+    return cut(text, _LONGEST), style
 
 
 def note(message: str) -> None:
@@ -144,44 +146,14 @@ def note(message: str) -> None:
 
 
 def value_text(value: Any, limit: int | None = SHORT) -> str:
-    """Return the repr of a value, printable and on one line. It reads no more of the value than it shows."""
-    pieces: list[str] = []
-    length = 0
-    for piece in _pieces(value, limit):
-        pieces.append(piece)
-        length += len(piece)
-        if limit is not None and length > limit:
-            return f"{clean(''.join(pieces)[:limit])}..."
-    return clean("".join(pieces))
-
-
-def _pieces(value: Any, limit: int | None) -> Iterator[str]:
-    opening, closing = "{", "}"
-    items: Iterable[tuple[str, Any]]
-    if isinstance(value, Mapping):
-        items = ((f"{value_text(key, limit)}: ", item) for key, item in value.items())
-    elif isinstance(value, Opaque) and value.fields:
-        opening, closing = f"{value.type}(", ")"
-        items = ((f"{name}=", item) for name, item in value.fields.items())
-    elif isinstance(value, list | tuple) or (isinstance(value, AbstractSet) and value):
-        if not isinstance(value, AbstractSet):
-            opening, closing = "[]" if isinstance(value, list) else "()"
-        items = (("", item) for item in value)
-    else:
-        yield _atom(value if limit is None or not isinstance(value, str | bytes) else value[: limit + 1])
-        return
-    yield opening
-    for number, (label, item) in enumerate(items):
-        yield f", {label}" if number else label
-        yield from _pieces(item, limit)
-    yield closing
-
-
-def _atom(value: Any) -> str:
+    """Return the repr of a value, printable and on one line."""
+    if limit is not None and isinstance(value, str | bytes):
+        value = value[: limit + 1]  # it may have megabytes
     try:
-        return repr(value)
+        text = repr(value)
     except Exception as error:  # noqa: BLE001 - the repr is users' code, or an int is too long
-        return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
+        text = f"<{type(value).__name__} whose repr raises {error!r}>"
+    return clean(text) if limit is None else cut(text, limit)
 
 
 def ago(when: datetime) -> str:
@@ -219,7 +191,7 @@ def note_text(row: Summary) -> str:
         "" if row.error is None else failure_text(row.error.type, row.error.message),
         "" if row.pause is None else row.pause.reason,
     )
-    return cut("; ".join(filter(None, parts)))
+    return "; ".join(filter(None, parts))
 
 
 # --------------------------------------------------------------------------- JSON
