@@ -52,29 +52,26 @@ class CurrentRun:
         turns: Its newest turns in DBOS, the newest first.
         graph: Its graph; None if no store has the run.
         saved: Its newest State; None if no store has the run.
-        stores: The names of the stores.
     """
 
     run_id: str
     turns: list[Turn]
     graph: StateGraph | None
     saved: State | None
-    stores: str
 
     @classmethod
     def of(cls, run_id: str, graphs: Mapping[str, StateGraph]) -> CurrentRun:
         """Look up a run, first in DBOS: if no store has it afterwards, it has not begun, or is finished and deleted."""
         turns = turns_of(run_id)
-        stores = " and the ".join(sorted({str(graph.store) for graph in graphs.values()}))
         for graph in graphs.values():
             try:
                 saved = graph.store.load(run_id)
             except CheckpointNotFoundError:
                 continue
-            return cls(run_id, turns, graphs.get(saved.graph or "", graph), saved, stores)
+            return cls(run_id, turns, graphs.get(saved.graph or "", graph), saved)
         if not turns:
-            raise CheckpointNotFoundError(run_id, stores)
-        return cls(run_id, turns, None, None, stores)
+            raise CheckpointNotFoundError(run_id, DATABASE, way_out=WAY_OUT)
+        return cls(run_id, turns, None, None)
 
     @property
     def open_turn(self) -> Turn | None:
@@ -101,7 +98,7 @@ class CurrentRun:
             raise RunCompleteError(self.run_id, "an exit point")
         first = order_of(turn_id(self.run_id, 1))
         if first is None:
-            raise CheckpointNotFoundError(self.run_id, self.stores)
+            raise CheckpointNotFoundError(self.run_id, DATABASE, way_out=WAY_OUT)
         return attrs.evolve(first, number=number)
 
     def awaited_pause(self, updates: Mapping[str, Any], pause_id: Any) -> Pause:
@@ -168,16 +165,16 @@ class RunView:
         )
 
     @classmethod
-    def of_turn(cls, turn: Turn) -> RunView:
-        """Return a run that is only in DBOS, because it has not begun."""
-        status = "failed" if turn.status == "ERROR" else "active"
-        return cls(turn.run_id, turn.graph, status, labels=turn.labels).with_turn(turn)
-
-    def with_turn(self, turn: Turn) -> RunView:
-        """Return a copy with the status of the newest turn in DBOS."""
-        status = self.status if self.status == RunStatus.COMPLETED else _WAITING.get(turn.status, self.status)
-        error = self.error or (None if turn.error is None else describe_exception(turn.error))
-        return attrs.evolve(self, status=status, error=error, turn=turn.id, queue=turn.queue, worker=turn.worker)
+    def of_turn(cls, turn: Turn, summary: Summary | None) -> RunView:
+        """Return a run with an unfinished or failed turn. Without a summary, the run has not begun."""
+        if summary is None:
+            status = "failed" if turn.status == "ERROR" else "active"
+            view = cls(turn.run_id, turn.graph, status, labels=turn.labels)
+        else:
+            view = cls.of_stored(summary)
+        status = view.status if view.status == RunStatus.COMPLETED else _WAITING.get(turn.status, view.status)
+        error = view.error or (describe_exception(turn.error) if turn.error else None)
+        return attrs.evolve(view, status=status, error=error, turn=turn.id, queue=turn.queue, worker=turn.worker)
 
 
 def list_runs(
@@ -194,8 +191,7 @@ def list_runs(
             found = graph.store.runs(cast("StatusName | None", status), graph.config.name, labels=labels, limit=limit)
             stored.update((summary.run_id, summary) for summary in found)
     for run_id, turn in turns.items():
-        summary = stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id)
-        yield RunView.of_turn(turn) if summary is None else RunView.of_stored(summary).with_turn(turn)
+        yield RunView.of_turn(turn, stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id))
     yield from map(RunView.of_stored, stored.values())
 
 

@@ -91,7 +91,12 @@ def picture_of(name: str, structure: GraphStructure, store: CheckpointStore, run
         return Picture(name, structure, Walk())
     if not isinstance(run, str | State):
         raise TypeError(f"a run is given by its id or as a State, not as {type(run).__name__}")
-    rows = [_summary_of(run)] if isinstance(run, State) else _history(store, run)
+    if isinstance(run, State):
+        from stategraph.stores.summaries import Summary  # imported when used
+
+        rows: Sequence[Summary] = [Summary.of(run)]
+    else:
+        rows = _history(store, run)
     ran_on = rows[-1].graph
     if ran_on is not None and ran_on != name:
         way_out = "Draw it with that graph, or with stategraph.picture.picture_of_run(store, run_id)."
@@ -121,12 +126,6 @@ def _history(store: CheckpointStore, run_id: str) -> Sequence[Summary]:
     if not rows:
         raise CheckpointNotFoundError(run_id, str(store))
     return rows
-
-
-def _summary_of(state: State) -> Summary:
-    from stategraph.stores.summaries import Summary  # imported when used
-
-    return Summary.of(state)
 
 
 def _structure_of(rows: Sequence[Summary]) -> GraphStructure:

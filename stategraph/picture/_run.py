@@ -89,13 +89,11 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         nested[name] = Walk(dict.fromkeys(finished, Visit("done")))
     steps = {row.checkpoint_node: row.step for row in path} | dict.fromkeys(now, last.step + 1)
     turns = sum(row.kind is Kind.ROLLBACK for row in rows)
-    nested |= {
-        name: found
-        for name, outline in structure.outlines.items()
-        if name in steps and outline.kind == "graph" and outline.nested is not None
-        for found in [_nested_walk(outline.nested, store, nested_ids(last.run_id, steps[name], name, turns), depth)]
-        if found is not None
-    }
+    for name, outline in structure.outlines.items():
+        if name in steps and outline.kind == "graph" and outline.nested is not None:
+            found = _nested_rows(store, last.run_id, steps[name], name, turns)
+            if found:
+                nested[name] = walk_of(outline.nested, found, store, depth - 1)
     return Walk(visits, taken, nested, _caption(last, path, owner))
 
 
@@ -119,15 +117,10 @@ def finished_parts(structure: GraphStructure, store: CheckpointStore, run: Summa
         return []
 
 
-def nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:
-    """Return the ids that the nested run of a step may have: one for each number of rollbacks before it."""
-    return [nested_id(run_id, step, node, generation) for generation in range(turns, -1, -1)]
-
-
-def _nested_walk(structure: GraphStructure, store: CheckpointStore, run_ids: Sequence[str], depth: int) -> Walk | None:
-    """Return the way of the first of these nested runs that the store has; None if it has none."""
-    found = (rows for rows in map(store.history, run_ids) if rows)
-    return next((walk_of(structure, rows, store, depth - 1) for rows in found), None)
+def _nested_rows(store: CheckpointStore, run_id: str, step: int, node: str, turns: int) -> Sequence[Summary]:
+    """Return the history of the newest nested run of a step. Each rollback of the outer run begins another one."""
+    ids = (nested_id(run_id, step, node, generation) for generation in range(turns, -1, -1))
+    return next(filter(None, map(store.history, ids)), [])
 
 
 def _path_of(rows: Sequence[Summary]) -> list[Summary]:
