@@ -160,7 +160,7 @@ NODE = r'n\d+(\["T"\]|\(\["T"\]\)|\[\["T"\]\]|\[/"T"/\]|\{\{"T"\}\})'
 LINE = re.compile(
     "|".join(
         (
-            *(r"flowchart TB", NODE, r'subgraph n\d+ \["T"\]', "end", r"n\d+\(\( \)\) --> n\d+"),
+            *(r"flowchart TB", NODE, r'subgraph n\d+ \["T"\]', "end", r"n\d+\(\( \)\)"),
             *(r'n\d+ (-->|==>|-\.->)(\|"T"\|)? n\d+', r"classDef [a-z]+ [-a-z0-9#:, ]+", r"class [n\d,]+ [a-z]+"),
         )
     ).replace("T", r"(?:\w|[ .,_=+/×·≠✓-]|#\d+;|<br/>)*")

@@ -79,8 +79,6 @@ def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
     yield f'<g class="graph" transform="translate({x:.1f} {y:.1f})">'
     for line in drawing.lines:
         yield from _line(line)
-    if drawing.dot is not None:
-        yield f'<circle class="start" cx="{drawing.dot.middle:.1f}" cy="{drawing.dot.y + 6:.1f}" r="6"/>'
     for slot in drawing.boxes:
         if slot.box is not None:
             yield from _node(slot, slot.box)
@@ -92,26 +90,28 @@ def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
 # --------------------------------------------------------------------------- lines
 
 
-def _classes(way: Way | None) -> str:
-    return "edge" + (" failure" if way and way.is_failure else "") + (" taken" if way and way.taken else "")
+def _classes(way: Way) -> str:
+    return "edge" + (" failure" if way.is_failure else "") + (" taken" if way.taken else "")
 
 
 def _line(line: Line) -> Iterator[str]:
     way = line.way
-    ends = "" if way is None else f' data-source="{marked_up(way.source)}" data-target="{marked_up(way.target)}"'
-    yield f'<g class="{_classes(way)}"{ends}>'
-    if way is not None:
+    if way.source.is_start:
+        yield '<g class="edge">'
+    else:
+        source, target = marked_up(way.source.name), marked_up(way.target.name)
+        yield f'<g class="{_classes(way)}" data-source="{source}" data-target="{target}">'
         reason = f": {way.reason}" if way.reason else ""
-        yield f"<title>{marked_up(f'{way.source} → {way.target}{reason}')}</title>"
+        yield f"<title>{source} → {target}{marked_up(reason)}</title>"
     x, y = line.points[-1]
-    half = 5.5 if way is not None and way.taken else 4.0
+    half = 5.5 if way.taken else 4.0
     yield f'<path class="way" d="M{" ".join(f"{at:.1f} {down:.1f}" for at, down in line.points)}"/>'
     yield f'<path class="tip" d="M{x:.1f} {y:.1f}l-{half:g}-{half + 3:g}h{2 * half:g}z"/></g>'
 
 
 def _label(line: Line) -> Iterator[str]:
     label = line.label
-    if line.way is not None and label.height:
+    if label.height:
         size = f'x="{label.x:.1f}" y="{label.y:.1f}" width="{label.width:.1f}" height="{label.height:.1f}"'
         yield f'<g class="{_classes(line.way)}"><rect class="under" {size} rx="4"/>'
         yield f'<text class="label" x="{label.middle:.1f}" y="{label.y + 13:.1f}" text-anchor="middle">'
@@ -122,6 +122,9 @@ def _label(line: Line) -> Iterator[str]:
 
 
 def _node(slot: Slot, box: Box) -> Iterator[str]:
+    if box.is_start:
+        yield f'<circle class="start" cx="{slot.middle:.1f}" cy="{slot.y + 6:.1f}" r="6"/>'
+        return
     status = box.visit.status
     shown = {"under way": "working"}.get(status, status)
     classes = " ".join(filter(None, ("node", "nest" if slot.inside else "", shown)))
@@ -188,23 +191,23 @@ def mermaid_of(sketch: Sketch) -> str:
 
 def _chart(sketch: Sketch, indent: str, free: Iterator[str], by_status: dict[str, list[str]]) -> Iterator[str]:
     """Yield the lines of a graph. `free` yields the names of nodes, and `by_status` collects them."""
-    names: dict[str, str] = {}
+    names: dict[Box, str] = {}
     for box in sketch.boxes:
-        names[box.name] = name = next(free)
+        names[box] = name = next(free)
         if box.visit.status:
             by_status.setdefault(box.visit.status, []).append(name)
         texts = [_quoted(text) for text in box.texts]
         if box.visit.status == "done":  # other statuses are in words
             texts[0] = f"✓ {texts[0]}"
-        if box.inside is not None and box.inside.boxes:
+        if box.is_start:
+            yield f"{indent}{name}(( ))"
+        elif box.inside is not None and box.inside.boxes:
             yield f'{indent}subgraph {name} ["{" · ".join(texts)}"]'
             yield from _chart(box.inside, indent + "  ", free, by_status)
             yield f"{indent}end"
         else:
             opening, closing = _SHAPES.get(box.kind, ("([", "])") if box.is_exit else ("[", "]"))
             yield f'{indent}{name}{opening}"{"<br/>".join(texts)}"{closing}'
-        if box.is_entry:
-            yield f"{indent}{next(free)}(( )) --> {name}"
     for way in sketch.ways:
         arrow = "-.->" if way.is_failure else "==>" if way.taken else "-->"
         label = f'|"{_quoted(way.text)}"|' if way.text else ""

@@ -29,12 +29,12 @@ _SINGLE_IN_A_ROW = 4
 
 @attrs.define(eq=False)
 class Slot:
-    """The place of a box, a label or the start dot.
+    """The place of a box or a label.
 
     Attributes:
         width: Its width.
         height: Its height.
-        box: The box; None for a label or the dot.
+        box: The box; None for a label.
         inside: The drawing in the box.
         row: The number of its row.
         middle: The x coordinate of its middle.
@@ -60,7 +60,7 @@ class Line:
     """A line between two boxes.
 
     Attributes:
-        way: The way that it shows; None for the line from the dot to the entry.
+        way: The way that it shows.
         source: The box that it leaves.
         target: The box that it leads to.
         label: The place of its label.
@@ -68,7 +68,7 @@ class Line:
         points: Its corners.
     """
 
-    way: Way | None
+    way: Way
     source: Slot
     target: Slot
     label: Slot
@@ -106,23 +106,17 @@ class Drawing:
     height: float
     boxes: Sequence[Slot]
     lines: Sequence[Line]
-    dot: Slot | None
 
 
 def drawing_of(sketch: Sketch) -> Drawing:
     """Return the drawing of a sketch. The same sketch gives the same drawing."""
-    slots = {box.name: _slot_of(box) for box in sketch.boxes}
+    slots = {box: _slot_of(box) for box in sketch.boxes}
     lines = [Line(way, slots[way.source], slots[way.target], _label_slot(way)) for way in sketch.ways]
-    entry = next((slots[box.name] for box in sketch.boxes if box.is_entry), None)
-    boxes, dot = [*slots.values()], None
-    if entry is not None:
-        dot = Slot(_DOT, _DOT)
-        lines.append(Line(None, dot, entry, _label_slot(None)))
-    joined = boxes if dot is None else [dot, *boxes]
-    rows = _rows(joined, lines)
+    boxes = [*slots.values()]
+    rows = _rows(boxes, lines)
     _arrange(rows, lines)
     _place_labels(rows)
-    placed = [*joined, *(line.label for line in lines)]
+    placed = [*boxes, *(line.label for line in lines)]
     left = min((slot.x for slot in placed), default=0.0)
     for slot in placed:
         slot.middle -= left
@@ -130,7 +124,7 @@ def drawing_of(sketch: Sketch) -> Drawing:
     height = _place_rows(rows)
     for line in lines:
         line.points = _corners(line, rows[line.source.row], rows[line.target.row])
-    return Drawing(width, height, boxes, lines, dot)
+    return Drawing(width, height, boxes, lines)
 
 
 # --------------------------------------------------------------------------- sizes
@@ -138,6 +132,8 @@ def drawing_of(sketch: Sketch) -> Drawing:
 
 def _slot_of(box: Box) -> Slot:
     """Return the place of a box, with its size."""
+    if box.is_start:
+        return Slot(_DOT, _DOT, box)
     width = max(width_of(text, SMALL if line else NAME * 1.06) for line, text in enumerate(box.texts))
     width, height = max(width + 2 * _PADDING + 8, 76.0), 14.0 + LEADING * len(box.texts)
     if box.inside is None or not box.inside.boxes:
@@ -146,16 +142,15 @@ def _slot_of(box: Box) -> Slot:
     return Slot(max(width, inside.width + 2 * _PADDING), height + inside.height + _PADDING, box, inside)
 
 
-def _label_slot(way: Way | None) -> Slot:
-    label = "" if way is None else way.text
-    return Slot(width_of(label, SMALL) + 10.0, LEADING + 3.0) if label else Slot(10.0, 0.0)
+def _label_slot(way: Way) -> Slot:
+    return Slot(width_of(way.text, SMALL) + 10.0, LEADING + 3.0) if way.text else Slot(10.0, 0.0)
 
 
 # --------------------------------------------------------------------------- rows
 
 
 def _rows(slots: Sequence[Slot], lines: Sequence[Line]) -> list[_Row]:
-    """Put each box into a row below all boxes that lead to it; return the rows. The dot is in the first row."""
+    """Put each box into a row below all boxes that lead to it; return the rows."""
     targets: dict[Slot, list[Slot]] = {slot: [] for slot in slots}
     for line in lines:
         targets[line.source].append(line.target)

@@ -21,30 +21,30 @@ DEPTH = 4
 MOST_BOXES = 4_000
 """How many boxes are drawn before nested graphs are left out: a graph may be nested in many places."""
 
-_FUNCTION = NodeOutline()
+_FUNCTION, _NOWHERE = NodeOutline(), Visit()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Box:
-    """A node.
+    """A node, or the dot where runs start.
 
     Attributes:
         name: Its name.
         kind: Its kind, as in a NodeOutline.
         notes: Short facts about it.
-        is_entry: Whether runs start here.
         is_exit: Whether runs complete here.
         inside: The nested graph, or the branches.
         visit: How often a run was here, and with which result.
+        is_start: Whether it is the dot.
     """
 
-    name: str
-    kind: str
-    notes: tuple[str, ...]
-    is_entry: bool
-    is_exit: bool
-    inside: Sketch | None
-    visit: Visit
+    name: str = ""
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+    is_exit: bool = False
+    inside: Sketch | None = None
+    visit: Visit = _NOWHERE
+    is_start: bool = False
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -66,18 +66,18 @@ class Way:
     """All edges from one node to another, either those with predicates or those for failures.
 
     Attributes:
-        source: The name of the node that it leaves.
-        target: The name of the node that it leads to.
+        source: The node that it leaves, or the dot.
+        target: The node that it leads to.
         label: The predicate in short; empty for an edge that is always taken.
         is_failure: Whether it is taken after a failure of the node.
         taken: How often a run has taken it.
     """
 
-    source: str
-    target: str
-    label: str
-    is_failure: bool
-    taken: int
+    source: Box
+    target: Box
+    label: str = ""
+    is_failure: bool = False
+    taken: int = 0
 
     @property
     def reason(self) -> str:
@@ -104,33 +104,36 @@ def sketch_of(structure: GraphStructure, walk: Walk) -> Sketch:
 
 
 def _sketch_of(structure: GraphStructure, walk: Walk, depth: int, drawn: Iterator[int]) -> Sketch:
-    names = tuple(dict.fromkeys(structure.nodes))
-    exits, entry = frozenset(structure.exits), structure.entry
-    boxes = []
-    for name in names:
+    boxes: dict[str, Box] = {}
+    for name in dict.fromkeys(structure.nodes):
         outline = structure.outlines.get(name, _FUNCTION)
         inside = None
         if outline.nested is not None and depth and next(drawn) < MOST_BOXES:
             inside = _sketch_of(outline.nested, walk.nested.get(name, Walk()), depth - 1, drawn)
-        visit = walk.visits.get(name, Visit())
-        boxes.append(Box(name, outline.kind, outline.notes, name == entry, name in exits, inside, visit))
+        visit = walk.visits.get(name, _NOWHERE)
+        boxes[name] = Box(name, outline.kind, outline.notes, name in structure.exits, inside, visit)
         next(drawn)
-    return Sketch(tuple(boxes), tuple(_ways_of(structure.edges, frozenset(names), walk.taken)))
+    ways = [*_ways_of(structure.edges, boxes, walk.taken)]
+    if structure.entry not in boxes:
+        return Sketch((*boxes.values(),), (*ways,))
+    start = Box(is_start=True)
+    return Sketch((start, *boxes.values()), (Way(start, boxes[structure.entry]), *ways))
 
 
 def _ways_of(
-    edges: Iterable[EdgeStructure], names: frozenset[str], taken: Mapping[tuple[str, str], int]
+    edges: Iterable[EdgeStructure], boxes: Mapping[str, Box], taken: Mapping[tuple[str, str], int]
 ) -> Iterator[Way]:
     """Yield one way for all edges with the same ends: a history does not tell them apart."""
     labels: dict[tuple[str, str, bool], list[str]] = {}
     for edge in edges:
-        if edge.source in names and edge.target in names:
+        if edge.source in boxes and edge.target in boxes:
             is_failure = edge.label == "on_error"
             labels.setdefault((edge.source, edge.target, is_failure), []).append(edge.shown or edge.label)
     for (source, target, is_failure), texts in labels.items():
         label = "" if "always()" in texts or is_failure else " or ".join(map(_in_short, texts))
-        has_other = (source, target, not is_failure) in labels
-        yield Way(source, target, label, is_failure, 0 if is_failure and has_other else taken.get((source, target), 0))
+        is_other = is_failure and (source, target, False) in labels
+        times = 0 if is_other else taken.get((source, target), 0)
+        yield Way(boxes[source], boxes[target], label, is_failure, times)
 
 
 _SHORTER = (
