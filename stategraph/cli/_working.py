@@ -7,8 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -73,30 +72,25 @@ def work(
 def _load_patiently(request: Request, name: str) -> StateGraph:
     """Return a graph once its store answers. A signal ends the process, because no run is at work yet."""
     wait = _SOONEST
-    with _signals_to(lambda number, frame: sys.exit(Exit.OK)):
-        while True:
-            try:
-                graph = request.graph(name)
-                graph.store.runs(limit=1)
-            except CheckpointError as error:
-                if type(error) is not CheckpointError:  # subclasses report damage and other lasting problems
-                    raise
-                note(f"stategraph: {error}; trying again in {wait:.0f} s")
-            else:
-                return graph
-            time.sleep(wait)
-            wait = min(2 * wait, _LATEST)
+    _on_signals(lambda number, frame: sys.exit(Exit.OK))
+    while True:
+        try:
+            graph = request.graph(name)
+            graph.store.runs(limit=1)
+        except CheckpointError as error:
+            if type(error) is not CheckpointError:  # subclasses report damage and other lasting problems
+                raise
+            note(f"stategraph: {error}; trying again in {wait:.0f} s")
+        else:
+            return graph
+        time.sleep(wait)
+        wait = min(2 * wait, _LATEST)
 
 
-@contextmanager
-def _signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM by a function."""
-    former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, before in former.items():
-            signal.signal(number, before)
+def _on_signals(handler: Callable[[int, Any], None]) -> None:
+    """Handle Ctrl-C and SIGTERM by a function, until this process ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 @attrs.define
@@ -127,17 +121,14 @@ class _Worker:
     def work(self, concurrency: int) -> int:
         """Work in so many threads until a signal; return the exit code."""
         self.graph.recover(**self.how)  # raises now if the graph saves nothing
-        if not self.graph.store.runs(limit=1):  # perhaps a relative path counts from another folder
-            note(f"stategraph: the {self.graph.store} has no runs yet")
         threads = [threading.Thread(target=self._sweeps, daemon=True) for _ in range(concurrency)]
-        with _signals_to(self._stop):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():  # signals are handled only between two waits
-                    thread.join(0.1)
-                    if time.monotonic() >= self._cut_at:
-                        self._cuts_off.set()
+        _on_signals(self._stop)
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.1)
+            if time.monotonic() >= self._cut_at:
+                self._cuts_off.set()
         self.graph.store.close()
         return Exit.FAILED if self.once and self._has_failed else Exit.OK
 
