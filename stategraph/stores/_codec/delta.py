@@ -7,12 +7,10 @@ settled are encoded at every save and compared by their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress, islice
 from operator import attrgetter, eq, is_, is_not
 from typing import Any
-
-import attrs
 
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph.state import State, data_of, since_of
@@ -24,68 +22,44 @@ from stategraph.stores._codec.value_encoder import EncodedValue
 _ABSENT = object()
 
 
-@attrs.define(eq=False)
-class Delta:
-    """The changes from an earlier State to a later one.
+def changes_between(old: State | None, new: State, encoded: Mapping[str, bytes]) -> tuple[list[Any], dict[str, bytes]]:
+    """Return the changes from an earlier State to a later one.
 
-    Attributes:
-        changed: Values to set.
-        appended: Items to append to lists.
-        removed: Keys to remove before the other changes.
-        provenance: The graph, parent and progress of the later State; None if they have not changed.
-        encoded: The bytes of values of the later State that are not settled, by key.
+    Args:
+        old: The earlier State; None for all data of the later State, for a snapshot.
+        new: The later State.
+        encoded: The bytes of values of the earlier State that are not settled, by key.
+
+    Returns:
+        The values to encode as the payload of a row: values to set, items to append to lists, keys to remove before the
+        other changes, and the provenance of the later State, None if unchanged. Then the bytes of values of the later
+        State that are not settled, by key.
+
+    Raises:
+        NotSerializableError: A value that is not settled cannot be saved exactly.
     """
-
-    changed: dict[str, Any]
-    appended: dict[str, Any]
-    removed: list[str]
-    provenance: list[Any] | None
-    encoded: dict[str, bytes]
-
-    @classmethod
-    def between(cls, old: State | None, new: State, encoded: dict[str, bytes]) -> Delta:
-        """Return the delta between two States.
-
-        Args:
-            old: The earlier State; None for a delta with all data of the later State, for a snapshot.
-            new: The later State.
-            encoded: The bytes of values of the earlier State that are not settled, by key.
-
-        Raises:
-            NotSerializableError: A value that is not settled cannot be saved exactly.
-        """
-        delta = cls({}, {}, [], None, {})
-        before, after = {} if old is None else data_of(old), data_of(new)
-        keys = after if old is None else _keys_to_compare(old, new, encoded)
-        if keys is None:
-            keys = after
-            if _is_order_kept(before, after):
-                delta.removed = [key for key in before if key not in after]
-            else:
-                delta.removed, before, encoded = [*before], {}, {}
-        for key in keys:
-            value = after[key]
-            previous = before.get(key, _ABSENT)
-            if type(value) not in SETTLED and not is_settled(value):
-                delta._add_unsettled(key, value, encoded.get(key))
-            elif value is previous:
-                continue
-            elif type(value) is type(previous) is FrozenList and _has_grown(previous, value):
-                delta.appended[key] = freeze(value[len(previous) :])  # settled, so that msgpack takes it unchanged
-            else:
-                delta.changed[key] = value
-        if old is None or not have_same_provenance(old, new):
-            delta.provenance = provenance_parts(new)
-        return delta
-
-    def _add_unsettled(self, key: str, value: Any, previous: bytes | None) -> None:
-        now = self.encoded[key] = encode_value(value, key)
-        if now != previous:
-            self.changed[key] = EncodedValue(now)
-
-    def parts(self) -> list[Any]:
-        """Return the values to encode as the payload of a row."""
-        return [self.changed, self.appended, self.removed, self.provenance]
+    changed: dict[str, Any] = {}
+    appended: dict[str, Any] = {}
+    unsettled: dict[str, bytes] = {}
+    before, after = {} if old is None else data_of(old), data_of(new)
+    keys, removed = _keys_to_compare(old, new, encoded)
+    if removed and len(removed) == len(before):
+        before, encoded = {}, {}
+    for key in keys:
+        value = after[key]
+        previous = before.get(key, _ABSENT)
+        if type(value) not in SETTLED and not is_settled(value):
+            unsettled[key] = encode_value(value, key)
+            if unsettled[key] != encoded.get(key):
+                changed[key] = EncodedValue(unsettled[key])
+        elif value is previous:
+            continue
+        elif type(value) is type(previous) is FrozenList and _has_grown(previous, value):
+            appended[key] = freeze(value[len(previous) :])  # settled, so that msgpack takes it unchanged
+        else:
+            changed[key] = value
+    provenance = None if old is not None and have_same_provenance(old, new) else provenance_parts(new)
+    return [changed, appended, removed, provenance], unsettled
 
 
 def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
@@ -117,7 +91,7 @@ def combine(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         The frozen data, and the graph, parent and progress as keywords of State.
 
     Raises:
-        DecodeError: They are not the parts that `Delta.parts` returns.
+        DecodeError: They are not the parts that `changes_between` returns.
     """
     try:
         return _assembled(deltas)
@@ -140,19 +114,24 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return freeze_items(data), provenance_from(provenance)
 
 
-def _keys_to_compare(old: State, new: State, encoded: Iterable[str]) -> Iterable[str] | None:
-    """Return the keys whose values may differ; None if keys were removed or moved.
+def _keys_to_compare(old: State | None, new: State, encoded: Iterable[str]) -> tuple[Iterable[str], list[str]]:
+    """Return the keys whose values may differ, and the keys to remove before: all keys if common keys have moved.
 
     The values of all other keys are the same, settled objects as before.
     """
+    after = data_of(new)
+    if old is None:
+        return after, []
     keys: Iterable[str] | None = keys_set_since(old, new) if since_of(new) else None  # known for large States only
     if keys is None:
-        before, after = data_of(old), data_of(new)
+        before = data_of(old)
         if len(before) > len(after) or not all(map(eq, before, after)):
-            return None
+            kept = [key for key in before if key in after]
+            is_order_kept = all(map(eq, kept, after))  # and new keys come after them
+            return after, [key for key in before if key not in after] if is_order_kept else [*before]
         replaced = compress(after, map(is_not, before.values(), after.values()))
         keys = chain(replaced, islice(after, len(before), None))
-    return dict.fromkeys(chain(encoded, keys))
+    return dict.fromkeys(chain(encoded, keys)), []
 
 
 def keys_set_since(old: State, new: State) -> tuple[str, ...] | None:
@@ -164,12 +143,6 @@ def keys_set_since(old: State, new: State) -> tuple[str, ...] | None:
     if before is None or since is None or since[0] is not before[2]:
         return None
     return since[1]
-
-
-def _is_order_kept(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Return whether common keys are in the same order, and new keys come after them."""
-    kept = [key for key in before if key in after]
-    return all(map(eq, kept, after))
 
 
 def encode_unsettled(state: State) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
-from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
+from stategraph.stores._codec.delta import changes_between, combine, encode_unsettled
 from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
@@ -105,8 +105,9 @@ class CheckpointEncoder:
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
-        change = Delta.between(previous and previous.state, state, previous.encoded if previous else {})
-        kept = self.encoded(change.parts())
+        before, encoded = (None, {}) if previous is None else (previous.state, previous.encoded)
+        parts, unsettled = changes_between(before, state, encoded)
+        kept = self.encoded(parts)
         at = place or (state.step, 0)
         base, seal, snapshot, since = at[0], b"", len(kept[1]), 0
         if previous is not None:
@@ -115,7 +116,7 @@ class CheckpointEncoder:
             if since > snapshot + _LIGHT:
                 return self.encode(state, incarnation, place)
         row = self._sealed(state, at, base, kept, seal, incarnation)
-        return row, DeltaBase(state, base, row.seal, change.encoded, snapshot, since)
+        return row, DeltaBase(state, base, row.seal, unsettled, snapshot, since)
 
     def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
         """Return the encoding and the payload of a row.
