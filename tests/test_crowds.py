@@ -57,7 +57,7 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
             raise left.pop()
         return apply(batches)
 
-    monkeypatch.setattr(store._log.committer, "_apply", fails)
+    monkeypatch.setattr(store._log.table, "apply", fails)
     return sizes
 
 
@@ -186,7 +186,7 @@ def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.Mo
         record = read(run_id)
         return record._replace(version=record.version - 1) if run_id in lost else record
 
-    monkeypatch.setattr(store._log.committer, "_apply", forgets)
+    monkeypatch.setattr(store._log.table, "apply", forgets)
     monkeypatch.setattr(table, "run", older)
     found = crowd(make_graph(async_traces("abcd"), store=store, preserve=True))
 

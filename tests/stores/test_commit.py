@@ -28,7 +28,9 @@ class Applied:
         self.entered = threading.Event()
         self.error = None
 
-    def __call__(self, writes):
+    is_server = False
+
+    def apply(self, writes):
         self.entered.set()
         assert self.gate.wait(10)
         self.batches.append(list(writes))
@@ -114,7 +116,7 @@ class TestWithAStore:
                     raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
                 return apply(writes)
 
-            monkeypatch.setattr(log_of(store).committer, "_apply", counted)
+            monkeypatch.setattr(log_of(store).table, "apply", counted)
 
             def run(number):
                 try:

@@ -229,7 +229,7 @@ class TestAChangeThatFails:
             own(other, Ownership("a"), take_over=True)
             return apply(writes)
 
-        monkeypatch.setattr(run._log.committer, "_apply", after_another_has_written)
+        monkeypatch.setattr(table_of(run), "apply", after_another_has_written)
         with pytest.raises((RunLostError, RunBusyError)):
             call(run)
 

@@ -274,22 +274,29 @@ def listing(
     damaged: dict[str, None] = {}  # a run whose number cannot be read is on every page
     if which.owned and which.owned_ids is not None and not which.owned_ids:
         return found, []
+    page = max(limit, _LIST_PAGE) if limit > 0 and which.is_narrow else limit
+    for run in each_run(log, which, page, before):
+        try:
+            if isinstance(run, Unreadable):
+                raise run.error
+            if _is_wanted(log, run, which, owner_of):
+                found.append(read(run))
+        except CheckpointError as error:
+            damaged[run.run_id] = None
+            log.report(run.run_id, error)
+        if len(found) == limit:
+            break
+    return found, [*damaged]
+
+
+def each_run(log: RunLog, which: RunFilter, page: int, before: int | None = None) -> Iterator[RunRecord | Unreadable]:
+    """Yield runs, newest first. Read a page of them at a time; all at once if it is negative."""
     while True:
-        left = limit if limit < 0 else limit - len(found)
-        size = left if limit < 0 or not which.is_narrow else max(left, _LIST_PAGE)
-        page = log.table.runs(which, size, before)
-        for run in page:
-            try:
-                if isinstance(run, Unreadable):
-                    raise run.error
-                if len(found) != limit and _is_wanted(log, run, which, owner_of):
-                    found.append(read(run))
-            except CheckpointError as error:
-                damaged[run.run_id] = None
-                log.report(run.run_id, error)
-        numbers = [run.number for run in page if run.number is not None]
-        if size < 0 or len(page) < size or len(found) == limit or not numbers:
-            return found, [*damaged]
+        found = log.table.runs(which, page, before)
+        yield from found
+        numbers = [run.number for run in found if run.number is not None]
+        if page < 0 or len(found) < page or not numbers:
+            return
         before = min(numbers)
 
 

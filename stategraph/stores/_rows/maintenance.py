@@ -18,7 +18,16 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._rows.loading import chains, check_indexed, listing, newest_chain, read, summaries, visible
+from stategraph.stores._rows.loading import (
+    chains,
+    check_indexed,
+    each_run,
+    listing,
+    newest_chain,
+    read,
+    summaries,
+    visible,
+)
 from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
@@ -55,18 +64,12 @@ def verify(log: RunLog) -> Verified:
 
 def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]:
     """Yield each run with its status, None if it is nested, or the error that makes it unreadable."""
-    before = None
-    while page := log.table.runs(RunFilter(), _PAGE, before):
-        for run in page:
-            if isinstance(run, Unreadable):
-                yield run.run_id, run.error
-                continue
+    for run in each_run(log, RunFilter(), _PAGE):
+        if isinstance(run, Unreadable):
+            yield run.run_id, run.error
+        else:
             yield run.run_id, run.status.value
             yield from ((nested_id, None) for nested_id in log.table.nested_ids(run.run_id))
-        numbers = [run.number for run in page if run.number is not None]
-        if len(page) < _PAGE or not numbers:
-            return
-        before = min(numbers)
 
 
 def _checked(log: RunLog, run: RunRecord) -> int:

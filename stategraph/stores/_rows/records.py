@@ -267,8 +267,5 @@ class Unreadable:
     error: CheckpointCorruptError
 
 
-FIELDS_BEFORE_PAYLOAD = list(CheckpointRecord.__annotations__).index("payload")
+FIELDS_BEFORE_PAYLOAD = CheckpointRecord._fields.index("payload")
 """The number of fields of a row before its payload."""
-
-About: TypeAlias = tuple[Any, ...]
-"""The fields of a row before its payload, in order."""

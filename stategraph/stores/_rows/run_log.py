@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
 from typing import TypeAlias, TypeGuard, TypeVar
@@ -50,7 +50,7 @@ class RunLog:
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
-        self.committer = self._new_committer()
+        self.committer = Committer(table)
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         self._reported: set[str] = set()
@@ -62,14 +62,8 @@ class RunLog:
 
     def renew(self) -> None:
         """Replace the locks in a forked child, which has none of the committing threads of its parent."""
-        self.committer = self._new_committer()
+        self.committer = Committer(self.table)
         self.table.renew()
-
-    def _new_committer(self) -> Committer:
-        return Committer(self._apply, is_shared=not self.table.is_server)
-
-    def _apply(self, writes: Sequence[Write]) -> Sequence[Outcome]:
-        return self.table.apply(writes)
 
     # ------------------------------------------------------------------ memory
 
@@ -304,22 +298,20 @@ class Committer:
     during that commit wait, and one of them commits for all.
 
     Args:
-        apply: Writes several batches and returns the outcome of each. If it raises a CheckpointSaveError, that concerns
-            all of them: the store is locked, full or broken. After any other error they are written one by one, so
-            that only the faulty batch fails.
-        is_shared: Whether threads share a transaction. Threads that write to a server each have their own, and the
-            server shares a sync between them.
+        table: Writes several batches. If it raises a CheckpointSaveError, that concerns all of them: the store is
+            locked, full or broken. After any other error they are written one by one, so that only the faulty batch
+            fails. Threads that write to a server do not share transactions: the server shares a sync between them.
     """
 
-    def __init__(self, apply: Callable[[Sequence[Write]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
-        self._apply, self._is_shared = apply, is_shared
+    def __init__(self, table: Table) -> None:
+        self._table = table
         self._turn = threading.RLock()  # held by the thread that commits
         self._waiting: list[_Waiting] = []
 
     def commit(self, batches: Sequence[Write]) -> list[Outcome]:
         """Write batches; return the outcome of each. Written batches are durable when this returns."""
         writes = list(map(_Waiting, batches))
-        if not self._is_shared:
+        if self._table.is_server:
             self._write(writes)
         else:
             if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
@@ -345,7 +337,7 @@ class Committer:
     def _write(self, writes: Sequence[_Waiting]) -> None:
         outcomes: Sequence[Outcome]
         try:
-            outcomes = self._apply([write.batch for write in writes])
+            outcomes = self._table.apply([write.batch for write in writes])
         except Exception as error:  # noqa: BLE001 - each caller raises it
             if len(writes) == 1:
                 outcomes = [error]

@@ -12,7 +12,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import FIELDS_BEFORE_PAYLOAD, About, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import FIELDS_BEFORE_PAYLOAD, CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
@@ -74,7 +74,7 @@ class Sealer:
     def seal_of(
         self,
         run_id: str,
-        about: About,
+        about: tuple[Any, ...],
         payload: bytes,
         before: bytes,
         pause: str | None = None,
@@ -93,7 +93,9 @@ class Sealer:
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
 
-    def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
+    def _packed_row(
+        self, run_id: str, about: tuple[Any, ...], before: bytes, pause: str | None, incarnation: bytes
+    ) -> bytes:
         *start, error, by, took_ns, attempts, owner, version, encoding = about
         info = None if error is None else error.parts
         rest = by, took_ns, attempts, owner, version, encoding, before, pause

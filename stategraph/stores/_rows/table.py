@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
@@ -112,10 +112,6 @@ class Table(ABC):
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
         """Return a number that changes with every takeover of a run, and whether the run is cancelled."""
-
-    def all_fences(self) -> Iterable[tuple[str, int]] | None:
-        """Yield each run and its fence, newest run first; None where a fence takes as long to find as a record."""
-        return None
 
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
