@@ -204,18 +204,18 @@ class CheckpointEncoder:
         if place[0] > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_to_json(state.pause)
-        facts, status, node, ownership = state.facts, state.status, state.checkpoint_node, current.ownership
+        facts, status, node = state.facts, state.status, state.checkpoint_node
+        owner = None if current.ownership is None else process_name()
         if facts is None and status is RunStatus.ACTIVE and node:  # the most frequent case by far
             kind, by, attempts = Kind.STEP, None, 1
         else:
             kind, by, attempts = state.kind, state.by, 1 if facts is None else facts.attempts
-        encoding, payload = kept
-        about = (
+        fields = (
             *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
-            *(by, took_ns_of(state), attempts, None if ownership is None else process_name(), FORMAT, encoding),
+            *(by, took_ns_of(state), attempts, owner, FORMAT, *kept, b"", pause),
         )
-        seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
-        return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # skips the constructor, for speed
+        row = tuple.__new__(CheckpointRecord, fields)  # skips the constructor, for speed
+        return self._sealer.seal(state.run_id, row, before, incarnation)
 
 
 @contextmanager

@@ -118,19 +118,15 @@ def _has_changed(log: RunLog, run: RunRecord) -> bool:
 def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     """Remove those runs that have no owner and have not changed since they were checked; return their ids."""
     with owned_if_free(cast(OwnableStore, log.table.store), [run.run_id for run in runs]) as ownerships:
-        removals = [
-            Removal(run.run_id, run.version, ownership=ownerships[run.run_id])
-            for run in runs
-            if run.run_id in ownerships
-        ]
-        outcomes = log.commit(removals)
+        due = [run for run in runs if run.run_id in ownerships]
+        outcomes = log.commit([Removal(run.run_id, run.version, ownership=ownerships[run.run_id]) for run in due])
     removed: list[str] = []
-    for removal, outcome in zip(removals, outcomes, strict=True):
+    for run, outcome in zip(due, outcomes, strict=True):
         if isinstance(outcome, Exception):
             raise outcome
         if outcome:
-            removed.append(removal.run_id)
-            log.forget_all(removal.run_id)
+            removed.append(run.run_id)
+            log.forget_all(run.run_id)
     return removed
 
 

@@ -265,7 +265,3 @@ class Unreadable:
     run_id: str
     number: int | None
     error: CheckpointCorruptError
-
-
-FIELDS_BEFORE_PAYLOAD = CheckpointRecord._fields.index("payload")
-"""The number of fields of a row before its payload."""

@@ -12,11 +12,12 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import FIELDS_BEFORE_PAYLOAD, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
 _SMALL = 4096  # bytes: below this a copy is faster than another call
+_AT_ERROR, _AT_PAYLOAD, _AT_SEAL = map(CheckpointRecord._fields.index, ("error", "payload", "seal"))
 _pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 
@@ -58,9 +59,8 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return row._replace(
-            seal=self.seal_of(run_id, row[:FIELDS_BEFORE_PAYLOAD], row.payload, before, row.pause, incarnation)
-        )
+        seal = self._digest(self._packed_row(run_id, row, before, incarnation), row.payload, self._key)
+        return _new_tuple(CheckpointRecord, (*row[:_AT_SEAL], seal, row.pause))  # skips the constructor, for speed
 
     def seal_chain(self, run_id: str, rows: Iterable[CheckpointRecord], incarnation: bytes) -> list[CheckpointRecord]:
         """Return a snapshot and the rows that build on it with their seals."""
@@ -71,35 +71,19 @@ class Sealer:
             before = sealed[-1].seal
         return sealed
 
-    def seal_of(
-        self,
-        run_id: str,
-        about: tuple[Any, ...],
-        payload: bytes,
-        before: bytes,
-        pause: str | None = None,
-        incarnation: bytes = b"",
-    ) -> bytes:
-        """Return the seal of a row from its fields; `before` as for `seal`."""
-        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), payload, self._key)
-
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
         """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
         before = b""
         for row in rows:
-            parts = run_id, row[:FIELDS_BEFORE_PAYLOAD], before, row.pause, incarnation
-            if not self._is_right(row.seal, row.payload, self._packed_row, *parts):
+            if not self._is_right(row.seal, row.payload, self._packed_row, run_id, row, before, incarnation):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
 
-    def _packed_row(
-        self, run_id: str, about: tuple[Any, ...], before: bytes, pause: str | None, incarnation: bytes
-    ) -> bytes:
-        *start, error, by, took_ns, attempts, owner, version, encoding = about
-        info = None if error is None else error.parts
-        rest = by, took_ns, attempts, owner, version, encoding, before, pause
-        return _pack([self._store_id, run_id, incarnation, *start, info, *rest])
+    def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
+        error = None if row.error is None else row.error.parts
+        about = *row[:_AT_ERROR], error, *row[_AT_ERROR + 1 : _AT_PAYLOAD]
+        return _pack([self._store_id, run_id, incarnation, *about, before, row.pause])
 
     # ------------------------------------------------------------------ runs
 

@@ -208,9 +208,8 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     try:
         database.execute("PRAGMA trusted_schema = 0")
         database.execute("BEGIN")  # one consistent view
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        (encoding,) = database.execute("PRAGMA encoding").fetchone()
+        pragmas = ("application_id", "user_version", "encoding")
+        application, version, encoding = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas)
         parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
         strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
         database.execute("COMMIT")

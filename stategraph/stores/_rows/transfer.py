@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
 
+import attrs
+
 from stategraph._owners.base import OwnableStore, new_incarnation, owned
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id
@@ -55,7 +57,6 @@ def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str] | None:
 
 
 def _run_line(run: RunRecord) -> dict[str, Any]:
-    policy = run.policy
     return {
         "type": "run",
         "format": FORMAT,
@@ -65,9 +66,7 @@ def _run_line(run: RunRecord) -> dict[str, Any]:
         "parent": None if run.parent is None else [run.parent.run_id, run.parent.step],
         "labels": dict(run.labels),
         "created_ns": run.created_ns,
-        "retention": policy.retention,
-        "window": policy.window,
-        "ttl": policy.ttl,
+        **attrs.asdict(run.policy),
     }
 
 
