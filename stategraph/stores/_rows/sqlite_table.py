@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -109,30 +109,32 @@ class SqliteTable(SqlTable):
 
     # ------------------------------------------------------------------ transactions
 
-    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
+    @contextmanager
+    def _connected(self, run_id: str, kind: _Kind = CheckpointError) -> Iterator[sqlite3.Connection]:
+        """Use the connection, in turn with other threads; raise `kind` if SQLite fails."""
         try:
-            with self._lock(run_id):
+            with self._lock(run_id, kind):
                 self._check_process()
-                if self._reader is not None:
-                    return self._reader.ask(lambda connection: fetch_damaged_text(connection, statement, values))
-                return fetch_damaged_text(self.connection, statement, values)
+                yield self.connection
         except _FAILURES as error:
-            raise self.explained(error, run_id) from error
+            raise self.explained(error, run_id, kind) from error
+
+    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
+        with self._connected(run_id) as connection:
+            if self._reader is not None:
+                return self._reader.ask(lambda reader: fetch_damaged_text(reader, statement, values))
+            return fetch_damaged_text(connection, statement, values)
 
     def _transact(self, run_id: str, work: Callable[[sqlite3.Connection], list[_Found]], kind: _Kind) -> list[_Found]:
         """Run some work in a transaction and return its result; raise `kind` if it fails."""
         if self._read_only:
             raise read_only_error(self.store, run_id, kind)
-        try:
-            with self._lock(run_id, kind):
-                self._check_process()
-                if not self.files.is_log_grown:
-                    self.files.grow_log(self.connection)
-                with self.connection as connection:  # commits, or rolls back
-                    connection.execute("BEGIN IMMEDIATE")
-                    found = work(connection)
-        except _FAILURES as error:
-            raise self.explained(error, run_id, kind) from error
+        with self._connected(run_id, kind) as connection:
+            if not self.files.is_log_grown:
+                self.files.grow_log(connection)
+            with connection:  # commits, or rolls back
+                connection.execute("BEGIN IMMEDIATE")
+                found = work(connection)
         self.files.check(self)
         return found
 
@@ -143,12 +145,8 @@ class SqliteTable(SqlTable):
         )
 
     def erase(self) -> None:
-        try:
-            with self._lock():
-                self._check_process()
-                erase_log(self.connection)
-        except sqlite3.Error as error:
-            raise self.explained(error, "") from error
+        with self._connected("") as connection:
+            erase_log(connection)
 
     def explained(self, error: Exception, run_id: str, kind: _Kind = CheckpointError) -> CheckpointError:
         """Translate an error of SQLite to an error of stategraph."""
