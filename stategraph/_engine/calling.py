@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
-from stategraph._engine.resume import fitting_saved, renamed, resume_owned
+from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
     amend,
     canceller_of,
@@ -20,13 +20,13 @@ from stategraph._engine.saving import (
     flush,
     newest_of,
     owning,
+    owning_saved,
     save,
 )
-from stategraph._graph.changed import check_compatible, off_removed
+from stategraph._graph.changed import off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._protocol import Amend, Load, Task
-from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
@@ -104,10 +104,9 @@ def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         turn: The turn, a `stategraph.turns.Order`.
         max_recoveries: The number of owners that one step of the run may crash.
     """
-    check_saves(run.plan)
+    task = owning_saved(run, turn.run_id, _take_turn(run, turn, max_recoveries), takes_up=False)
     run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
-    ownership = Ownership(check_given_id(turn.run_id))
-    return owning(run, ownership, _take_turn(run, turn, max_recoveries), takes_up=False)
+    return task
 
 
 def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
@@ -144,7 +143,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
         raise ConfigError("checkpoint.preserve", False, allowed)
     if discards and not run.services.keeps_all:
         raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')
-    return owning(run, Ownership(check_given_id(run_id)), _turn(run, run_id, given, discards))
+    return owning_saved(run, run_id, _turn(run, run_id, given, discards))
 
 
 def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool) -> Task[State]:
@@ -184,8 +183,7 @@ def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
 
 def submit(run: RunContext, state: State) -> Task[State]:
     """Save a State for a later run; return it as saved."""
-    check_saves(run.plan)
-    return owning(run, Ownership(id_of(state), is_brief=True), _submit(run, state))
+    return owning_saved(run, id_of(state), _submit(run, state), is_brief=True)
 
 
 def _submit(run: RunContext, state: State) -> Task[State]:
@@ -199,16 +197,14 @@ def _submit(run: RunContext, state: State) -> Task[State]:
 
 def cancel(run: RunContext, run_id: str) -> Task[None]:
     """Cancel a run: at once if it has no owner, otherwise through its owner."""
-    check_saves(run.plan)
-    check_given_id(run_id)
     try:
-        yield from owning(run, Ownership(run_id, is_brief=True), _cancel(run, run_id))
+        yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
     except RunBusyError:
         yield (Amend, partial(run.services.store._cancel, run_id), run.by)
     else:
         return
     try:  # again: the owner may have released the run before it received the request
-        yield from owning(run, Ownership(run_id, is_brief=True), _cancel(run, run_id))
+        yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
     except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
         return
 
@@ -255,8 +251,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
 
 def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
     """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
-    fitting = renamed(run, saved, run.migrate)
-    check_compatible(run.plan, fitting, run.allow_changed)
+    fitting = compatible(run, saved)
     fitting_saved(run, fitting, {})
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.

@@ -11,24 +11,21 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import (
     amend,
-    check_saves,
     failure_at,
     handled_data,
-    owning,
+    owning_saved,
     save,
     save_pending,
 )
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledNode
-from stategraph._owners.base import Ownership
 from stategraph._progress import awaited, awake, is_overdue
 from stategraph._protocol import Load, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import changed_items, lay_over
-from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph._values.sameness import differing_items
@@ -56,17 +53,14 @@ def resume(
     pause_id = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
     if pause is not None and (not isinstance(pause_id, str) or not pause_id):
         raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
-    check_given_id(run_id)
-    check_saves(run.plan)
-    owned = owning(run, Ownership(run_id), resume_owned(run, run_id, updates or {}, pause_id))
+    owned = owning_saved(run, run_id, resume_owned(run, run_id, updates or {}, pause_id))
     return _taking_over(run, run_id, updates or {}, owned) if run.takes_over else owned
 
 
 def _taking_over(run: RunContext, run_id: str, updates: Mapping[str, Any], task: Task[State]) -> Task[State]:
     """Run a task that takes over a run, after checking that the run can continue here: otherwise its owner keeps it."""
     saved = yield (Load, run.services.load, run_id)
-    check_compatible(run.plan, renamed(run, saved, run.migrate), run.allow_changed)
-    fitting_saved(run, saved, updates)
+    fitting_saved(run, compatible(run, saved), updates)
     return (yield from task)
 
 
@@ -87,8 +81,7 @@ def resume_owned(
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
-    saved = renamed(run, loaded, run.migrate)
-    check_compatible(run.plan, saved, run.allow_changed)
+    saved = compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
@@ -97,16 +90,18 @@ def resume_owned(
     return (yield from run_from(run, (yield from revive(run, saved, updates, is_same=is_same))))
 
 
-def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
-    """Return a saved State with its nodes renamed, moved away from a node that the graph lists as removed.
+def compatible(run: RunContext, saved: State) -> State:
+    """Return a saved State for the graph of the run: with its nodes renamed, and not at a node listed as removed.
 
     Remember the new names for nested graphs in the run.
+
+    Raises:
+        RunCompleteError, GraphMismatchError: The State cannot continue in the graph.
     """
-    run.renamed_nested = {}
-    if not migrate:
-        return off_removed(run.plan, saved)
-    own, run.renamed_nested = split_migration(migrate, run.plan)
-    return off_removed(run.plan, migrate_state(saved, own, run.plan))
+    own, run.renamed_nested = split_migration(run.migrate, run.plan)
+    saved = off_removed(run.plan, migrate_state(saved, own, run.plan) if own else saved)
+    check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
+    return saved
 
 
 def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> State:

@@ -38,6 +38,7 @@ from stategraph._util.callables import begin_with_users
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph._values.frozen import lay_over
+from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
@@ -83,6 +84,18 @@ def owning(run: RunContext, ownership: Ownership, task: Task[Any], *, takes_up: 
         takes_up: Whether to continue a cancelled run.
     """
     return _owning(run, ownership, task, takes_up) if run.plan.saves else task
+
+
+def owning_saved(
+    run: RunContext, run_id: str, task: Task[Any], *, takes_up: bool = True, is_brief: bool = False
+) -> Task[Any]:
+    """Return a task that runs as the owner of a run; see `owning`.
+
+    Raises:
+        CheckpointingDisabledError: the graph saves nothing.
+    """
+    check_saves(run.plan)
+    return _owning(run, Ownership(check_given_id(run_id), is_brief=is_brief), task, takes_up)
 
 
 def _owning(run: RunContext, ownership: Ownership, task: Task[Any], takes_up: bool) -> Task[Any]:

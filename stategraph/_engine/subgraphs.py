@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults, with_origins
-from stategraph._engine.resume import renamed, revive
+from stategraph._engine.resume import compatible, revive
 from stategraph._engine.saving import amend, copy_notes
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
@@ -153,7 +153,8 @@ class NestedRun:
             at = step.state
             place = {"parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         services = outer.services.nested(plan.graph, plan.persist, **place)
-        run = RunContext(plan, services, outer.wanted, signal=outer.signal, allow_changed=outer.allow_changed)
+        options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
+        run = RunContext(plan, services, outer.wanted, **options)
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
 
@@ -197,20 +198,19 @@ class NestedRun:
             return (yield from run_from(run, None))
         if saved.status is RunStatus.COMPLETED:  # the crash came before the outer step was saved
             return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
-        loaded, saved = saved, renamed(run, saved, self.renames)
-        check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
+        loaded, saved = saved, compatible(run, saved)
         pause = saved.pause
         answered = next(filter(self.step.answers, pause.each), None) if pause else None
         if answered is not None:
             saved, key = awake(saved, answered), answered.response_param
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
-            if saved.structure != run.plan.structure or self.renames:
+            if saved.structure != run.plan.structure or run.migrate:
                 # The change was allowed: record it, so that the next resume need not allow it again.
                 saved = recorded(saved, Kind.UPDATE, structure=run.plan.structure)
                 yield from amend(run, saved)
             return saved
-        is_same = saved is loaded and pause is None and not self.renames
+        is_same = saved is loaded and pause is None and not run.migrate
         # An overdue, unanswered pause begins again, unless another part is answered now.
         saved = evolve(saved, status=RunStatus.ACTIVE)
         stage = yield from revive(run, saved, updates, inputs, is_same=is_same)
