@@ -130,7 +130,10 @@ _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, receives their answers, returns its own."""
 
-BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
+STORE: tuple[type[CommandType], ...] = (Own, Load, Save, Amend, Flush, Parts)
+"""Calls of the store, except Delete."""
+
+BLOCKING: tuple[type[CommandType], ...] = (RunNode, *STORE, Delete, Cache)
 """Calls that may take long, and are therefore not made on an event loop."""
 
 

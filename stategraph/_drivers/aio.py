@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
+from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -16,24 +15,20 @@ import attrs
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.cancellations import Cancellations
 from stategraph._drivers.limits import Limits, StopSignal
-from stategraph._drivers.threads import begun_apart, threads_of_loop
+from stategraph._drivers.threads import CARRIED_ON, CarriedRun, begun_apart, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
-    Amend,
+    STORE,
     Await,
     Cache,
     Command,
     CommandType,
     Delete,
     Finish,
-    Flush,
     Gather,
     Gathered,
     Limit,
-    Load,
     Notify,
-    Own,
-    Parts,
     Perform,
     Report,
     Reports,
@@ -56,9 +51,7 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 _POLL = 0.05  # seconds between two checks of a cancel event: a thread that sets it does not wake the event loop
 _TURN = 0.001  # seconds after which a run that never waits yields to the loop
-_LATER, _CARRIED_ON = object(), object()
-_STORE = (Own, Load, Save, Amend, Flush, Parts)  # all store commands except Delete
-_CARRIED = frozenset((RunNode, *_STORE))
+_LATER = object()
 _Function: TypeAlias = Callable[[Any], Any]
 
 
@@ -71,12 +64,7 @@ async def adrive(
 ) -> _Answer:
     """Run a task on this event loop, with blocking calls in worker threads; return its answer. Skip shown States.
 
-    Args:
-        task: The task.
-        signal: May stop the run.
-        store: The store of the run.
-        limits: The limits of the run, if this task is a part of it.
-        part_of: The gathered tasks, if this is one of them.
+    A task that is a part of a run has the limits of the run, and is one of the tasks in `part_of`.
     """
     try:
         performer = AsyncPerformer(task, signal, store, limits, part_of)
@@ -108,7 +96,6 @@ class AsyncPerformer:
         self._deleted: object = None
         self._others_wait_since = 0.0
         self._asks_at_once = store is not None and store.never_waits
-        self._carried_to: tuple[Command | None, BaseException | None] = None, None
         self.at_once: Perform = {
             Notify: call,
             Show: _pass_over,
@@ -120,15 +107,11 @@ class AsyncPerformer:
         if part_of is not None:
             self.at_once[Report] = lambda _, report: part_of.report(report)
         if self._asks_at_once:
-            self.at_once |= dict.fromkeys(_STORE, call)
+            self.at_once |= dict.fromkeys(STORE, call)
         self.at_once[Save] = self._save_at_once
 
     async def carry_out(self, go_on: Callable[[Any], Command], value: Any) -> Any:
-        """Execute the commands of the task until it ends; return its answer or raise its exception.
-
-        Args:
-            go_on: Resumes the task: ``task.send`` or ``task.throw``.
-            value: The value to send or the exception to throw.
+        """Resume the task with a value, and execute its commands; return its answer or raise its exception.
 
         Raises:
             Shown: the task shows a State. It has not ended.
@@ -144,7 +127,8 @@ class AsyncPerformer:
                         value = _LATER if perform is None else perform(function, argument)
                         if value is _LATER:
                             value = await _PERFORM[kind](self, function, argument)
-                        kind, function, argument = send(value) if value is not _CARRIED_ON else self._carried()
+                        is_sent = value is not CARRIED_ON
+                        kind, function, argument = send(value) if is_sent else self._carried.next_command()
                 except Shown:
                     raise
                 except BaseException as error:
@@ -160,13 +144,9 @@ class AsyncPerformer:
         finally:
             self._leave()
 
-    def show(self) -> None:
-        """Make `carry_out` raise Shown for each State that the task shows."""
-        self.at_once[Show] = self._show_at_once
-
-    def pass_over(self) -> None:
-        """Skip all further States that the task shows."""
-        self.at_once[Show] = _pass_over
+    def show(self, *, shows: bool) -> None:
+        """Let `carry_out` raise Shown for each State that the task shows, or skip these States."""
+        self.at_once[Show] = self._show_at_once if shows else _pass_over
 
     def _enter(self) -> None:
         self._threads = threads_of_loop()
@@ -219,10 +199,9 @@ class AsyncPerformer:
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
         limit = self._limits.of_node()
-        if limit is None and self._asks_at_once:
-            return await self._carry_on((RunNode, function, argument))
         if limit is None:
-            return await self._call_thread(function, argument)
+            run_node = self._carry_on if self._asks_at_once else self._call_thread
+            return await run_node(function, argument)
         work = begun_apart(function, argument)
         for seconds in limit.waits():
             await self._cancellations.outlast(work, seconds)
@@ -233,45 +212,17 @@ class AsyncPerformer:
             raise limit.passed()
         return await self._cancellations.result_of(work)
 
-    async def _carry_on(self, command: Command) -> object:
-        """Run a node in a thread, and continue the run there until a command needs the event loop.
-
-        This saves a hand-over for each sync node. Only one thread executes the run at any time.
-        """
-        loop = asyncio.get_running_loop()
-        is_left = False
-
-        def go_on(command: Command) -> Any:
-            kind, function, argument = command
-            while True:
-                function = cast(_Function, function)  # every command executed here is a call
-                value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
-                if is_left or isgenerator(value):  # a generator belongs to no worker thread
-                    return value
-                try:
-                    kind, function, argument = self._run.send(value)
-                except BaseException as end:
-                    return None, end
-                if kind not in _CARRIED or (kind is RunNode and self._is_to_stop(loop)):
-                    return (kind, function, argument), None
-
+    async def _carry_on(self, function: _Function, argument: Any) -> Any:
+        """Run a node in a thread, which continues the run until a command needs the event loop."""
+        is_to_stop = partial(self._is_to_stop, asyncio.get_running_loop())
+        self._carried = carried = CarriedRun(self._run, is_to_stop)
         try:
-            carried_to = await self._call_thread(go_on, command)
+            value = await self._call_thread(carried.go_on, (RunNode, function, argument))
         except BaseException:
-            is_left = True
+            carried.is_left = True
             raise
-        if isgenerator(carried_to):
-            return carried_to
-        self._carried_to = carried_to
         self._others_wait_since = time.monotonic()
-        return _CARRIED_ON
-
-    def _carried(self) -> Command:
-        """Return the first command that the thread has not executed, or raise the exception that ended the task."""
-        (command, end), self._carried_to = self._carried_to, (None, None)
-        if end is not None:
-            raise end
-        return cast(Command, command)
+        return value
 
     def _is_to_stop(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether a thread must not run another node: the run should stop, or the loop is closed."""
@@ -317,9 +268,6 @@ class AsyncPerformer:
             await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
             await self._check()
 
-    async def _show_cancelled(self, _: None, __: State) -> None:
-        await self._check_cancelled()
-
     async def _check(self) -> None:
         await self._check_cancelled()
         self._limits.check()
@@ -347,6 +295,6 @@ _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable
     Finish: AsyncPerformer._finish,
     Reports: AsyncPerformer._reports,
     Sleep: AsyncPerformer._sleep,
-    Show: AsyncPerformer._show_cancelled,
+    Show: lambda performer, _, __: performer._check_cancelled(),
     Delete: AsyncPerformer._delete,
 }

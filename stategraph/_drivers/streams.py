@@ -120,7 +120,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
 
         self._task = task
         self._performer = AsyncPerformer(task, signal, store)
-        self._performer.show()
+        self._performer.show(shows=True)
         self._is_waited_for = False
 
     async def __anext__(self) -> State:
@@ -151,7 +151,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
         self._check_alone()
         if self._has_ended():
             return
-        self._performer.pass_over()
+        self._performer.show(shows=False)
         try:
             await self._carry_out(self._task.throw, _left())
         except (RunCancelledError, Stopped) as error:

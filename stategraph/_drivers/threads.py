@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from inspect import isgenerator
+from typing import Any, TypeAlias, cast
 
 from stategraph._drivers.calls import Outcome, Threads, call_apart, outcome_of
 from stategraph._engine.io import StoreSession
+from stategraph._protocol import STORE, Command, RunNode, Task
 
 NODES = 1000
 """The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
@@ -187,3 +189,52 @@ def _saved(calls: Sequence[_Call]) -> list[Outcome]:
         call[0](outcome_of, _session(call).saved, (call[2], next(errors) if failure is None else failure))
         for call, (_, failure) in zip(calls, prepared, strict=True)
     ]
+
+
+# --------------------------------------------------------------------------- runs that go on in a thread
+
+CARRIED_ON = object()
+_CARRIED = frozenset((RunNode, *STORE))
+
+
+class CarriedRun:
+    """A run that a thread continues after a node, until a command needs the event loop.
+
+    This saves a hand-over for each sync node. Only one thread executes the run at any time.
+
+    Args:
+        task: The task of the run.
+        is_to_stop: Whether the thread must not run another node.
+
+    Attributes:
+        is_left: Whether the caller does not wait any more: the thread then ends after the node.
+    """
+
+    def __init__(self, task: Task[Any], is_to_stop: Callable[[], bool]) -> None:
+        self._task, self._is_to_stop = task, is_to_stop
+        self._next: tuple[Command | None, BaseException | None] = None, None
+        self.is_left = False
+
+    def go_on(self, command: Command) -> Any:
+        """Execute commands in this thread; return CARRIED_ON, or the value that the command itself must return."""
+        kind, function, argument = command
+        while True:
+            function = cast(_Function, function)  # every command executed here is a call
+            value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
+            if self.is_left or isgenerator(value):  # a generator belongs to no worker thread
+                return value
+            try:
+                kind, function, argument = self._task.send(value)
+            except BaseException as end:
+                self._next = None, end
+                return CARRIED_ON
+            if kind not in _CARRIED or (kind is RunNode and self._is_to_stop()):
+                self._next = (kind, function, argument), None
+                return CARRIED_ON
+
+    def next_command(self) -> Command:
+        """Return the first command that the thread has not executed, or raise the exception that ended the task."""
+        (command, end), self._next = self._next, (None, None)
+        if end is not None:
+            raise end
+        return cast(Command, command)
