@@ -7,6 +7,7 @@ environments of its own, where a run is killed and resumed, and where the tests 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -57,6 +58,7 @@ def main() -> int:
     parser.add_argument("--tag", help="the tag of this release, such as v0.2.0rc1: made here if it is not there")
     parser.add_argument("--quick", action="store_true", help="leave out the tests of the source archive")
     options = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)  # what is tried is what is installed
     for folder in (DIST, TRIED):
         shutil.rmtree(folder, ignore_errors=True)
     archives = _build(ROOT, DIST)
@@ -138,7 +140,7 @@ def _test_source(wheel: Path, source: Path) -> None:
     folder = TRIED / source.name.removesuffix(".tar.gz")
     python = _environment("tests", f"{wheel}[examples]", "--group", f"{folder / 'pyproject.toml'}:test")
     shutil.rmtree(folder / "stategraph")
-    installed = _output_of(python, "-c", "import stategraph, pathlib; print(pathlib.Path(stategraph.__file__).parent)")
+    (installed,) = (TRIED / "tests" / "lib").glob("python*/site-packages/stategraph")
     (folder / "stategraph").symlink_to(installed)
     _run(python, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider", folder=folder)
 
