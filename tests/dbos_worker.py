@@ -91,7 +91,6 @@ class Scene:
         self.brief = self.chain("brief", preserve=False)
         self.asks = self.chain("asks", question=True)
         self.rich = self.make_rich()
-        self.loop = self.make_loop()
         self.bare = self.make_bare()
         self.typed = self.make_bare("typed", Newer)
         self.several = self.make_several()
@@ -103,7 +102,7 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare, self.several, self.typed)
+        graphs = (self.work, self.brief, self.asks, self.rich, self.bare, self.several, self.typed)
         return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -197,18 +196,6 @@ class Scene:
             graph.add_edge(*pair)
         graph.set_entry_point(names[0])
         graph.set_exit_point(names[-1])
-        return graph
-
-    def make_loop(self) -> StateGraph:
-        """Return a graph that makes as many steps as its State says."""
-        config = GraphConfig("loop", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
-        graph = StateGraph(config, store=self.store)
-        graph.add_node("count", lambda state: {"left": state["left"] - 1})
-        graph.add_node("end", lambda state: {})
-        graph.add_edge("count", "count", lambda state: state["left"] > 0)
-        graph.add_edge("count", "end")
-        graph.set_entry_point("count")
-        graph.set_exit_point("end")
         return graph
 
     async def waits(self, state: State) -> dict[str, Any]:

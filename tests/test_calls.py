@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import signal
 import subprocess
 import sys
@@ -18,26 +17,16 @@ import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointError,
-    CheckpointingDisabledError,
-    CheckpointNotFoundError,
     CheckpointStore,
-    ConfigError,
     ExecutionError,
-    GraphMismatchError,
     InterruptNode,
-    MapNode,
     NodeContext,
     Recovered,
-    RunBusyError,
     RunCancelledError,
-    RunCompleteError,
     RunExistsError,
     RunStatus,
     State,
     StateGraph,
-    key_equals,
-    stores,
 )
 from tests.conftest import make_store
 from tests.scenarios import (
@@ -48,11 +37,9 @@ from tests.scenarios import (
     broken_first,
     counted,
     does,
-    in_threads,
     make_graph,
     raises,
     reopened,
-    returns,
     trace,
     traces,
 )
@@ -131,43 +118,6 @@ class TestRun:
 
         assert (again.status, again.pause) == (RunStatus.PAUSED, paused.pause)
         assert any_play.resume(graph, {"ok": 1})["trace"] == ["b"]
-
-    def test_it_is_of_another_graph(self, any_play: Scene) -> None:
-        """It is not taken for one of this."""
-        any_play.call(chat(any_play, name="orders"), "run", State(run_id=RUN))
-
-        with pytest.raises(GraphMismatchError, match="orders"):
-            any_play.call(chat(any_play, name="mails"), "run", State(run_id=RUN))
-
-    def test_nothing_is_saved(self, memory_play: Scene) -> None:
-        """It is executed each time."""
-        graph = chat(memory_play, interval=0)
-
-        for _ in range(2):
-            assert memory_play.call(graph, "run", State(run_id=RUN))["trace"] == ["a", "b"]
-
-    def test_two_at_the_same_time(self, any_store: CheckpointStore) -> None:
-        """One works, and the one that waits gets the same State."""
-        steps: list[int] = []
-        nodes = {"a": counted(does(lambda: time.sleep(0.1)), steps), "b": trace("b")}
-        graph = make_graph(nodes, store=any_store, preserve=True)
-        found: list[Any] = []
-        raised = in_threads(*[lambda: found.append(graph.run(State(run_id=RUN), wait=30))] * 2)
-
-        assert (raised, steps) == ([], [1])
-        assert found[0] == found[1]
-
-    def test_a_second_one_that_does_not_wait(self, any_play: Scene) -> None:
-        """Is refused."""
-
-        def again(state: State) -> dict[str, Any]:
-            with pytest.raises(RunBusyError):
-                graph.run(State(run_id=RUN))
-            return {}
-
-        graph = chat(any_play, {"a": again, "b": trace("b")})
-
-        assert any_play.call(graph, "run", State(run_id=RUN)).step == 2
 
 
 # --------------------------------------------------------------------------- turn
@@ -254,15 +204,6 @@ class TestTurn:
         assert any(row.kind == "rollback" and row.by == "ann" for row in play.store.history(RUN))
         assert play.call(graph, "turn", RUN, {"said": "next"}, unfinished="discard")["said"] == "next"
 
-    def test_turns_that_were_rolled_back_are_not_gone_back_to(self, play: Scene) -> None:
-        """Not even if they were completed."""
-        graph = chat(play, retention="full")
-        for number in (1, 2):
-            play.call(graph, "turn", RUN, {"said": number})
-        play.store.rollback(RUN, 3)
-
-        assert play.call(graph, "turn", RUN, {}, unfinished="discard")["trace"] == ["a", "b"] * 2
-
     def test_a_turn_that_waits_is_not_discarded(self, play: Scene) -> None:
         """It is not cut off."""
         graph = chat(play, {"ask": InterruptNode("said", "ok")}, retention="full")
@@ -270,25 +211,6 @@ class TestTurn:
 
         with pytest.raises(AnswerError):
             play.call(graph, "turn", RUN, {"said": 2}, unfinished="discard")
-
-    def test_what_cannot_be_discarded(self, memory_play: Scene) -> None:
-        """The error says what it takes."""
-        for how, text in (({"unfinished": "drop"}, "discard"), ({"unfinished": "discard"}, "full")):
-            with pytest.raises(ConfigError, match=text):
-                memory_play.call(chat(memory_play), "turn", RUN, {}, **how)
-        memory_play.call(chat(memory_play), "turn", RUN, {})
-        dead = chat(memory_play, {"a": trace("a"), "b": raises(ValueError())})
-        with pytest.raises(ExecutionError):
-            memory_play.call(dead, "turn", RUN, {})
-        with pytest.raises(CheckpointError, match="full"):
-            memory_play.call(chat(memory_play, retention="full"), "turn", RUN, {}, unfinished="discard")
-
-    def test_what_is_no_input(self, memory_play: Scene) -> None:
-        """Is refused, and so is a graph that saves nothing."""
-        with pytest.raises(TypeError, match="mapping"):
-            memory_play.call(chat(memory_play), "turn", RUN, "hello")
-        with pytest.raises(CheckpointingDisabledError):
-            memory_play.call(chat(memory_play, interval=0), "turn", RUN, {})
 
 
 # --------------------------------------------------------------------------- executing what is not complete
@@ -310,11 +232,6 @@ class TestExecute:
         again = any_play.execute(graph, paused.set("what", 2), restart=True)
         assert again.pause is not None
         assert (again.pause.value, again.step) == (2, 0)
-
-    def test_what_is_no_answer(self, memory_play: Scene) -> None:
-        """Is refused."""
-        with pytest.raises(ConfigError, match="restart"):
-            memory_play.execute(chat(memory_play), restart=1)
 
 
 # --------------------------------------------------------------------------- submit and recover
@@ -356,36 +273,6 @@ class TestRecover:
         with pytest.raises(RunExistsError):
             graph.submit(State({"x": 1}, run_id=RUN))
 
-    def test_labels_stay(self, any_play: Scene) -> None:
-        """However often the run is submitted or begun, unless others are given."""
-        graph = chat(any_play)
-        graph.submit(State(run_id=RUN), labels={"team": "news"})
-        graph.submit(State(run_id=RUN))
-        assert [run.labels for run in any_play.store.runs(labels={"team": "news"})] == [{"team": "news"}]
-
-        assert any_play.execute(graph).labels == {"team": "news"}
-        graph.submit(State(run_id="other"), labels={"team": "news"})
-        assert any_play.execute(graph, State(run_id="other"), labels={"team": "ads"}).labels == {"team": "ads"}
-
-    def test_executing_what_was_submitted(self, any_play: Scene) -> None:
-        """By `run`, or by `execute` with the same State."""
-        graph = chat(any_play)
-        graph.submit(State({"x": 1}, run_id=RUN))
-        graph.submit(State({"x": 1}, run_id="other"))
-
-        assert any_play.call(graph, "run", State(run_id=RUN))["x"] == 1
-        assert any_play.execute(graph, State({"x": 1}, run_id="other"))["trace"] == ["a", "b"]
-
-    def test_the_next_turn_can_be_submitted(self, any_play: Scene) -> None:
-        """A complete run with new input is one that is to go on."""
-        graph = chat(any_play)
-        graph.submit(any_play.execute(graph).set("said", 2))
-
-        (done,) = recovered(any_play, graph)
-
-        assert done.state is not None
-        assert (done.state["trace"], done.state.step) == ([*"abab"], 4)
-
     def test_only_runs_that_were_left(self, any_play: Scene) -> None:
         """Those that wait, have failed, are complete, or are of another graph stay as they are."""
         nodes = {"ask": InterruptNode("what", "ok"), "b": trace("b")}
@@ -419,29 +306,6 @@ class TestRecover:
         assert (done["r1"].state.status, any_play.store.load("r1").status) == (RunStatus.FAILED, RunStatus.FAILED)
         assert [done[name].error for name in ("r0", "r2")] == [None, None]
 
-    def test_one_that_is_at_work(self, any_play: Scene) -> None:
-        """Is left to its owner."""
-        graph = chat(any_play)
-        with graph.stream(State(run_id=RUN)) as states:
-            next(states)
-
-            assert recovered(any_play, graph) == []
-
-    def test_one_that_no_longer_fits(self, any_play: Scene) -> None:
-        """Is told each time, and is not counted as one that takes processes down."""
-        chat(any_play).submit(State(run_id=RUN))
-        changed = chat(any_play, traces("axb"))
-
-        for _ in range(3):
-            (done,) = recovered(any_play, changed, max_recoveries=1)
-            assert isinstance(done.error, GraphMismatchError)
-        assert recovered(any_play, chat(any_play), max_recoveries=1)[0].error is None
-
-    def test_a_graph_that_saves_nothing(self, memory_play: Scene) -> None:
-        """It would find nothing to go on with, and nobody would know why."""
-        with pytest.raises(CheckpointingDisabledError, match="interval"):
-            chat(memory_play, interval=0).recover()
-
     def test_how_many(self, any_play: Scene) -> None:
         """At most the limit, beginning with the oldest."""
         graph = chat(any_play)
@@ -469,24 +333,6 @@ class TestRecover:
         assert recovered(any_play, graph, cancel=stop) == []
         done = recovered(any_play, graph, max_recoveries=1)
         assert [one.error for one in done] == [None, None]
-
-    @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "1"}, {"max_recoveries": 0}, {"cancel": 1}])
-    def test_what_is_no_number(self, memory_play: Scene, wrong: dict[str, Any]) -> None:
-        """Is refused at once."""
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            chat(memory_play).recover(**wrong)
-
-    def test_one_that_was_stopped(self, any_play: Scene) -> None:
-        """By whoever goes on with it, again and again: its owners live, and nothing is counted."""
-        stop = threading.Event()
-        graph = chat(any_play, {"a": does(stop.set), "b": trace("b")})
-        with pytest.raises(RunCancelledError):
-            any_play.execute(graph, cancel=stop)
-        for _ in range(3):
-            with pytest.raises(RunCancelledError):
-                any_play.resume(graph, cancel=stop)
-
-        assert recovered(any_play, graph, max_recoveries=1)[0].error is None
 
 
 # --------------------------------------------------------------------------- cancel
@@ -546,96 +392,10 @@ class TestCancel:
         assert "told to stop" in str(stopped.value.__cause__)
         assert any_play.resume(chat(any_play))["trace"] == ["a", "b"]
 
-    def test_one_that_is_taken_back(self, play: Scene) -> None:
-        """A run that was cancelled, and rolled back since, is not cancelled any more."""
-
-        graph = chat(play, {"a": trace("a"), "b": cancels_once(play.store), "c": trace("c")}, retention="full")
-        with pytest.raises(RunCancelledError):
-            play.execute(graph)
-        play.store.rollback(RUN, 1)
-
-        (done,) = recovered(play, chat(play, traces("abc")))
-        assert done.error is None
-
-    def test_a_map(self, play: Scene) -> None:
-        """It stops before all of its items are done; those that are done are not repeated."""
-        done: list[int] = []
-
-        def item(value: int) -> int:
-            done.append(value)
-            if len(done) == 3:
-                cancel_from_elsewhere(play.store)
-            return value
-
-        graph = chat(play, {"map": MapNode(item, "items", "out", 1)})
-        with pytest.raises(RunCancelledError):
-            play.execute(graph, State({"items": list(range(50))}, run_id=RUN))
-
-        assert play.store.load(RUN).status is RunStatus.CANCELLED
-        assert len(done) < 10
-        assert play.resume(graph)["out"] == list(range(50))
-        assert len(done) <= 51
-
-    @pytest.mark.parametrize("limit", ["cancel", "timeout"])
-    def test_a_node_that_asks_about_its_call(self, any_play: Scene, limit: str) -> None:
-        """Whatever stops the call."""
-        stop = threading.Event()
-
-        def asks(state: State, context: NodeContext) -> dict[str, Any]:
-            told = [context.cancelled]
-            stop.set()
-            time.sleep(0.3)
-            return {"told": [*told, context.cancelled]}
-
-        options: dict[str, Any] = {"cancel": stop} if limit == "cancel" else {"timeout": 0.2}
-        with pytest.raises(RunCancelledError) as stopped:
-            any_play.execute(chat(any_play, {"a": asks, "b": trace("b")}), **options)
-
-        assert stopped.value.state["told"] == [False, True]
-        assert stopped.value.state.status is RunStatus.ACTIVE
-
-    def test_nobody_is_at_work(self, any_play: Scene) -> None:
-        """It is cancelled at once, and once more does nothing."""
-        graph = chat(any_play, {"a": trace("a"), "b": broken_first(trace("b"), ValueError())})
-        with pytest.raises(ExecutionError):
-            any_play.execute(graph)
-
-        for _ in range(2):
-            graph.cancel(RUN)
-            assert any_play.store.load(RUN).status is RunStatus.CANCELLED
-
-        assert any_play.store.load(RUN).step == 1
-        assert any_play.resume(graph)["trace"] == ["a", "b"]
-
-    def test_a_run_that_waits(self, any_play: Scene) -> None:
-        """It takes the answer all the same when it is taken up."""
-        graph = chat(any_play, {"ask": InterruptNode("what", "ok"), "b": trace("b")})
-        any_play.execute(graph, State({"what": 1}, run_id=RUN))
-        graph.cancel(RUN)
-
-        with pytest.raises(AnswerError):
-            any_play.resume(graph)
-
-        assert any_play.store.load(RUN).status is RunStatus.CANCELLED
-        assert any_play.resume(graph, {"ok": True})["ok"] is True
-
-    def test_a_run_that_is_about_to_wait(self, any_play: Scene) -> None:
-        """It is cancelled where it would have paused."""
-
-        def pauses(state: State) -> Any:
-            cancel_from_elsewhere(any_play.store)
-            return state.paused("wait", response_param="ok")
-
-        with pytest.raises(RunCancelledError):
-            any_play.execute(chat(any_play, {"a": pauses, "b": trace("b")}))
-
-        kept = any_play.store.load(RUN)
-        assert kept.status is RunStatus.CANCELLED
-        assert kept.pause is not None
-
-    @pytest.mark.parametrize("is_nested", [False, True])
-    @pytest.mark.parametrize("from_another", [False, True])
-    @pytest.mark.parametrize("is_async", [False, True])
+    @pytest.mark.parametrize(
+        ("is_async", "from_another", "is_nested"),
+        [(False, False, False), (True, False, True), (False, True, True), (True, True, False)],
+    )
     def test_a_generator(self, play: Scene, is_async: bool, from_another: bool, is_nested: bool) -> None:
         """It is closed at a chunk; in a run of this process, at the next one. What it had emitted is kept."""
         log: list[Any] = []
@@ -684,38 +444,6 @@ class TestCancel:
         assert (play.store.load(RUN).status, play.store.load(RUN).step) == (RunStatus.CANCELLED, 1)
         assert play.resume(graph)["trace"] == ["a", "y"]
         assert ran == [1]
-
-    def test_a_run_that_is_not_there_or_complete(self, any_play: Scene) -> None:
-        """It is an error that says so."""
-        graph = chat(any_play)
-        with pytest.raises(CheckpointNotFoundError):
-            graph.cancel(RUN)
-        any_play.execute(graph)
-
-        with pytest.raises(RunCompleteError):
-            graph.cancel(RUN)
-
-    def test_a_run_that_completes_before_it_sees_the_cancellation(self, any_play: Scene) -> None:
-        """It is complete, and its next turn is not cancelled."""
-        graph = chat(any_play, {"a": returns({})}, durability="exit")
-        late = chat(any_play, {"a": does(lambda: graph.cancel(RUN))}, durability="exit")
-
-        assert any_play.execute(late).status is RunStatus.COMPLETED
-        assert any_play.call(graph, "turn", RUN, {}).status is RunStatus.COMPLETED
-
-    def test_a_context_can_be_pickled(self) -> None:
-        """As parts in processes are given one."""
-        found: list[NodeContext] = []
-
-        def look(state: State, context: NodeContext) -> dict[str, Any]:
-            found.append(context)
-            return {}
-
-        make_graph({"a": look}, store=stores.MemoryStore()).execute(State(run_id=RUN))
-
-        again = pickle.loads(pickle.dumps(found[0]))
-        assert again == found[0]
-        assert again.cancelled is False
 
 
 # --------------------------------------------------------------------------- processes
@@ -779,14 +507,14 @@ class Worker:
         return self.process.communicate("\n")[0]
 
 
-@pytest.fixture(params=["sqlite", "disk"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Any]:
     """-> a graph of this process, and what starts workers with the same one."""
     started: list[Worker] = []
-    with make_store(request.param, tmp_path) as store:
+    with make_store("sqlite", tmp_path) as store:
 
         def start(task: str, **options: Any) -> Worker:
-            started.append(Worker(task, request.param, tmp_path, options))
+            started.append(Worker(task, "sqlite", tmp_path, options))
             return started[-1]
 
         yield make_graph(dict.fromkeys("abc", dict), store=store, preserve=True), start, tmp_path
@@ -797,26 +525,6 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 class TestProcesses:
     """Workers that share a store."""
-
-    def test_three_that_sweep(self, shared: Any) -> None:
-        """Each run is done once."""
-        graph, start, folder = shared
-        names = [f"order-{number}" for number in range(40)]
-        for name in names:
-            graph.submit(State(run_id=name))
-        workers = [start("sweep") for _ in range(3)]
-        for worker in workers:
-            assert worker.said() == "ready"
-        for worker in workers:
-            worker.process.stdin.write("\n")
-            worker.process.stdin.flush()
-
-        told = [line.split()[0] for worker in workers for line in worker.ended().splitlines()]
-
-        assert sorted(told) == sorted(names)
-        done = Counter((folder / "log").read_text().splitlines())
-        assert done == Counter(f"{name} {node}" for name in names for node in "abc")
-        assert {graph.store.load(name).status for name in names} == {RunStatus.COMPLETED}
 
     def test_a_run_that_kills_its_process(self, shared: Any) -> None:
         """It is failed in the end, and says so; until then the runs before it are done, and afterwards all."""
@@ -841,7 +549,7 @@ class TestProcesses:
         assert list(graph.recover()) == []
         assert graph.resume("poison").status is RunStatus.COMPLETED  # here, it kills nobody
 
-    @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"durability": "exit"}, {"interval": 2}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=str)
     def test_cancelling_what_another_is_at_work_on(self, shared: Any, options: dict[str, Any]) -> None:
         """It stops before its next node."""
         graph, start, folder = shared
@@ -857,44 +565,3 @@ class TestProcesses:
         assert graph.store.load(RUN).status is RunStatus.CANCELLED
         assert (folder / "log").read_text().splitlines() == ["run a"]
         assert graph.resume(RUN).status is RunStatus.COMPLETED
-
-    def test_one_that_was_killed_before_it_was_told(self, shared: Any) -> None:
-        """The run is cancelled, and no sweep goes on with it."""
-        graph, start, _ = shared
-        graph.submit(State({"slow": True}, run_id=RUN))
-        worker = start("run")
-        assert worker.said() == "at work"
-        graph.cancel(RUN)
-        worker.process.send_signal(signal.SIGKILL)
-        worker.process.wait()
-
-        assert list(graph.recover()) == []
-        assert graph.store.load(RUN).status is RunStatus.CANCELLED
-        assert graph.resume(RUN).status is RunStatus.COMPLETED
-
-
-def test_a_node_behind_a_predicate_is_named(play: Scene) -> None:
-    """Where several may come next, all are told."""
-    edges = [("a", "b", key_equals("x", 1)), ("a", "c"), ("b", "c")]
-    graph = chat(play, traces("abc"), edges=edges)
-    with graph.stream(State(run_id=RUN)) as states:
-        next(states)
-    for _ in range(2):  # as a sweep that dies leaves it
-        state = play.store.load(RUN)
-        _die_in(graph, state)
-
-    (done,) = recovered(play, graph, max_recoveries=2)
-
-    assert done.error is not None
-    assert "'b'" in str(done.error)
-    assert "c" in str(done.error)
-
-
-def _die_in(graph: StateGraph, state: State) -> None:
-    """Count a recovery, as an owner does before it goes on."""
-    import attrs
-
-    from stategraph._values.progress import evolved
-
-    recoveries = state.progress.recoveries if state.progress else 0
-    graph.store.save(attrs.evolve(state, progress=evolved(state.progress, recoveries=recoveries + 1)))

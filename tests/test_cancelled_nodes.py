@@ -1,10 +1,9 @@
-"""A CancelledError of a node's own, though nobody has cancelled the run, is a failure of the node."""
+"""A CancelledError that a node raises by itself, in a run that is not cancelled, is a failure of the node."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    CheckpointSaveError,
     ExecutionError,
     MapNode,
     ParallelNode,
@@ -20,8 +18,7 @@ from stategraph import (
     RunStatus,
     State,
 )
-from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, WatchedStore, as_async, fails_always, make_graph, raises, traces
+from tests.scenarios import RUN, Scene, as_async, make_graph, traces
 from tests.test_cancellations import PATIENCE, in_time
 
 pytestmark = pytest.mark.timeout(90)
@@ -74,7 +71,7 @@ OWN = {
 
 @pytest.mark.parametrize("kind", OWN)
 class TestOwnErrors:
-    """A CancelledError that comes out of a node although nobody has cancelled the run."""
+    """A CancelledError that comes out of a node in a run that is not cancelled."""
 
     def test_it_is_a_failure(self, memory_play: Scene, kind: str) -> None:
         """Like any other: of the run, which is saved as failed."""
@@ -100,37 +97,6 @@ class TestOwnErrors:
 
         assert all(isinstance(error, asyncio.CancelledError | concurrent.futures.CancelledError) for error in seen)
         assert len(seen) == 2
-
-    def test_it_is_handled(self, memory_play: Scene, kind: str) -> None:
-        """By the node for that."""
-        graph = make_graph({"a": OWN[kind], **traces("b")}, store=memory_play.store, policies={"a": {"on_error": "b"}})
-
-        final = memory_play.execute(graph)
-
-        assert final["error"]["type"] == "CancelledError"
-        assert final["trace"] == ["b"]
-
-    def test_in_a_graph_within(self, memory_play: Scene, kind: str) -> None:
-        """The inner run has failed, and with it the outer one."""
-        inner = make_graph({"x": OWN[kind]}, store=MemoryStore(), name="inner")
-        with pytest.raises(ExecutionError) as caught:
-            memory_play.execute(make_graph({"a": inner.as_node()}, store=memory_play.store))
-
-        assert isinstance(caught.value.__cause__, ExecutionError)
-        assert memory_play.store.load(RUN).status is RunStatus.FAILED
-
-    def test_while_somebody_iterates(self, memory_play: Scene, kind: str) -> None:
-        """Nobody who looks is cancelled."""
-        graph = make_graph({"a": OWN[kind]}, store=memory_play.store)
-
-        async def main() -> None:
-            async for _ in graph.astream(State(run_id=RUN)):
-                pass
-
-        with pytest.raises(ExecutionError):
-            in_time(main)
-        with pytest.raises(ExecutionError):
-            list(graph.stream_resume(RUN))
 
 
 PARTS: dict[str, Callable[[Any], Any]] = {
@@ -168,51 +134,6 @@ class TestOwnErrorsOfParts:
         assert "0: CancelledError: its own" in str(group)
         assert memory_play.store.load(RUN).status is RunStatus.FAILED
 
-    def test_the_others_go_on(self, memory_play: Scene, function: Any) -> None:
-        """Those after it in the same worker, too; the failure is collected."""
-        is_async = asyncio.iscoroutinefunction(function)
-
-        async def aitem(number: int) -> int:
-            return number if number != 2 else await function(number)
-
-        def item(number: int) -> int:
-            return number if number != 2 else function(number)
-
-        made = aitem if is_async else item
-        node = MapNode(made, over="items", into="results", max_workers=1, on_error="collect")
-        final = memory_play.execute(
-            make_graph({"a": node}, store=memory_play.store), State({"items": [1, 2, 3]}, run_id=RUN)
-        )
-
-        assert [final["results"][0], final["results"][1].type, final["results"][2]] == [1, "CancelledError", 3]
-
-
-class TestOwnErrorsOfOthers:
-    """What else users write may raise one; it is a failure of theirs."""
-
-    def test_a_store(self, memory_play: Scene) -> None:
-        """Which could not save."""
-        store = WatchedStore(MemoryStore(), fails_always("save", asyncio.CancelledError()))
-        with pytest.raises(CheckpointSaveError, match="CancelledError"):
-            memory_play.execute(make_graph(traces("ab"), store=store))
-
-    def test_a_predicate(self, memory_play: Scene) -> None:
-        """Which cannot be asked."""
-        graph = make_graph(traces("ab"), [("a", "b", cancelled)], store=memory_play.store)
-        with pytest.raises(ExecutionError, match=r"predicate .* failed: CancelledError: its own"):
-            memory_play.execute(graph)
-
-    def test_an_observer(self, memory_play: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """Which is logged, and breaks nothing."""
-
-        class Broken:
-            on_event = staticmethod(cancelled)
-
-        graph = make_graph(traces("ab"), store=memory_play.store, observer=Broken())
-
-        assert memory_play.execute(graph)["trace"] == ["a", "b"]
-        assert "CancelledError" in caplog.text
-
 
 def test_a_cancellation_is_none_of_the_node(memory_play: Scene) -> None:
     """A run that is cancelled while a node works is neither failed nor tried again."""
@@ -234,20 +155,3 @@ def test_a_cancellation_is_none_of_the_node(memory_play: Scene) -> None:
 
     in_time(main)
     assert (calls, memory_play.store.load(RUN).status) == ([1], RunStatus.ACTIVE)
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("no")])
-def test_a_node_that_raises_while_the_task_has_been_cancelled_before(error: BaseException) -> None:
-    """Cancellations from before the run are none of it."""
-
-    async def main() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        with pytest.raises(ExecutionError, match="no"):
-            await make_graph({"a": as_async(raises(error))}, store=MemoryStore()).aexecute(State())
-        task.uncancel()
-
-    in_time(main)

@@ -1,7 +1,7 @@
 """GraphConfig and CheckpointConfig: from code, a mapping or a file."""
 
+import functools
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -10,9 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import CheckpointConfig, ConfigError, GraphConfig, StateGraph, get_checkpoint_store, get_observer
+from stategraph import CheckpointConfig, ConfigError, GraphConfig, get_checkpoint_store, get_observer
 
-AnyGraph: Any = GraphConfig
 AnyCheckpoint: Any = CheckpointConfig
 
 FULL: dict[str, Any] = {
@@ -92,33 +91,6 @@ def test_the_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("g.toml", 'name = "g"\ncheckpoint.persist = { except = ["raw"] }\n'),
-        ("g.json", '{"name": "g", "checkpoint": {"persist": {"except": ["raw"]}}}'),
-    ],
-)
-def test_keys_that_are_not_saved(tmp_path: Path, name: str, text: str) -> None:
-    """A file names them, as code does; a list laid over them replaces them."""
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    config = GraphConfig.from_file(tmp_path / name)
-
-    assert config.checkpoint == CheckpointConfig(persist={"except": ["raw"]})
-    assert GraphConfig.from_dict(config.to_dict()) == config
-    assert config.merge({"checkpoint": {"persist": ["text"]}}).checkpoint.persist == ("text",)
-
-
-@pytest.mark.parametrize("config_class", [GraphConfig, CheckpointConfig])
-def test_configurations_are_frozen_values(config_class: type) -> None:
-    """Change means a new one."""
-    config = CONFIG if config_class is GraphConfig else CONFIG.checkpoint
-
-    for field in attrs.fields(config_class):
-        with pytest.raises(attrs.exceptions.FrozenInstanceError):
-            setattr(config, field.name, None)
-
-
 # --------------------------------------------------------------------------- from a mapping, a file
 
 
@@ -157,33 +129,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> Non
     assert caught.value.value == str(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("g.toml", b"name = "),
-        ("g.toml", b"name = 'a'\nname = 'b'"),
-        ("g.toml", b"\xff\xfe"),
-        ("g.json", b"{"),
-        ("g.json", b""),
-        ("g.json", b"\xff"),
-        ("g.json", b"[" * 100_000),
-        ("g.toml", b"a = " + b"[" * 100_000),
-        ("g.json", b"[]"),
-        ("g.json", b"null"),
-        ("g.json", b'"name"'),
-    ],
-    ids=lambda part: ascii(part)[:20],
-)
-def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    """Whatever is wrong with it, the error is a ConfigError."""
-    (tmp_path / name).write_bytes(content)
-
-    with pytest.raises(ConfigError) as caught:
-        GraphConfig.from_file(tmp_path / name)
-
-    assert len(str(caught.value)) < 1000
-
-
 # --------------------------------------------------------------------------- wrong values
 
 
@@ -211,44 +156,19 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "wrong", "allowed"),
-    [(key, value, allowed) for key, (allowed, values) in _WRONG_VALUES.items() for value in values],
-    ids=lambda part: ascii(part)[:30],
-)
-def test_a_wrong_value_is_refused(key: str, wrong: Any, allowed: str) -> None:
+@pytest.mark.parametrize("key", _WRONG_VALUES)
+def test_a_wrong_value_is_refused(key: str) -> None:
     """Nothing is coerced; the error names the key, the value and what would be allowed."""
     first, _, second = key.partition(".")
-    change = {first: {second: wrong} if second else wrong}
+    allowed, values = _WRONG_VALUES[key]
+    for wrong in values:
+        change = {first: {second: wrong} if second else wrong}
+        with pytest.raises(ConfigError) as caught:
+            GraphConfig.from_dict({"name": "g", **change})
 
-    with pytest.raises(ConfigError) as caught:
-        GraphConfig.from_dict({"name": "g", **change})
-
-    assert caught.value.key == key
-    assert caught.value.value == wrong
-    assert allowed in caught.value.allowed
-    assert str(caught.value).startswith(f"{key}: ")
-    assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: AnyGraph(5), "name"),
-        (lambda: AnyGraph("g", max_iterations=True), "max_iterations"),
-        (lambda: AnyGraph("g", checkpoint={"interval": 1}), "checkpoint"),
-        (lambda: AnyCheckpoint(interval="5"), "checkpoint.interval"),
-        (lambda: AnyCheckpoint(preserve=1), "checkpoint.preserve"),
-        (lambda: AnyCheckpoint(options=[]), "checkpoint.options"),
-        (lambda: attrs.evolve(CONFIG, max_iterations=0), "max_iterations"),
-    ],
-)
-def test_a_wrong_value_in_code_is_refused(make: Any, key: str) -> None:
-    """As from a mapping."""
-    with pytest.raises(ConfigError) as caught:
-        make()
-
-    assert caught.value.key == key
+        assert (caught.value.key, caught.value.value) == (key, wrong)
+        assert allowed in caught.value.allowed
+        assert str(caught.value).startswith(f"{key}: ")
 
 
 @pytest.mark.parametrize(
@@ -276,44 +196,6 @@ def test_values_that_do_not_go_together_are_refused(values: dict[str, Any], key:
 
         assert caught.value.key == key
         assert text in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        *({"durability": value} for value in ("sync", "async", "exit")),
-        *({"durability": value, "retention": "full"} for value in ("sync", "async")),
-        *({"durability": value, "retention": "windowed", "window": 1} for value in ("sync", "async")),
-        {"durability": "exit", "ttl": 5},
-        {"ttl": 0.001},
-        {"interval": 0, "durability": "async"},
-    ],
-    ids=repr,
-)
-def test_values_that_go_together(values: dict[str, Any]) -> None:
-    """And come back out of a mapping."""
-    config = GraphConfig("g", checkpoint=CheckpointConfig(**values))
-
-    assert GraphConfig.from_dict(config.to_dict()) == config
-
-
-def test_the_serializer_is_an_option_of_the_store() -> None:
-    """The default is none: a store that knows nothing of serializers takes the others."""
-    assert CheckpointConfig("disk", options={"path": "runs"}).store_options() == {"path": "runs"}
-    assert CheckpointConfig("disk", serializer="json").store_options() == {"serializer": "json"}
-
-
-@pytest.mark.parametrize("values", [None, 5, "name", [("name", "g")], {"name"}], ids=repr)
-def test_what_is_no_mapping_is_refused(values: Any) -> None:
-    """It is the configuration itself that is wrong."""
-    with pytest.raises(ConfigError, match=r"configuration: .* is not allowed; a mapping"):
-        GraphConfig.from_dict(values)
-
-
-def test_a_missing_name_is_asked_for() -> None:
-    """It is the one key without a default."""
-    with pytest.raises(ConfigError, match=r"name: .*it has no default; give it a value"):
-        GraphConfig.from_dict({})
 
 
 @pytest.mark.parametrize(
@@ -396,27 +278,6 @@ def test_merging_lays_one_over_the_other(other: Any, expected: dict[str, Any]) -
     assert CONFIG.to_dict() == FULL
 
 
-@pytest.mark.parametrize(
-    ("other", "key"),
-    [
-        ({"max_iterations": 0}, "max_iterations"),
-        ({"checkpoint": {"intervall": 1}}, "checkpoint.intervall"),
-        ({"checkpoint": 5}, "checkpoint"),
-        ({"unknown": 5}, "unknown"),
-        (5, "merge"),
-        (None, "merge"),
-        ("name", "merge"),
-    ],
-    ids=repr,
-)
-def test_merging_refuses_what_is_wrong(other: Any, key: str) -> None:
-    """As making a configuration does."""
-    with pytest.raises(ConfigError) as caught:
-        CONFIG.merge(other)
-
-    assert caught.value.key == key
-
-
 # --------------------------------------------------------------------------- secrets
 
 SECRET = "hunter2-which-nobody-may-see"
@@ -436,9 +297,6 @@ def refuse(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sign_with", "verify_with", "api_key", "SECRET", "auth-token", "password", "dsn", "Url"]
-)
-@pytest.mark.parametrize(
     "make",
     [
         lambda name: get_checkpoint_store("memory", **{name: SECRET}),
@@ -450,39 +308,10 @@ def refuse(name: str) -> None:
     ],
     ids=["store", "several", "observer", "misplaced", "misplaced deeper", "store of somebody"],
 )
-def test_a_secret_is_in_no_error(name: str, make: Any) -> None:
+def test_a_secret_is_in_no_error(make: Any) -> None:
     """Neither in its text, nor in its repr, nor in what it carries."""
-    assert SECRET not in told(lambda: make(name))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: AnyGraph.from_dict(SECRET),
-        lambda: AnyGraph.from_dict({"name": "g", "sgin_wiht": SECRET}),
-        lambda: AnyGraph.from_dict({"name": "g", "checkpoint": SECRET}),
-        lambda: AnyGraph.from_dict({"name": "g", "checkpoint": {"options": SECRET}}),
-        lambda: AnyCheckpoint(options=[SECRET]),
-        lambda: CONFIG.merge(SECRET),  # type: ignore[arg-type]
-        lambda: CONFIG.merge({"checkpoint": SECRET}),
-        lambda: GraphConfig(name="g", checkpoint={"options": {"dsn": SECRET}}),  # type: ignore[arg-type]
-        lambda: GraphConfig(name="g", checkpoint=[SECRET]),  # type: ignore[arg-type]
-        lambda: StateGraph({"name": "g", "checkpoint": {"options": {"dsn": SECRET}}}),  # type: ignore[arg-type]
-        lambda: get_checkpoint_store("memory", connection=SECRET),
-        *(
-            lambda: GraphConfig({"checkpoint": {"options": {"sign_with": SECRET}}}),  # type: ignore[arg-type]
-            lambda: AnyCheckpoint(store={"options": {"api_key": SECRET}}),
-            lambda: AnyCheckpoint(persist=[{"token": SECRET}]),
-            lambda: get_checkpoint_store("sqlite", path={"key": SECRET}),
-        ),
-    ],
-)
-def test_what_may_hold_a_secret_is_not_in_the_text(make: Any) -> None:
-    """A value whose place is wrong may be anything."""
-    with pytest.raises(ConfigError) as caught:
-        make()
-
-    assert SECRET not in f"{caught.value} {caught.value!r}"
+    for name in ("sign_with", "verify_with", "api_key", "SECRET", "auth-token", "password", "dsn", "Url"):
+        assert SECRET not in told(functools.partial(make, name))
 
 
 def test_a_config_does_not_show_secrets() -> None:
@@ -502,11 +331,3 @@ def test_a_config_does_not_show_secrets() -> None:
     assert "'where': 'postgres://me:...@db/runs'" in repr(config)
     assert "'size': 5" in repr(config)
     assert config.checkpoint.options == options
-
-
-def test_an_error_that_is_pickled_does_not_show_them() -> None:
-    """There and back it is the same."""
-    error = pickle.loads(pickle.dumps(ConfigError("checkpoint.options.sign_with", SECRET, "another one")))
-
-    assert SECRET not in f"{error} {error!r} {error.args!r} {vars(error)!r}"
-    assert str(error) == "checkpoint.options.sign_with: <a str that is not shown> is not allowed; another one"

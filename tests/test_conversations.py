@@ -13,7 +13,6 @@ from stategraph import (
     MapNode,
     ParallelNode,
     ParentStep,
-    RunExistsError,
     RunStatus,
     State,
     StateGraph,
@@ -23,7 +22,6 @@ from tests.scenarios import (
     RUN,
     FourMethodStore,
     Scene,
-    broken_first,
     chain,
     make_graph,
     raises,
@@ -63,17 +61,6 @@ class TestTurns:
             assert store.load(RUN, 1)["question"] == "one"
             assert [store.load(RUN, 2, number)["question"] for number in range(3)] == ["one", "one", "two"]
 
-    def test_a_failure_in_a_later_turn(self, any_play: Scene) -> None:
-        """It is resumed like any other, in the turn where it stands."""
-        any_play.execute(chat(any_play.store), State({"question": "one"}, run_id=RUN))
-        broken = make_graph({"a": trace("a"), "answer": raises(ValueError())}, store=any_play.store)
-        with pytest.raises(ExecutionError):
-            any_play.execute(broken, any_play.store.load(RUN).set("question", "two"))
-
-        final = any_play.resume(chat(any_play.store))
-
-        assert (final["asked"], final.step) == (["one", "two"], 4)
-
     def test_input_overrides_the_checkpoint_overrides_defaults(self, any_play: Scene) -> None:
         """Defaults fill what is missing, whenever a run begins or goes on."""
         graph = chat(any_play.store)
@@ -84,29 +71,6 @@ class TestTurns:
         final = any_play.execute(graph, any_play.store.load(RUN).set("question", "two"))
 
         assert (final["question"], final["style"], final["tone"]) == ("two", "short", "default")
-
-    def test_defaults_that_came_later(self, any_play: Scene) -> None:
-        """They are for runs that begin, those of a graph within too: one that is resumed goes on with what it had."""
-        with pytest.raises(ExecutionError):
-            any_play.execute(make_graph({**traces("a"), "b": raises(ValueError())}, store=any_play.store))
-        graph = make_graph({**traces("a"), "b": lambda state: {"seen": state["x"]}}, store=any_play.store)
-        graph.set_defaults({"x": 1})
-        outer = make_graph({"inner": graph.as_node()}, store=any_play.store, name="outer")
-
-        with pytest.raises(ExecutionError):
-            any_play.resume(graph)
-        assert any_play.resume(graph, {"x": 2})["seen"] == 2
-        assert any_play.call(outer, "execute", State(run_id="outer"))["seen"] == 1
-
-    def test_a_default_that_a_node_has_removed(self, any_play: Scene) -> None:
-        """It stays removed when the run is resumed: the final State is that of a run that nothing has stopped."""
-        nodes = {"a": lambda state: state.remove("x"), "b": broken_first(trace("b"), ValueError())}
-        graph = make_graph(nodes, store=any_play.store)
-        graph.set_defaults({"x": 1})
-        with pytest.raises(ExecutionError):
-            any_play.execute(graph)
-
-        assert dict(any_play.resume(graph)) == {"trace": ["b"]}
 
     @pytest.mark.parametrize("turns", [2, 3])
     def test_an_interrupt_asks_in_every_turn(self, any_play: Scene, turns: int) -> None:
@@ -121,26 +85,6 @@ class TestTurns:
             state = any_play.resume(graph, {"ok": turn}).set("question", str(turn + 1))
 
         assert (state["asked"], state["ok"]) == ([str(turn) for turn in range(turns)], turns - 1)
-
-    def test_a_new_value_is_an_answer(self, any_play: Scene) -> None:
-        """One that the next turn brings along is input, as in the first."""
-        nodes = {"ask": InterruptNode("question", "ok"), "answer": answer}
-        graph = make_graph(nodes, store=any_play.store, preserve=True)
-        first = any_play.execute(graph, State({"question": "one", "ok": 1}, run_id=RUN))
-
-        assert any_play.execute(graph, first.update({"question": "two", "ok": 2})).status is RunStatus.COMPLETED
-
-    def test_a_run_that_was_deleted_when_it_completed(self, any_play: Scene) -> None:
-        """Its final State can be executed all the same, and interrupts ask again."""
-        nodes = {"ask": InterruptNode("question", "ok"), "answer": answer}
-        graph = make_graph(nodes, store=any_play.store)
-        first = any_play.execute(graph, State({"question": "one", "ok": 1}, run_id=RUN))
-        assert any_play.store.list() == []
-
-        paused = any_play.execute(graph, first.set("question", "two"))
-
-        assert (paused.status, paused.step) == (RunStatus.PAUSED, 2)
-        assert any_play.resume(graph, {"ok": 2})["asked"] == ["one", "two"]
 
     def test_a_run_of_another_graph(self, any_play: Scene) -> None:
         """One that is not complete is not taken over, for it could not go on any more; a complete one is handed on."""
@@ -203,22 +147,6 @@ class TestForks:
         assert play.store.load(RUN) == final
         assert {run.run_id: run.parent for run in play.store.runs()} == {"copy": ParentStep(RUN, 1), RUN: None}
 
-    def test_a_copy_can_be_executed(self, any_play: Scene) -> None:
-        """From the entry point, with new input; its steps count on."""
-        any_play.execute(chat(any_play.store), State({"question": "one"}, run_id=RUN))
-
-        any_play.store.fork(RUN, "copy")
-        final = any_play.execute(chat(any_play.store), any_play.store.load("copy").set("question", "two"))
-
-        assert (final["asked"], final.step, final.run_id) == (["one", "two"], 4, "copy")
-        assert any_play.store.load(RUN)["asked"] == ["one"]
-
-    def test_the_id_is_taken(self, any_play: Scene) -> None:
-        """Nothing is changed."""
-        any_play.execute(chat(any_play.store), State({"question": "one"}, run_id=RUN))
-        with pytest.raises(RunExistsError):
-            any_play.store.fork(RUN, RUN)
-
     @pytest.mark.parametrize("visits", [1, 2])
     def test_of_a_run_that_waits(self, any_play: Scene, visits: int) -> None:
         """The copy waits again where the source waits, or takes the answer that its first resume brings."""
@@ -235,64 +163,3 @@ class TestForks:
         assert any_play.call(graph, "resume", "one").status is RunStatus.PAUSED
         assert any_play.call(graph, "resume", "one", {"ok": 1})["trace"] == ["end"]
         assert any_play.call(graph, "resume", "two", {"ok": 2})["ok"] == 2
-
-    @pytest.mark.parametrize("kind", ["parallel", "child"])
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_finished_parts_are_copied(self, play: Scene, kind: str, durability: str) -> None:
-        """The copy does not do them again, and deleting the source leaves it whole."""
-        done: Any = []
-
-        def first(state: State) -> dict[str, Any]:
-            done.append(state.run_id)
-            return {"first": 1}
-
-        def second(state: State) -> dict[str, Any]:
-            if not state.run_id.startswith("copy"):
-                raise ValueError("only in the copy")
-            return {"second": 2}
-
-        inner = make_graph({"first": first, "second": second}, store=play.store, name="inner")
-        work = ParallelNode({"first": first, "second": second}, 1) if kind == "parallel" else inner.as_node()
-        graph = make_graph({**traces("a"), "work": work}, store=play.store, preserve=True, durability=durability)
-        with pytest.raises(ExecutionError):
-            play.execute(graph)
-
-        play.store.fork(RUN, "copy")
-        play.store.delete(RUN)
-        final = play.call(graph, "resume", "copy")
-
-        assert (final["first"], final["second"], len(done)) == (1, 2, 1)
-        assert play.store.list() == ["copy"]
-
-    @pytest.mark.parametrize("kind", ["parallel", "child"])
-    def test_rollback_drops_them(self, play: Scene, kind: str) -> None:
-        """What is done behind the step is done again, as another generation."""
-        done: Any = []
-
-        def first(state: State) -> dict[str, Any]:
-            done.append(1)
-            return {"first": 1}
-
-        second = broken_first(lambda state: {}, ValueError("once"))
-        inner = make_graph({"first": first, "second": second}, store=play.store, name="inner")
-        work = ParallelNode({"first": first, "second": second}, 1) if kind == "parallel" else inner.as_node()
-        graph = make_graph({**traces("ab"), "work": work}, store=play.store, retention="full")
-        with pytest.raises(ExecutionError):
-            play.execute(graph)
-
-        state = play.store.rollback(RUN, 2)
-
-        assert (state.generation, play.resume(graph)["first"], len(done)) == (1, 1, 2)
-
-    def test_of_a_run_whose_graph_within_is_over(self, play: Scene) -> None:
-        """There is nothing of it to be copied."""
-        inner = make_graph({"x": broken_first(trace("x"), ValueError("once"))}, store=play.store, name="inner")
-        nodes = {"inner": inner.as_node(), "b": broken_first(trace("b"), ValueError("once"))}
-        graph = make_graph(nodes, store=play.store, durability="exit")
-        for method in ("execute", "resume"):
-            with pytest.raises(ExecutionError):
-                getattr(play, method)(graph)
-
-        play.store.fork(RUN, "copy")
-
-        assert play.call(graph, "resume", "copy")["trace"] == ["x", "b"]

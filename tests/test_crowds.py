@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from stategraph import InterruptNode, MapNode, ParallelNode, RunCancelledError, State
-from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError, StepConflictError
+from stategraph.errors import CheckpointSaveError
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
@@ -20,6 +19,7 @@ from tests.test_cancellations import in_time
 pytestmark = pytest.mark.timeout(120)
 
 RUNS = 20
+SOME = ["sync", "async", "exit"]
 
 
 @pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])
@@ -61,7 +61,7 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
     return sizes
 
 
-@pytest.mark.parametrize(("how", "are_async"), [*((how, True) for how in HOW), ("sync", False), ("async", False)])
+@pytest.mark.parametrize(("how", "are_async"), [*((how, True) for how in SOME), ("sync", False), ("async", False)])
 def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path: Path) -> None:
     """What is saved of each run, and what its history tells, is what there is of a run that is alone."""
     nodes = async_traces("abcd") if are_async else traces("abcd")
@@ -76,7 +76,7 @@ def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path:
                 assert (one.step, one.status, one.kind) == (expected.step, expected.status, expected.kind)
 
 
-@pytest.mark.parametrize(("how", "runs"), [*((how, 8) for how in HOW), ("sync", 1), ("exit", 1)])
+@pytest.mark.parametrize(("how", "runs"), [*((how, 8) for how in SOME), ("sync", 1)])
 def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
     """Parts that save before their run does, several at a time, belong to one run, which none takes for deleted."""
 
@@ -106,7 +106,7 @@ def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
     assert {one.run_id for one in store.runs(status="completed")} == {f"run-{n}" for n in range(runs)}
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", SOME)
 def test_runs_that_pause_early(store: Any, how: str) -> None:
     """Those whose first States are saved in one go are stored as paused, and go on."""
     nodes = {**async_traces("a"), "ask": InterruptNode("n", "answer"), **async_traces("z")}
@@ -116,31 +116,6 @@ def test_runs_that_pause_early(store: Any, how: str) -> None:
     assert [str(one.status) if isinstance(one, State) else one for one in found] == ["paused"] * RUNS
     assert {one.run_id for one in store.runs(status="paused")} == {f"run-{n}" for n in range(RUNS)}
     assert graph.resume("run-3", {"answer": "yes"})["trace"] == ["a", "z"]
-
-
-@pytest.mark.parametrize("durability", ["sync", "async"])
-def test_commits_are_shared(store: Any, durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are far fewer than saves. On servers, which answer several at once, fewer are gathered meanwhile."""
-    sizes = failing(store, monkeypatch, ValueError(), most=0)
-    crowd(make_graph(async_traces("abcd"), store=store, preserve=True, durability=durability))
-
-    if not store._is_server:
-        assert len(sizes) < RUNS
-        assert max(sizes) > RUNS // 4
-
-
-@pytest.mark.parametrize("durability", ["sync", "async"])
-def test_what_cannot_be_kept(store: Any, durability: str) -> None:
-    """A run whose State cannot be saved fails as it does alone, and no other one does."""
-
-    async def odd(state: State) -> dict[str, Any]:
-        return {"lock": threading.Lock()} if state["n"] == 7 else {}
-
-    found = crowd(make_graph({"a": odd, **async_traces("bc")}, store=store, preserve=True, durability=durability))
-
-    assert isinstance(found[7], NotSerializableError)
-    assert found[7].run_id == "run-7"
-    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 7)
 
 
 def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,42 +134,6 @@ def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch
         assert list(graph.run(State({"n": n}, run_id=f"run-{n}"))["trace"]) == list("abcd")
 
 
-@pytest.mark.parametrize("retention", ["latest", "full"])
-def test_a_commit_that_fails_for_some_reason(store: Any, retention: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves that could not be made together are made one by one, with all that is to be saved with them."""
-    failing(store, monkeypatch, ValueError("one of them"), most=3)
-    finals = crowd(make_graph(async_traces("abcd"), store=store, preserve=True, retention=retention))
-
-    for n, final in enumerate(finals):
-        assert store.load(f"run-{n}") == final
-        steps = [one.step for one in store.history(f"run-{n}")]
-        assert steps == ([0, 1, 2, 3, 4, 4] if retention == "full" else [4])
-
-
-def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is older in it than what was saved hears of that, and does not go on from there unasked."""
-    table, lost = store._log.table, list[str]()
-    apply, read = table.apply, table.run
-
-    def forgets(batches: Sequence[Any]) -> list[Any]:
-        kept = [one for one in batches if one.run.run_id != "run-3" or one.old is None]
-        outcomes = iter(apply(kept) if kept else ())
-        lost.extend(one.run.run_id for one in batches if one not in kept)
-        return [next(outcomes) if one in kept else False for one in batches]
-
-    def older(run_id: str) -> Any:
-        record = read(run_id)
-        return record._replace(version=record.version - 1) if run_id in lost else record
-
-    monkeypatch.setattr(store._log.table, "apply", forgets)
-    monkeypatch.setattr(table, "run", older)
-    found = crowd(make_graph(async_traces("abcd"), store=store, preserve=True))
-
-    assert isinstance(found[3], StepConflictError)
-    assert "has lost saved checkpoints" in str(found[3])
-    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
-
-
 class Gate:
     """Where all runs wait for one of them, so that it saves together with others: not first, which would be alone."""
 
@@ -209,25 +148,6 @@ class Gate:
         """Open it, and let the others go first."""
         self._is_open.set()
         await asyncio.sleep(0)
-
-
-def test_a_run_that_is_taken_over(store: Any) -> None:
-    """Its owner hears of it at the next save; what the other one saves stays, and all others go on."""
-    gate = Gate()
-
-    async def stolen(state: State) -> dict[str, Any]:
-        if state["n"] != 3:
-            await gate.passed()
-            return {}
-        await asyncio.to_thread(store.delete, "run-3", take_over=True)
-        await gate.opened()
-        return {}
-
-    found = crowd(make_graph({**async_traces("a"), "b": stolen, **async_traces("cd")}, store=store, preserve=True))
-
-    assert isinstance(found[3], RunLostError)
-    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
-    assert "run-3" not in store.list()
 
 
 @pytest.mark.parametrize("by", ["this process", "another one"])

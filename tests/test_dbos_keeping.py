@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -24,15 +22,13 @@ from stategraph import (
     RunBusyError,
     RunCancelledError,
     RunLostError,
-    RunStatus,
     SchemaError,
     State,
     UnknownNameError,
 )
 from stategraph._dbos import workers as worker_module
-from stategraph._dbos.orders import Codec, Schedules
+from stategraph._dbos.orders import Codec
 from stategraph.dbos import DBOSRunner
-from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
 pytestmark = [pytest.mark.filterwarnings("default::ResourceWarning")]
@@ -47,13 +43,6 @@ def scene(tmp_path):
     scene.store.close()
 
 
-def change(scene, statement, *values):
-    """Change what DBOS keeps, as a worker leaves it that dies."""
-    with closing(sqlite3.connect(f"{scene.folder}/runs.db-dbos", timeout=30)) as connection:
-        connection.execute(statement, values)
-        connection.commit()
-
-
 def kept(scene, query, *values):
     """Return what DBOS keeps."""
     with closing(sqlite3.connect(f"{scene.folder}/runs.db-dbos", timeout=30)) as connection:
@@ -61,44 +50,6 @@ def kept(scene, query, *values):
 
 
 # --------------------------------------------------------------------------- what is left
-
-
-def test_a_turn_of_nobody_is_performed_again(scene):
-    """Its worker died after the last save, and nobody remembers it: no node runs again."""
-    with scene.runner() as runner:
-        handle = runner.start(scene.work, State(run_id="run"))
-        handle.result(LONG)
-        change(
-            scene,
-            "UPDATE workflow_status SET status = 'PENDING', executor_id = 'nobody', owner_xid = NULL, updated_at = 1 "
-            "WHERE workflow_uuid = ?",
-            handle.id,
-        )
-        assert handle.result(LONG).status is RunStatus.COMPLETED
-
-    assert len(scene.notes("run")) == 3
-
-
-def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
-    """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
-    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
-    with scene.runner(lapse=1.0) as runner:
-        fleet = runner._fleet
-        scene.hold("run")
-        handle = runner.start(scene.work, State(run_id="run"))
-        scene.wait_for("run b")
-        now = int(time.time() * 1000) + 3_600_000
-        change(
-            scene,
-            "UPDATE workflow_status SET executor_id = 'new', updated_at = ? WHERE workflow_uuid = ?",
-            now,
-            handle.id,
-        )
-
-        fleet.check(runner._worker)
-
-        assert kept(scene, query, handle.id) == [("PENDING", "new")]
-        scene.let_go("run")
 
 
 def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monkeypatch):
@@ -111,54 +62,6 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 
     with scene.runner():
         wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
-
-
-def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
-    """It was frozen for hours."""
-    query = "SELECT workflow_uuid FROM workflow_status WHERE name = 'stategraph.worker'"
-    with scene.runner(lapse=1.0):
-        wait_until(lambda: kept(scene, query), "it is known")
-        (worker,) = kept(scene, query)
-        change(scene, "DELETE FROM workflow_status WHERE workflow_uuid = ?", *worker)
-        wait_until(lambda: kept(scene, query) == [worker], "it is known again")
-
-    assert kept(scene, query) == []
-
-
-def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
-    """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
-    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
-    with scene.runner(lapse=1.0) as runner:
-        fleet, worker = runner._fleet, runner._worker
-        scene.hold("run")
-        handle = runner.start(scene.work, State(run_id="run"))
-        scene.wait_for("run b")
-        fleet.stop()
-        fleet.join()
-        change(
-            scene, "UPDATE workflow_status SET executor_id = 'other', updated_at = 1 WHERE workflow_uuid = ?", handle.id
-        )
-        fleet._beaten -= 10
-
-        fleet.check(worker)
-        assert kept(scene, query, handle.id) == [("PENDING", "other")]
-        wait_until(
-            lambda: fleet.check(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
-        )
-        scene.let_go("run")
-
-
-def test_workers_that_died_long_ago_are_forgotten(scene):
-    """Their rows would only grow."""
-    query = "SELECT count(*) FROM workflow_status WHERE name = 'stategraph.worker'"
-    columns = "workflow_uuid, status, name, created_at, updated_at, priority, recovery_attempts"
-    with scene.runner(lapse=1.0):
-        change(
-            scene,
-            f"INSERT INTO workflow_status ({columns}, application_name) "
-            "VALUES ('stategraph.worker:old', 'SUCCESS', 'stategraph.worker', 1, 1, 0, 0, 'stategraph')",
-        )
-        wait_until(lambda: kept(scene, query) == [(1,)], "it is forgotten")
 
 
 def test_a_run_that_somebody_takes_away_ends_its_turn(scene):
@@ -195,7 +98,7 @@ def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
 
 
 def test_a_run_at_work_by_hand_is_waited_for(scene):
-    """The turn does what is left, once whoever works on it by hand lets go."""
+    """The turn does what is left, once the call that works on the run by hand lets go."""
     with scene.runner() as runner:
         scene.hold("run")
         by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
@@ -217,24 +120,6 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         assert handle.result(LONG) == scene.store.load("run")
 
     assert len(scene.notes("run")) == 3
-
-
-def test_a_turn_that_is_delivered_twice_at_the_same_time_is_done_once(scene):
-    """The second delivery waits for the first, in this process as well."""
-    with scene.runner() as runner:
-        scene.hold("run")
-        handle = runner.start(scene.work, State(run_id="run"))
-        scene.wait_for("run b")
-        worker = runner._worker
-        order = Order("work", "run", state=State(run_id="run"))
-        with ThreadPoolExecutor(1) as pool:
-            again = pool.submit(worker.take_turn, handle.id, to_bytes(order))
-            wait_until(lambda: worker.active == [handle.id] * 2, "it is there twice")
-            scene.let_go("run")
-            assert again.result(LONG)["status"] == "completed"
-        assert handle.result(LONG)["c"] == 1
-
-    assert (worker.active, len(scene.notes("run"))) == ([], 3)
 
 
 def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
@@ -296,18 +181,6 @@ def test_an_error_comes_back_as_it_was(error):
             assert getattr(again, field.name) == getattr(error, field.name)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("no"), GraphMismatchError("run", (object(),), "?"), OSError("\udc80")],  # type: ignore[arg-type]
-)
-def test_other_errors_are_told_in_words(error):
-    """What is no error of stategraph, or holds what cannot be kept."""
-    again = Codec().deserialize(Codec().serialize(error))
-
-    assert type(again) is RuntimeError
-    assert str(again).startswith(f"{type(error).__name__}: ")
-
-
 def test_a_database_that_is_not_there_is_told_by_the_launch(scene):
     """As one that DBOS was to have, without the password; the next runner can be launched."""
     url = "postgresql://ada:hush@127.0.0.1:1/runs"
@@ -320,9 +193,3 @@ def test_a_database_that_is_not_there_is_told_by_the_launch(scene):
 
 
 # --------------------------------------------------------------------------- schedules
-
-
-def test_a_worker_that_does_not_know_a_schedule_says_what_it_takes():
-    """Its tick fails, and is lost."""
-    with pytest.raises(UnknownNameError, match=r"runner\.schedule, in every worker\) is named 'nightly'"):
-        Schedules()._begin(datetime.now(UTC), "nightly")

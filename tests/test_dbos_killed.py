@@ -61,7 +61,7 @@ def workers(request, tmp_path_factory):
     workers.close()
 
 
-@pytest.mark.parametrize("workers", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("workers", ["postgres"], indirect=True)
 def test_what_a_killed_worker_had_is_done_by_another(workers):
     """All of it, with nothing done again but what was at work when it was killed; an answer stays given."""
     scene = workers.scene
@@ -142,7 +142,7 @@ def test_a_worker_that_dies_after_the_last_save_has_done_it_all(workers):
 
 
 def test_a_worker_that_ends_in_order_gives_back_what_it_has(workers):
-    """At once: nobody has to find out that it has ended."""
+    """Other workers get it at once, before they notice that the worker has ended."""
     scene = workers.scene
     scene.hold("run")
     with scene.runner(lapse=3600.0) as runner:

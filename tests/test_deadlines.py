@@ -51,7 +51,7 @@ class TestDeadlines:
         assert (final["verdict"], final["more"], final["trace"]) == ("silence", 1, ["publish"])
 
     def test_without_otherwise(self, any_play: Scene) -> None:
-        """The run fails with a TimeoutError, and asks anew when it is resumed once more."""
+        """The run fails with a TimeoutError, and asks again when it is resumed once more."""
         graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60))
         with fixed():
             any_play.execute(graph)
@@ -98,22 +98,6 @@ class TestDeadlines:
 
         assert (final["trace"], final.step) == (["TimeoutError", "ask"], 3)
 
-    def test_of_a_node_that_pauses_from_inside(self, any_play: Scene) -> None:
-        """The same."""
-
-        def work(state: State) -> Any:
-            return {} if "ok" in state else state.paused("why", response_param="ok", deadline=60.0)
-
-        graph = reviewed(any_play.store, work)
-        with fixed():
-            any_play.execute(graph)
-        with fixed(LATER):
-            with pytest.raises(ExecutionError, match="TimeoutError"):
-                any_play.resume(graph, {"ok": 1})
-            any_play.resume(graph)
-
-            assert any_play.resume(graph, {"ok": 1}).status is RunStatus.COMPLETED
-
     def test_otherwise_has_to_be_an_answer_that_will_do(self) -> None:
         """Found out when the node is made, not when the deadline has passed."""
         with pytest.raises(ValueError, match="validator"):
@@ -144,34 +128,3 @@ class TestDeadlinesWithin:
             final = play.resume(graph)
 
         assert (final["verdict"], final["trace"]) == ("silence", ["publish"] + ["end"] * depth)
-
-    def test_without_otherwise(self, play: Scene) -> None:
-        """The run fails, and asks anew when it is resumed once more; what was done before the pause stays done."""
-        drafts = []
-
-        def write(state: State) -> dict[str, Any]:
-            drafts.append(1)
-            return {"draft": len(drafts)}
-
-        nodes = {"write": write, "ask": InterruptNode("draft", "verdict", deadline=60), "end": trace("end")}
-        inner = make_graph(nodes, store=play.store)
-        graph = make_graph({"inner": inner.as_node()}, store=play.store)
-        with fixed():
-            play.execute(graph)
-        with fixed(LATER):
-            with pytest.raises(ExecutionError, match="TimeoutError"):
-                play.resume(graph)
-            again = play.resume(graph)
-            assert again.pause is not None
-            assert (again.status, again.pause.value) == (RunStatus.PAUSED, 1)
-            final = play.resume(graph, {"verdict": "good"})
-
-        assert (dict(final), drafts) == ({"draft": 1, "verdict": "good", "trace": ["end"]}, [1])
-
-    def test_the_earliest_moment(self, play: Scene) -> None:
-        """A run of the same id is not confused by a clock that stands still."""
-        graph = make_graph({"inner": reviewed(play.store).as_node()}, store=play.store, name="outer")
-        with fixed(tick=timedelta(0)):
-            play.execute(graph)
-
-            assert play.resume(graph, {"verdict": "good"}).status is RunStatus.COMPLETED

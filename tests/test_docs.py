@@ -81,7 +81,7 @@ def test_its_links_lead_somewhere(page):
 
 
 def test_the_index_names_every_page():
-    """Nobody has to guess that a page is there."""
+    """A page that is not linked would not be found."""
     linked = {f"docs/{target.partition('#')[0]}" for target in links(INDEX)}
 
     assert set(PAGES) - {INDEX} <= linked

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    CheckpointError,
     CheckpointNotFoundError,
     CheckpointSaveError,
     EventType,
@@ -22,7 +21,7 @@ from stategraph._engine import loop
 from stategraph._engine import resume as resuming
 from stategraph._engine.context import RunContext
 from stategraph._owners.base import Ownership
-from stategraph._protocol import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph._protocol import Amend, Await, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 NO_EVENTS: frozenset[EventType] = frozenset()
@@ -149,99 +148,6 @@ def resume(run: RunContext) -> Any:
     return resuming.resume(run, RUN, {"n": 1})
 
 
-def names(commands: list[Any]) -> list[str]:
-    """-> the commands in words: what, and which step or event."""
-    return [" ".join([command[0].__name__, *_about(command)]) for command in commands]
-
-
-def _about(command: Any) -> list[str]:
-    kind, _, argument = command
-    if kind is Await:
-        return [argument]
-    if kind is Notify:
-        return [str(argument[0])]
-    return [str(argument.step)] if isinstance(argument, State) else []
-
-
-class TestCommands:
-    """What the engine asks for, in order."""
-
-    def test_a_run_without_checkpoints(self) -> None:
-        """Only the nodes."""
-        drive = Drive(World(), execute, NO_EVENTS, interval=0)
-
-        final = drive.run({})
-
-        assert names(drive.commands) == [f"RunNode {step}" for step in range(6)]
-        assert (final["trace"], final.status) == ([*"ababcd"], RunStatus.COMPLETED)
-
-    def test_a_run_with_checkpoints(self) -> None:
-        """It is owned, the store is asked for it, and in the end to forget it; steps are saved in between."""
-        drive = Drive(World(), execute, NO_EVENTS, interval=2)
-
-        drive.run({})
-
-        assert names(drive.commands) == [
-            *("Own", "Load", "RunNode 0", "RunNode 1", "Save 2", "RunNode 2", "RunNode 3", "Save 4"),
-            *("RunNode 4", "RunNode 5", "Delete 6"),
-        ]
-
-    def test_a_run_that_is_kept(self) -> None:
-        """Its final State is saved, and nothing deleted."""
-        drive = Drive(World(), execute, NO_EVENTS, interval=5, preserve=True)
-
-        drive.run({})
-
-        assert names(drive.commands)[-3:] == ["Save 5", "RunNode 5", "Save 6"]
-        assert all(command[0] is not Delete for command in drive.commands)
-
-    def test_async_nodes(self) -> None:
-        """They are started, and then awaited."""
-        nodes = {name: as_async(function) for name, function in traces("abcd").items()}
-        drive = Drive(World(), execute, NO_EVENTS, interval=0, nodes=nodes)
-
-        drive.run({})
-
-        assert names(drive.commands)[:4] == ["StartNode 0", "Await a", "StartNode 1", "Await b"]
-
-    def test_a_resume(self) -> None:
-        """The State is loaded, its updates are saved in its place, and the next node runs."""
-        world = World()
-        world.kept = State({"trace": [*"abab"]}, run_id=RUN, checkpoint_node="b", step=4)
-        drive = Drive(world, resume, NO_EVENTS, interval=1)
-
-        final = drive.run({})
-
-        assert names(drive.commands)[:5] == ["Own", "Load", "Amend 4", "RunNode 4", "Save 5"]
-        assert (final["trace"], final["n"]) == ([*"ababcd"], 1)
-
-    def test_a_failure(self) -> None:
-        """What is not saved yet is saved."""
-        drive = Drive(World(), execute, NO_EVENTS, interval=10)
-
-        with pytest.raises(ExecutionError):
-            drive.run({4: ValueError()})
-
-        assert names(drive.commands) == ["Own", "Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
-
-    @pytest.mark.parametrize("interval", [0, 1, 2])
-    def test_events_add_notes_and_nothing_else(self, interval: int) -> None:
-        """Whoever listens does not change the run."""
-        quiet, heard = (Drive(World(), execute, wanted, interval=interval) for wanted in (NO_EVENTS, ALL_EVENTS))
-        quiet.run({})
-        heard.run({})
-
-        assert names(quiet.commands) == names([c for c in heard.commands if c[0] is not Notify])
-
-    def test_only_wanted_events_are_built(self) -> None:
-        """One type of event makes no other."""
-        drive = Drive(World(), execute, frozenset({EventType.CYCLE_DETECTED}))
-
-        drive.run({})
-
-        assert drive.world.told == ["cycle.detected"] * 2
-
-
 # --------------------------------------------------------------------------- something thrown in at every command
 
 CONFIGS = [
@@ -340,28 +246,8 @@ def test_a_stop_loses_nothing(start: Any, wanted: Any, interval: int, kind: str)
 
 
 @everywhere
-@pytest.mark.parametrize("second", [SystemExit, OSError])
-def test_a_second_failure_is_noted(start: Any, wanted: Any, interval: int, kind: str, second: Any) -> None:
-    """Whatever fails while the run is being stopped is a note on the first failure, never in its place."""
-    for number in range(len(commands_of(start, wanted, interval, kind))):
-        alone = make_drive(start, wanted, interval, kind)
-        with pytest.raises(KeyboardInterrupt):
-            alone.run({number: KeyboardInterrupt()})
-        for later in range(number + 1, len(alone.commands)):
-            if alone.commands[later][0] is Notify:  # which never fails
-                continue
-            drive, first = make_drive(start, wanted, interval, kind), KeyboardInterrupt()
-
-            with pytest.raises(KeyboardInterrupt) as caught:
-                drive.run({number: first, later: second()})
-
-            assert caught.value is first
-            assert second.__name__ in "".join(first.__notes__)
-
-
-@everywhere
 def test_a_driver_that_goes_away(start: Any, wanted: Any, interval: int, kind: str) -> None:
-    """Closing the engine ends it: nobody is left to carry out a command."""
+    """Closing the engine ends it: no driver is left to carry out a command."""
     for number in range(len(commands_of(start, wanted, interval, kind))):
         drive = make_drive(start, wanted, interval, kind)
         drive.leaves_at = number
@@ -371,17 +257,3 @@ def test_a_driver_that_goes_away(start: Any, wanted: Any, interval: int, kind: s
         drive.task.close()
 
         assert inspect.getgeneratorstate(drive.task) == inspect.GEN_CLOSED
-
-
-@pytest.mark.parametrize("interval", [1, 2, 10])
-def test_a_delete_that_fails_loses_nothing(interval: int) -> None:
-    """The final State is in the store, so that no completed step runs again."""
-    drive = make_drive(execute, NO_EVENTS, interval, "sync")
-    undisturbed = make_drive(execute, NO_EVENTS, interval, "sync")
-    undisturbed.run({})
-
-    with pytest.raises(CheckpointError):
-        drive.run({len(undisturbed.commands) - 1: CheckpointError(RUN, "locked")})
-
-    assert drive.world.kept is not None
-    assert drive.world.kept.step == 6

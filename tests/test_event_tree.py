@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stategraph import EventType, ExecutionError, RetryPolicy, State
-from stategraph._owners.locks import LockFile
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
-from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
-from tests.test_events import RUN_EVENTS, Recorder
+from tests.test_events import Recorder
 
 ENDINGS = {
     EventType.GRAPH_COMPLETE,
@@ -51,16 +47,6 @@ class TestPlaces:
             (RUN, 2, "sub")
         }
         assert not any("parent_run_id" in event.data for event in recorder.events if event.source == "flow")
-        assert len({event.data["call_id"] for event in recorder.events}) == 1
-
-    def test_whoever_hears_of_nodes_alone_is_told_as_much(self, play: Scene) -> None:
-        """It does not take an event of the outer run."""
-        recorder = Recorder(EventType.NODE_COMPLETE)
-        play.execute(nested(play, recorder))
-
-        assert [data.get("parent_run_id") for data in recorder.data(EventType.NODE_COMPLETE)] == [
-            *(None, RUN, RUN, None, None)
-        ]
         assert len({event.data["call_id"] for event in recorder.events}) == 1
 
     def test_each_call_is_another(self, play: Scene) -> None:
@@ -138,15 +124,6 @@ class TestFailures:
         assert all("scenarios.py" in data["traceback"] for data in (*attempts, end))
         assert all("no topic" not in data["traceback"] for data in (*attempts, end))
 
-    def test_the_row_of_a_failure(self, play: Scene) -> None:
-        """It tells the attempts, too."""
-        graph = make_graph({"a": raises(ValueError())}, store=play.store, policies={"a": {"retry": RetryPolicy(3, 0)}})
-        with pytest.raises(ExecutionError):
-            play.execute(graph)
-
-        failure = play.store.history(RUN)[-1]
-        assert (failure.kind, failure.attempts) == ("failure", 3)
-
 
 class TestParts:
     """What is told of branches and items."""
@@ -192,7 +169,7 @@ class TestParts:
 
 
 class TestUnderWay:
-    """Which node a run is at, for whoever asks from outside."""
+    """Which node a run is at, asked from outside."""
 
     def test_in_this_process(self, scene: Scene) -> None:
         """The node, and since when."""
@@ -207,42 +184,3 @@ class TestUnderWay:
         ((owner, since),) = found
         assert (owner.node, owner.node_since) == ("b", since)
         assert scene.store.owner(RUN) is None
-
-    def test_of_a_nested_run(self) -> None:
-        """It is the node that runs the graph."""
-        store, found = MemoryStore(), []
-
-        def ask(state: State) -> dict[str, Any]:
-            found.append(store.owner(RUN))
-            return {}
-
-        inner = make_graph({"x": ask}, store=store, name="inner")
-        make_graph({"sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
-
-        assert [owner.node for owner in found if owner] == ["sub"]
-
-
-def test_what_others_see_of_a_nested_run(tmp_path: Path) -> None:
-    """The node that runs the graph, as in the process itself."""
-    store, found = SqliteStore(tmp_path / "runs.db"), []
-
-    def look(state: State) -> dict[str, Any]:
-        hold = store._owners.get(RUN) or store._log.table.owners.get(RUN)
-        assert hold is not None
-        (lock,) = tmp_path.glob("*owners*")
-        found.append(LockFile(lock, read_only=True).owner(hold.byte))
-        return {}
-
-    inner = make_graph({"x": trace("x"), "y": look}, store=store, name="inner")
-    make_graph({"a": trace("a"), "sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
-
-    assert [owner.node for owner in found if owner] == ["sub"]
-    store.close()
-
-
-def test_all_events_say_where_they_belong(play: Scene) -> None:
-    """The run, and the call."""
-    recorder = Recorder(*RUN_EVENTS)
-    play.execute(nested(play, recorder))
-
-    assert all({"run_id", "call_id"} <= set(event.data) for event in recorder.events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
 import sys
@@ -14,7 +13,6 @@ import pytest
 import structlog
 
 from stategraph import (
-    CheckpointSaveError,
     Event,
     EventType,
     ExecutionError,
@@ -25,17 +23,11 @@ from stategraph import (
     key_equals,
 )
 from stategraph._values import events as events_module
-from stategraph.errors import ConfigError
 from stategraph.observers.logging import StructlogObserver
-from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
     RUN,
     Scene,
-    WatchedStore,
     broken_first,
-    fails_always,
-    raises,
-    shorter_than,
     trace,
     traces,
 )
@@ -92,15 +84,6 @@ class TestOrder:
             *("checkpoint.delete b", "graph.complete b"),
         ]
 
-    def test_a_run_that_is_kept(self, memory_scene: Scene) -> None:
-        """Its final State is saved, and nothing deleted."""
-        recorder = Recorder(EventType.CHECKPOINT_SAVE, EventType.CHECKPOINT_DELETE, EventType.GRAPH_COMPLETE)
-
-        memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder, interval=2, preserve=True))
-
-        assert recorder.told() == ["checkpoint.save b", "graph.complete b"]
-        assert [data["status"] for data in recorder.data(EventType.CHECKPOINT_SAVE)] == ["completed"]
-
     def test_a_failure_and_a_resume(self, memory_scene: Scene) -> None:
         """The failed State is saved and the error told; the resume begins with what it loads."""
         recorder = Recorder()
@@ -138,46 +121,6 @@ class TestOrder:
         ]
         assert recorder.events[0].data["predicate"] == "key_equals('n', 1)"
 
-    @pytest.mark.parametrize("predicate", [raises(ValueError()), lambda state: False])
-    def test_a_run_that_is_stuck(self, memory_scene: Scene, predicate: Any) -> None:
-        """The edge that was tried last is told, then the error."""
-        recorder = Recorder()
-        with pytest.raises(ExecutionError):
-            memory_scene.execute(memory_scene.graph(traces("ab"), [("a", "b", predicate)], observer=recorder))
-
-        assert recorder.told()[-3:] == ["edge.evaluate b", "checkpoint.save a", "graph.error a"]
-
-    def test_a_cycle(self, memory_scene: Scene) -> None:
-        """It is told at every entry into a node that was completed before in this call."""
-        recorder = Recorder(EventType.CYCLE_DETECTED, EventType.NODE_START)
-        edges = [("a", "a", shorter_than(3)), ("a", "b")]
-
-        memory_scene.execute(memory_scene.graph(traces("ab"), edges, observer=recorder))
-
-        assert recorder.told() == [
-            *("node.start a", "cycle.detected a", "node.start a", "cycle.detected a", "node.start a"),
-            "node.start b",
-        ]
-
-    @pytest.mark.parametrize(
-        ("node", "error", "last"),
-        [
-            (raises(ValueError()), ExecutionError, ["node.error a", "graph.error a"]),
-            (trace("a"), CheckpointSaveError, ["node.complete a", "graph.error a"]),
-        ],
-        ids=["node", "save"],
-    )
-    def test_a_run_that_cannot_be_saved(
-        self, memory_scene: Scene, node: Any, error: type[Exception], last: list[str]
-    ) -> None:
-        """The observer hears of its end, whether the node fails or the save alone."""
-        recorder = Recorder()
-        store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
-        with pytest.raises(error):
-            memory_scene.execute(memory_scene.graph({"a": node, **traces("b")}, observer=recorder, store=store))
-
-        assert recorder.told()[-2:] == last
-
 
 class TestData:
     """What an event carries."""
@@ -212,13 +155,6 @@ class TestData:
         ]
         assert {event.source for event in recorder.events} == {"flow"}
 
-    def test_the_observer_is_not_saved(self, scene: Scene) -> None:
-        """A State that is loaded has none, whoever watched the run."""
-        scene.execute(scene.graph(traces("a"), observer=Recorder(*EventType), preserve=True))
-
-        if type(scene.store).__module__.startswith("stategraph"):
-            assert scene.store.load(RUN).observer is None
-
 
 class TestBrokenObservers:
     """An observer that raises breaks nothing."""
@@ -231,51 +167,6 @@ class TestBrokenObservers:
         assert [(record.name, record.levelno) for record in caplog.records] == [("stategraph", logging.ERROR)]
         assert "BrokenObserver" in caplog.text
         assert "ValueError: observer" in caplog.text
-
-    def test_each_of_them_is_reported(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """One does not hide another."""
-        for _ in range(3):
-            memory_scene.execute(memory_scene.graph(traces("a"), observer=BrokenObserver()))
-            gc.collect()
-
-        assert len(caplog.records) == 3
-
-    def test_a_wants_that_raises(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """Such an observer hears nothing."""
-
-        class Undecided(Recorder):
-            def wants(self, type: EventType) -> bool:
-                raise ValueError("wants")
-
-        observer = Undecided()
-        memory_scene.execute(memory_scene.graph(traces("a"), observer=observer))
-
-        assert observer.events == []
-        assert len(caplog.records) == 1
-
-    def test_an_observer_without_weak_references(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """It is reported like any other."""
-
-        class Slotted:
-            __slots__ = ()
-            on_event = BrokenObserver.on_event
-
-        memory_scene.execute(memory_scene.graph(traces("ab"), observer=Slotted()))
-
-        assert len(caplog.records) == 1
-
-    def test_an_interrupt_in_an_observer_passes(self, memory_scene: Scene) -> None:
-        """It is not an error of the observer; what was completed is saved."""
-
-        class Interrupted(Recorder):
-            def on_event(self, event: Event) -> None:
-                if event.type is EventType.NODE_COMPLETE and event.data["node"] == "b":
-                    raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            memory_scene.execute(memory_scene.graph(traces("abc"), observer=Interrupted(), interval=10))
-
-        assert memory_scene.store.load(RUN)["trace"] == ["a", "b"]
 
 
 class TestMultiObserver:
@@ -310,7 +201,7 @@ class TestStructlog:
         structlog.reset_defaults()
 
     def test_it_writes_to_stderr(self, memory_scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
-        """Where nobody has configured structlog, a program's output stays its own."""
+        """Where structlog is not configured, lines go to stderr, and stdout stays the program's own."""
         memory_scene.execute(memory_scene.graph(traces("a"), observer=get_observer("structlog")))
 
         out, err = capfd.readouterr()
@@ -354,50 +245,6 @@ class TestStructlog:
             ("graph.complete", "info", "flow", RUN),
         ]
 
-    def test_levels(self, memory_scene: Scene) -> None:
-        """The life of a run is info, its failure an error, all else for debugging."""
-        lines: list[dict[str, Any]] = []
-        structlog.configure(processors=[structlog.processors.add_log_level, collect(lines)])
-        graph = memory_scene.graph(
-            {"a": trace("a"), "b": broken_first(trace("b"), ValueError())}, observer=StructlogObserver("debug")
-        )
-        with pytest.raises(ExecutionError):
-            memory_scene.execute(graph)
-        memory_scene.resume(graph)
-
-        levels = {line["event"]: line["level"] for line in lines}
-        assert levels.pop("graph.error") == "error"
-        assert {name for name, level in levels.items() if level == "info"} == {
-            *("graph.start", "graph.complete", "checkpoint.resume"),
-        }
-        assert {"node.start", "node.complete", "edge.transition", "checkpoint.save"} <= set(levels)
-
-    @pytest.mark.parametrize(
-        ("level", "wanted"),
-        [
-            ("debug", set(EventType)),
-            (
-                "info",
-                {
-                    *("graph.start", "graph.pause", "graph.complete", "graph.error"),
-                    *("node.retry", "checkpoint.resume", "lease.late"),
-                },
-            ),
-            ("error", {"graph.error"}),
-        ],
-    )
-    def test_what_its_level_holds_back_is_not_built(self, level: str, wanted: set[str]) -> None:
-        """It says so beforehand."""
-        observer = StructlogObserver(level)
-
-        assert set(filter(observer.wants, EventType)) == wanted
-
-    @pytest.mark.parametrize("level", ["loud", "", None, 10])
-    def test_an_unknown_level(self, level: Any) -> None:
-        """It is refused, with those that are known."""
-        with pytest.raises(ValueError, match="debug, info, warning"):
-            StructlogObserver(level)
-
 
 _PLAIN_LINES: list[Any] = [
     structlog.processors.add_log_level,
@@ -414,10 +261,3 @@ def collect(lines: list[dict[str, Any]]) -> Any:
         raise structlog.DropEvent
 
     return process
-
-
-@pytest.mark.parametrize("given", [BrokenObserver, [BrokenObserver]], ids=["itself", "in a list"])
-def test_a_class_is_no_observer_of_several(given: Any) -> None:
-    """Whoever forgets the brackets is told at once."""
-    with pytest.raises(ConfigError, match=r"BrokenObserver\(\) makes one"):
-        MultiObserver(given)

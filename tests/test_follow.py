@@ -14,8 +14,6 @@ import pytest
 from stategraph import (
     CheckpointConfig,
     CheckpointNotFoundError,
-    ConfigError,
-    ExecutionError,
     GraphConfig,
     InterruptNode,
     RunStatus,
@@ -71,7 +69,7 @@ BEFORE_THE_PAUSE = [(1, "count", "active"), (2, "count", "active"), (3, "count",
 
 
 def test_it_yields_what_is_kept_up_to_the_end(any_store: CheckpointStore, follow: Follow) -> None:
-    """The States of a stream, whoever looks, and whenever."""
+    """A follower gets the States of a stream, in any process, and at any time."""
     graph = counting(any_store)
     streamed = list(graph.stream(State({"n": 0}, run_id="a")))
     kept = slice(-1, None) if isinstance(any_store, FourMethodStore) else slice(None)  # that keeps but the newest
@@ -117,38 +115,8 @@ def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
     assert told(followed) == BEFORE_THE_PAUSE
 
 
-def test_a_run_that_fails_is_seen_to_fail(follow: Follow) -> None:
-    """Its last State has the error; one that is resumed goes on to be followed."""
-
-    def fail_at_two(n: int) -> None:
-        if n == 2:
-            raise ValueError("two")
-
-    graph = counting(store := MemoryStore(), fail_at_two)
-    with pytest.raises(ExecutionError):
-        graph.execute(State({"n": 0}, run_id="a"))
-
-    *_, last = follow(graph, "a")
-    assert (last.status, last.step) == (RunStatus.FAILED, 2)
-    counting(store).resume("a")
-    assert told(follow(graph, "a")) == [*BEFORE_THE_PAUSE[:2], (2, "count", "failed"), *BEFORE_THE_PAUSE[2:]]
-
-
-def test_a_run_that_is_gone_ends(follow: Follow) -> None:
-    """Such as one that completes and is not preserved."""
-    graph = counting(MemoryStore(), preserve=False)
-    graph.execute(State({"n": 0}, run_id="a"))
-    states = graph.follow("a")
-    next(states)
-    graph.resume("a", {"enough": True})
-
-    assert RunStatus.COMPLETED not in [state.status for state in states]
-    with pytest.raises(CheckpointNotFoundError):
-        follow(graph, "a")
-
-
 def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None:
-    """And a run that nobody is at work on ends with the patience of its follower."""
+    """And following a run without an owner ends after the timeout."""
     graph = counting(MemoryStore())
     for wait in (None, 0, 0.02):
         with pytest.raises(CheckpointNotFoundError):
@@ -156,37 +124,6 @@ def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None
     graph.submit(State({"n": 0}, run_id="a"))
     with pytest.raises(TimeoutError, match="'a' has not ended within"):
         follow(graph, "a", timeout=0.02)
-
-
-@pytest.mark.parametrize("argument", ["wait", "timeout"])
-@pytest.mark.parametrize("seconds", [-1, "1", True, float("nan")])
-def test_what_is_no_time_is_refused(follow: Follow, argument: str, seconds: object) -> None:
-    """At once."""
-    with pytest.raises(ConfigError, match=argument):
-        follow(counting(MemoryStore()), "a", **{argument: seconds})
-
-
-def test_what_retention_drops_is_left_out(follow: Follow) -> None:
-    """The newest State is always seen."""
-    graph = counting(MemoryStore(), retention="latest")
-    graph.execute(State({"n": 0}, run_id="a"))
-
-    assert told(follow(graph, "a")) == BEFORE_THE_PAUSE[3:]
-
-
-def test_a_deletion_between_two_looks_loses_nothing_else() -> None:
-    """What is rolled back while somebody follows is told again when it is done again."""
-    graph = counting(store := MemoryStore())
-    graph.execute(State({"n": 0}, run_id="a"))
-    states = graph.follow("a")
-    first = next(states)
-    store.rollback("a", 1)
-
-    assert first.step == 1
-    with pytest.raises(TimeoutError):
-        list(graph.follow("a", timeout=0.02))
-    graph.resume("a")
-    assert [state.status for state in states][-1] is RunStatus.PAUSED
 
 
 def test_a_run_that_is_deleted_and_begun_anew_between_two_reads(

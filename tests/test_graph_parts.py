@@ -117,13 +117,8 @@ class TestItems:
         assert (final["trace"], final.step) == (["before", "end"], 3)
         assert (sorted(desk.priced), sorted(desk.paid)) == ([1, 2, 3], [(1, False), (2, True), (3, True)])
 
-    def test_the_last_that_waits_needs_no_name(self, play: Scene, desk: Desk) -> None:
-        """There is nothing else that the answer may be for."""
-        assert waiting(start(play, desk.orders(), ORDERS[:1])) == [("0", 100)]
-        assert play.resume(desk.orders(), {"ok": True}).status is RunStatus.COMPLETED
-
     def test_an_answer_that_may_be_for_several_is_refused(self, play: Scene, desk: Desk) -> None:
-        """It says which there are, and nobody has been paid."""
+        """The error lists the questions, and no payment has been made."""
         paused = start(play, desk.orders())
         with pytest.raises(
             AnswerError, match=r"parts '0', '1', '2' ask for 'ok': say which of 3 is answered, by pause="
@@ -146,13 +141,6 @@ class TestItems:
         assert paused.pause is not None
         with pytest.raises(AnswerError, match="'ok'"):
             play.resume(desk.orders(), {"ok": "perhaps"}, pause=paused.pause.each[1])
-        assert play.store.load(RUN) == paused
-
-    def test_without_an_answer_all_wait_on(self, play: Scene, desk: Desk) -> None:
-        """As where one waits."""
-        paused = start(play, desk.orders())
-        with pytest.raises(AnswerError, match="no answer is given"):
-            play.resume(desk.orders())
         assert play.store.load(RUN) == paused
 
     def test_a_failure_of_one(self, play: Scene, desk: Desk) -> None:
@@ -184,23 +172,6 @@ class TestItems:
         paused = play.resume(desk.orders(), {"ok": True, "orders": changed}, pause=paused.pause.each[0])
         assert (waiting(paused), desk.paid) == ([("1", 700), ("2", 300)], [(1, True)])
         assert sorted(desk.priced) == [1, 2, 3, 7]
-
-    def test_what_goes_in_and_out_may_be_said(self, play: Scene, desk: Desk) -> None:
-        """As where a graph is a node."""
-        double = play.graph({"double": lambda state: {"n": 2 * state["n"]}}, name="double")
-        node = double.as_node(inputs=lambda item: {"n": item["number"]}, outputs=["n"])
-        graph = make_graph({"each": MapNode(node, "items", "done")}, store=play.store)
-        final = play.execute(graph, State({"items": [{"number": 1}, {"number": 5}]}, run_id=RUN))
-        assert final["done"] == [{"n": 2}, {"n": 10}]
-
-    def test_an_item_that_is_no_mapping(self, play: Scene, desk: Desk) -> None:
-        """The graph of it would have nothing to begin with."""
-        with pytest.raises(ExecutionError, match=r"item 0 is 5 \(int\); a graph begins with a mapping"):
-            start(play, desk.orders(), [5])
-
-    def test_no_items(self, play: Scene, desk: Desk) -> None:
-        """Nothing waits."""
-        assert start(play, desk.orders(), [])["done"] == []
 
     def test_a_rollback_asks_all_again(self, play: Scene, desk: Desk) -> None:
         """An answer to a former question is refused."""
@@ -277,17 +248,6 @@ class TestBranches:
 
         assert (final["slow"], final["quick"]) == ("no", "late")
 
-    def test_the_same_key_asked_twice(self, play: Scene) -> None:
-        """One answer is for one branch, however it is given."""
-        asking = make_graph({"ask": InterruptNode("n", "ok"), "end": trace("asked")}, store=play.store, name="asking")
-        branches = {name: asking.as_node(outputs={name: "ok"}) for name in ("left", "right")}
-        graph = make_graph({"both": ParallelNode(branches)}, store=play.store)
-        paused = play.execute(graph, State({"n": 1}, run_id=RUN))
-        assert paused.pause is not None
-        paused = play.resume(graph, {"ok": "R"}, pause=paused.pause.each[1])
-        final = play.resume(graph, {"ok": "L"}, pause=paused.pause)
-        assert (final["left"], final["right"]) == ("L", "R")
-
     def test_maps_in_branches_in_maps(self, play: Scene, desk: Desk) -> None:
         """The part that asks is named by its way."""
         branches: dict[str, Any] = {
@@ -358,22 +318,3 @@ class TestStopping:
             with pytest.raises(RunLostError):
                 graph.execute(State({"items": [{}, {}]}, run_id=RUN))
             assert other.list() == []
-
-
-def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no more threads, those that there are do all parts."""
-    store, start, left = SqliteStore(tmp_path / "runs.db"), threading.Thread.start, [True, False]
-    item = make_graph({"x": lambda state: {"y": 2 * state["id"]}}, store=store, name="item")
-    graph = make_graph({"a": MapNode(item, over="orders", into="done", max_workers=3)}, store=store, preserve=True)
-
-    def troubled(thread: threading.Thread) -> None:
-        if thread.name.startswith("stategraph part") and left and left.pop():
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", troubled)
-    final = graph.execute(State({"orders": ORDERS}, run_id=RUN))
-
-    assert [one["y"] for one in final["done"]] == [2, 4, 6]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("stategraph part")]
-    assert store.owner(RUN) is None

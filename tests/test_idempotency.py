@@ -11,16 +11,12 @@ from hypothesis import strategies as st
 
 from stategraph import (
     ExecutionError,
-    InvalidRunIdError,
-    MapNode,
     NodeContext,
-    ParallelNode,
     State,
-    key_equals,
 )
 from stategraph._values.ids import check_run_id, nested_id
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, returns, trace
+from tests.scenarios import RUN, Scene, broken_first, make_graph, returns, trace
 
 
 class Notes:
@@ -71,36 +67,6 @@ def test_different_steps_have_different_keys(one: Any, other: Any) -> None:
     assert (key_of(*one) == key_of(*other)) == (one == other)
 
 
-@given(_CONTEXTS)
-def test_a_key_goes_into_a_header(context: Any) -> None:
-    """It is printable ASCII without spaces."""
-    key = key_of(*context)
-
-    assert key.isascii()
-    assert key.isprintable()
-    assert " " not in key
-
-
-def test_names_that_would_run_together() -> None:
-    """Separators within a name are not those between names; digits are not steps."""
-    contexts = [
-        ("g", "r/cust", (), 1, 0, "pay", ""),
-        ("g", "r", ((1, "cust", 0),), 1, 0, "pay", ""),
-        ("g", "r", (), 1, 0, "a/b", "c"),
-        ("g", "r", (), 1, 0, "a", "b/c"),
-        ("g", "r/2", (), 3, 0, "4", "5"),
-        ("g", "r/2/3", (), 4, 0, "5", ""),
-        ("g/r", "r", (), 1, 0, "a", ""),
-        ("g", "r/r", (), 1, 0, "a", ""),
-        ("g", "r", (), 1, 1, "a", ""),
-        ("g", "r", (), 1, 0, "~1", "a"),
-        ("g", "r", ((3, "cust", 0),), 1, 0, "pay", ""),
-        ("g", "r/cust:3", (), 1, 0, "pay", ""),
-    ]
-
-    assert len({key_of(*context) for context in contexts}) == len(contexts)
-
-
 def test_a_key_has_at_most_255_characters() -> None:
     """A longer one is cut, tells its beginning, and is still different for every other step."""
     names = ["n" * 200, "n" * 199 + "m", "ä" * 200]
@@ -119,45 +85,6 @@ def test_a_key_has_at_most_255_characters() -> None:
 
 
 # --------------------------------------------------------------------------- through graphs
-
-
-def test_a_nested_run_and_a_run_that_is_named_alike(memory_play: Scene, notes: Notes) -> None:
-    """Whichever graph they are of, and whatever a user calls a run."""
-    for name in ("outer", "inner"):
-        inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
-        outer = make_graph({"cust": inner.as_node()}, store=MemoryStore(), name=name)
-        memory_play.execute(outer, State(run_id="r"))
-        for run_id in ("r/cust", "r/1/cust", "r/cust:1"):
-            alone = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
-            memory_play.execute(alone, State(run_id=run_id))
-
-    assert len(notes.keys) == 8
-    assert len(set(notes.keys)) == 5  # the runs named alike are those of the same graph, twice
-
-
-def test_runs_of_two_graphs(memory_play: Scene, notes: Notes) -> None:
-    """With the same id in stores of their own, and with the same graph nested in both."""
-    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
-    for name in ("orders", "refunds"):
-        nodes = {"first": notes.node, "cust": inner.as_node()}
-        memory_play.execute(make_graph(nodes, store=MemoryStore(), name=name))
-
-    assert notes.keys == [
-        f"{name}/run/{step}" for name in ("orders", "refunds") for step in ("#1/first", "#2/cust/#1/pay")
-    ]
-
-
-def test_nodes_and_parts_that_run_together(memory_play: Scene, notes: Notes) -> None:
-    """A node "a/b" with a part "c" is another than a node "a" with a part "b/c"."""
-    for node, branch in (("a/b", "c"), ("a", "b/c")):
-        parallel = ParallelNode({branch: notes.node})
-        memory_play.execute(make_graph({node: parallel, "end": returns({})}, store=MemoryStore()))
-    memory_play.execute(
-        make_graph({"a": MapNode(notes.item, "items", "out")}, store=MemoryStore()),
-        State({"items": [0, 0]}, run_id=RUN),
-    )
-
-    assert notes.keys == ["flow/run/#1/a%2Fb/c", "flow/run/#1/a/b%2Fc", "flow/run/#1/a/0", "flow/run/#1/a/1"]
 
 
 def test_a_graph_that_a_loop_comes_back_to(any_play: Scene, notes: Notes) -> None:
@@ -213,70 +140,3 @@ def test_a_step_of_another_life_of_the_run(play: Scene, notes: Notes) -> None:
     play.resume(graph)
 
     assert len(notes.keys) == len(set(notes.keys)) == 3 + 3 + 2 + 2
-
-
-def test_a_nested_run_that_is_rolled_back_alone(play: Scene, notes: Notes) -> None:
-    """And after it the run around it: all of that are different steps."""
-    fail = raises(ValueError("no"))
-    inner = make_graph({"a": returns({}), "pay": notes.node, "x": fail}, store=MemoryStore(), name="inner")
-    graph = make_graph({"first": returns({}), "cust": inner.as_node()}, store=play.store, retention="full")
-    with pytest.raises(ExecutionError):
-        play.execute(graph)
-    play.store.rollback("run/#2/cust", 1)
-    with pytest.raises(ExecutionError):
-        play.resume(graph)
-    play.store.rollback(RUN, 1)
-    with pytest.raises(ExecutionError):
-        play.resume(graph)
-
-    assert len(notes.keys) == len(set(notes.keys)) == 3
-
-
-def test_a_graph_whose_node_had_a_name_that_fits_no_id(play: Scene, notes: Notes) -> None:
-    """A step that is under way keeps its old name, even where that is now the name of a graph."""
-    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
-    with pytest.raises(ExecutionError):
-        play.execute(make_graph({"a": trace("a"), "pay the bill/!": raises(ValueError("no"))}, store=play.store))
-
-    play.resume(
-        make_graph({"a": trace("a"), "cust": inner.as_node()}, store=play.store), migrate={"pay the bill/!": "cust"}
-    )
-
-    assert notes.keys == ["flow/run/#2/pay%20the%20bill%2F%21/#1/pay"]
-
-
-def test_a_nested_step_that_is_computed_again(play: Scene, notes: Notes) -> None:
-    """For keys that are not saved: it has the keys of the first time, whether the node was visited before or not."""
-
-    def pay(state: State, context: NodeContext) -> dict[str, Any]:
-        notes.node(state, context)
-        return {"index": 1}
-
-    inner = make_graph({"pay": pay}, store=MemoryStore(), name="inner")
-    last = broken_first(lambda state: {"n": state["index"]}, ValueError("once"))
-    graph = make_graph({"cust": inner.as_node(outputs=["index"]), "last": last}, store=play.store, persist=["n"])
-    with pytest.raises(ExecutionError):
-        play.execute(graph)
-    play.resume(graph)
-
-    assert notes.keys == ["flow/run/#1/cust/#1/pay"] * 2
-
-
-def test_a_run_id_cannot_imitate_a_nested_one() -> None:
-    """Or its keys would be those of the nested run."""
-    with pytest.raises(InvalidRunIdError):
-        make_graph({"a": returns({})}, store=MemoryStore()).execute(State(run_id="r/#1/cust"))
-
-
-def test_edges_lead_to_different_nodes(memory_play: Scene, notes: Notes) -> None:
-    """Two nodes that may make the same step have keys of their own."""
-    graph = make_graph(
-        {"a": returns({}), "b": notes.node, "c": notes.node, "end": returns({})},
-        [("a", "b", key_equals("to", "b")), ("a", "c"), ("b", "end"), ("c", "end")],
-        store=MemoryStore(),
-        interval=0,
-    )
-    for to in "bc":
-        memory_play.execute(graph, State({"to": to}, run_id=RUN))
-
-    assert notes.keys == ["flow/run/#2/b", "flow/run/#2/c"]

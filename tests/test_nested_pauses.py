@@ -9,18 +9,15 @@ import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointError,
     ExecutionError,
     GraphError,
     InterruptNode,
     RunStatus,
-    State,
     StateGraph,
     key_equals,
 )
-from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
-from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, counted, make_graph, reopened, trace, traces
+from tests.scenarios import RUN, Scene, counted, make_graph, reopened, trace
 from tests.test_pauses import reviewed
 
 
@@ -65,16 +62,6 @@ class TestAnswering:
         assert final["trace"] == [*(f"before {name}" for name in reversed(names)), "publish", *["end"] * len(names)]
         assert drafts == [1]
 
-    def test_without_the_answer(self, play: Scene, names: tuple[str, ...]) -> None:
-        """It stays paused."""
-        graph = within(reviewed(play.store), *names)
-        paused = play.execute(graph)
-
-        with pytest.raises(AnswerError, match="'verdict'"):
-            play.resume(graph, {"other": 1})
-
-        assert play.store.load(RUN) == paused
-
     def test_the_node_within_validates(self, play: Scene, names: tuple[str, ...]) -> None:
         """What it refuses leaves the run as it is; what it makes of the answer comes out."""
         graph = within(reviewed(play.store, InterruptNode("draft", "verdict", schema=int)), *names)
@@ -86,20 +73,8 @@ class TestAnswering:
 
         assert play.resume(graph, {"verdict": 7})["verdict"] == 7
 
-    def test_the_schema_there(self, play: Scene, names: tuple[str, ...]) -> None:
-        """An answer has to fit that, too."""
-        inner = make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=play.store, schema=Answered)
-        graph = within(inner, *names)
-        paused = play.execute(graph, State({"trace": []}, run_id=RUN))
-
-        with pytest.raises(AnswerError, match=r"'ok'.*int"):
-            play.resume(graph, {"ok": "yes"})
-        assert play.store.load(RUN) == paused
-
-        assert play.resume(graph, {"ok": 7})["ok"] == 7
-
     def test_a_schema_on_the_way_without_the_key(self, play: Scene, names: tuple[str, ...]) -> None:
-        """Nobody could give the answer: that is said before anything runs or, where only the run shows it, then."""
+        """The answer could not be given: that is said before anything runs or, where only the run shows it, then."""
         nodes: list[tuple[Any, type[Exception]]] = [
             (InterruptNode(None, "other"), GraphError),
             (lambda state: state.paused("sure?", response_param="other"), ExecutionError),
@@ -110,19 +85,6 @@ class TestAnswering:
 
             with pytest.raises(error, match=r"'other'.*Answered"):
                 play.execute(outer)
-
-    def test_two_questions(self, play: Scene, names: tuple[str, ...]) -> None:
-        """Of one key, one after the other: each has its own answer."""
-        nodes = {"one": InterruptNode(None, "ok"), "two": InterruptNode("ok", "ok")}
-        graph = within(make_graph(nodes, store=play.store), *names)
-        play.execute(graph)
-        second = play.resume(graph, {"ok": 1})
-        with pytest.raises(AnswerError):
-            play.resume(graph)
-
-        assert second.pause is not None
-        assert second.pause.value == 1
-        assert play.resume(graph, {"ok": 2})["ok"] == 2
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_a_crash_behind_the_answer(self, play: Scene, names: tuple[str, ...], durability: str) -> None:
@@ -154,39 +116,12 @@ class TestAnswering:
         assert (final["verdict"], final.status) == ("good", RunStatus.COMPLETED)
         assert play.resume(graph, {"verdict": "bad"})["verdict"] == "bad"
 
-    def test_a_fork_is_answered_at_once(self, play: Scene, names: tuple[str, ...]) -> None:
-        """The first resume of the copy may bring the answer."""
-        graph = within(reviewed(play.store), *names)
-        play.execute(graph)
-        play.store.fork(RUN, "copy")
-        play.store.delete(RUN)
-
-        assert play.call(graph, "resume", "copy", {"verdict": "good"})["verdict"] == "good"
-
-    def test_what_is_done_before_the_answer(self, play: Scene, names: tuple[str, ...]) -> None:
-        """It is not done again after a crash, not even where the nested run is over and its step is not saved yet."""
-        drafts: list[int] = []
-        mortal = MortalStore(play.store)
-
-        def make(store: Any, end: Any) -> StateGraph:
-            nodes = {"write": counted(trace("write"), drafts), "ask": InterruptNode(None, "ok"), "publish": trace("p")}
-            inner = within(make_graph(nodes, store=store), *names)
-            return make_graph({"in": inner.as_node(), "end": end}, store=store, name="outermost", durability="exit")
-
-        play.execute(make(play.store, trace("end")))
-        with pytest.raises(Killed):
-            play.resume(make(mortal, lambda state: mortal.die()), {"ok": 1})
-
-        final = play.resume(make(reopened(play.store), trace("end")))
-
-        assert (drafts, final["trace"].count("p"), play.store.list()) == ([1], 1, [])
-
 
 class TestWhatElse:
     """Where a pause within meets other things."""
 
     def test_in_a_loop(self, play: Scene) -> None:
-        """Every visit of the graph is a run of its own, and asks anew where nothing is handed in."""
+        """Every visit of the graph is a run of its own, and asks again where nothing is handed in."""
         inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
         nodes = {"inner": inner.as_node(inputs=[]), "end": trace("end")}
         edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
@@ -196,45 +131,6 @@ class TestWhatElse:
 
         assert play.resume(graph, {"ok": 1}).step == 3
 
-    def test_the_whole_state_in_a_loop(self, play: Scene) -> None:
-        """An old answer that is handed in with the whole State answers nothing."""
-        inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
-        edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
-        graph = make_graph({"inner": inner.as_node(), "end": trace("end")}, edges, store=play.store, name="outer")
-        play.execute(graph)
-
-        assert play.resume(graph, {"ok": 0}).status is RunStatus.PAUSED
-        assert play.call(graph, "execute", State({"ok": 0}, run_id="given")).status is RunStatus.PAUSED
-
-    def test_a_failure_before_the_question(self, play: Scene) -> None:
-        """The graph within goes on, and then asks."""
-        nodes = {
-            "a": trace("a"),
-            "b": broken_first(trace("b"), ValueError("once")),
-            "ask": InterruptNode("trace", "ok"),
-        }
-        graph = within(make_graph(nodes, store=play.store))
-        with pytest.raises(ExecutionError):
-            play.execute(graph)
-
-        paused = play.resume(graph)
-
-        assert paused.pause is not None
-        assert paused.pause.value == ["before inner", "a", "b"]
-
-    def test_a_function_that_pauses(self, play: Scene) -> None:
-        """Resuming is answer enough within as well."""
-        tries = []
-
-        def work(state: State) -> Any:
-            tries.append(1)
-            return state.paused("later") if len(tries) == 1 else {"done": True}
-
-        graph = within(make_graph({**traces("a"), "work": work}, store=play.store))
-        assert play.execute(graph).status is RunStatus.PAUSED
-
-        assert play.resume(graph)["trace"] == ["before inner", "a", "end"]
-
     def test_checkpoints_are_those_of_the_outer_graph(self, memory_play: Scene) -> None:
         """A graph within needs none of its own; without any, the outer one is refused."""
         inner = reviewed(memory_play.store, interval=0)
@@ -242,31 +138,3 @@ class TestWhatElse:
 
         with pytest.raises(GraphError, match="'inner' pauses runs, which takes checkpoints"):
             within(inner, interval=0).validate()
-
-    def test_a_store_without_parts(self) -> None:
-        """It would forget where the graph within stands: refused beforehand."""
-        with pytest.raises(GraphError, match="'inner' pauses runs within a graph"):
-            within(reviewed(FourMethodStore())).validate()
-
-    def test_a_store_that_cannot_tell_who_asked(self, memory_play: Scene) -> None:
-        """It fails as the store does, and the run stays paused."""
-        store = _Forgetful()
-        graph = within(make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=store))
-        memory_play.execute(graph)
-        store.is_broken = True
-        with pytest.raises(CheckpointError, match="the disk is gone"):
-            memory_play.resume(graph, {"ok": 1})
-        store.is_broken = False
-
-        assert memory_play.resume(graph, {"ok": 1}).status is RunStatus.COMPLETED
-
-
-class _Forgetful(MemoryStore):
-    """Cannot load the runs of graphs within, while it is broken."""
-
-    is_broken = False
-
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None, **how: Any) -> State:
-        if self.is_broken and "/" in run_id:
-            raise CheckpointError(run_id, "the disk is gone")
-        return super().load(run_id, step, revision)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,20 +17,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from stategraph import (
-    CachePolicy,
     ExecutionError,
-    MultiObserver,
     RetryPolicy,
     RunCancelledError,
     State,
-    Updates,
     get_observer,
 )
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
 from stategraph.observers.opentelemetry import OpenTelemetryObserver
-from tests.scenarios import RUN, Scene, as_async, broken_first, in_threads, make_graph, raises, trace, traces
+from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 
 
 def id_of(span: Any) -> int:
@@ -202,81 +198,6 @@ class TestSpans:
         }
         assert len(traced.named("3")) == 2
 
-    def test_generators(self, play: Scene, traced: Traced) -> None:
-        """Between two chunks, too."""
-
-        def chunks(state: State) -> Any:
-            for number in range(2):
-                with traced.tracer.start_as_current_span(f"chunk {number}"):
-                    pass
-                yield number
-            return {}
-
-        async def achunks(state: State) -> Any:
-            with traced.tracer.start_as_current_span("async chunk"):
-                await asyncio.sleep(0)
-            yield 1
-            yield Updates({})
-
-        nodes = {"g": chunks, "ag": achunks}
-        play.execute(make_graph(nodes, store=play.store, observer=traced.observer))
-
-        assert {("chunk 0", "node g"), ("chunk 1", "node g"), ("async chunk", "node ag")} <= traced.tree()
-
-    def test_between_two_states_of_a_stream(self, memory_play: Scene, traced: Traced) -> None:
-        """Who iterates is in no node."""
-        graph = make_graph(traces("ab"), store=memory_play.store, observer=traced.observer)
-        for _ in graph.stream(State(run_id=RUN)):
-            assert otel.get_current_span() is otel.INVALID_SPAN
-
-        assert len(traced.spans) == 3
-
-    def test_a_stream_that_is_left(self, memory_play: Scene, traced: Traced) -> None:
-        """Its spans end."""
-        graph = make_graph(traces("abc"), store=memory_play.store, observer=traced.observer)
-        stream = graph.stream(State(run_id=RUN))
-        next(stream)
-        stream.close()
-
-        assert {span.name for span in traced.spans} == {"run flow", "node a"}
-
-    def test_runs_at_once(self, traced: Traced, play: Scene) -> None:
-        """Each has a trace of its own."""
-        together = threading.Barrier(3, timeout=20)
-
-        def meet(state: State) -> dict[str, Any]:
-            with traced.tracer.start_as_current_span(state.run_id):
-                together.wait()
-            return {}
-
-        graph = make_graph({"a": meet}, store=play.store, observer=traced.observer)
-        run_ids = [f"run-{number}" for number in range(3)]
-        assert in_threads(*[partial(graph.execute, State(run_id=run_id)) for run_id in run_ids]) == []
-
-        for run_id in run_ids:
-            own = traced.one(run_id)
-            (node,) = [span for span in traced.named("node a") if own.parent and id_of(span) == own.parent.span_id]
-            assert attributes(node)["run.id"] == run_id
-
-    def test_tasks_at_once(self, traced: Traced, memory_play: Scene) -> None:
-        """Likewise on one event loop."""
-
-        async def meet(state: State) -> dict[str, Any]:
-            await asyncio.sleep(0)
-            with traced.tracer.start_as_current_span(state.run_id):
-                await asyncio.sleep(0.01)
-            return {}
-
-        graph = make_graph({"a": meet}, store=memory_play.store, observer=traced.observer)
-
-        async def main() -> None:
-            await asyncio.gather(*(graph.aexecute(State(run_id=f"run-{number}")) for number in range(3)))
-
-        asyncio.run(main())
-
-        assert {above for name, above in traced.tree() if name.startswith("run-")} == {"node a"}
-        assert len({span.get_span_context().trace_id for span in traced.spans}) == 3  # type: ignore[union-attr]
-
 
 class TestEnds:
     """How spans end."""
@@ -297,17 +218,6 @@ class TestEnds:
         raised = dict(node.events[0].attributes or {})
         assert (raised["exception.type"], raised["exception.message"]) == ("ValueError", "no")
         assert "scenarios.py" in str(raised["exception.stacktrace"])
-
-    def test_a_failure_that_is_handled(self, play: Scene, traced: Traced) -> None:
-        """It is one of the node, not of the call; an attempt that is followed by another is none."""
-        nodes = {"flaky": broken_first(trace("a"), ValueError()), "bad": raises(ValueError("no")), "mend": trace("m")}
-        policies: Any = {"flaky": {"retry": RetryPolicy(2, initial_delay=0)}, "bad": {"on_error": "mend"}}
-        play.execute(make_graph(nodes, store=play.store, observer=traced.observer, policies=policies))
-
-        codes = {span.name: span.status.status_code for span in traced.spans}
-        assert codes.pop("node bad") is StatusCode.ERROR
-        assert set(codes.values()) == {StatusCode.UNSET}
-        assert attributes(traced.one("node flaky"))["attempts"] == 2
 
     def test_a_pause(self, play: Scene, traced: Traced) -> None:
         """No span is open while a run waits; a resume links to the call before, also in nested runs, in a new trace."""
@@ -344,81 +254,6 @@ class TestEnds:
         run = traced.one("run flow")
         assert run.status.status_code is StatusCode.UNSET
         assert attributes(run)["error.type"] == "RunCancelledError"
-
-    def test_parts(self, play: Scene, traced: Traced) -> None:
-        """How many, and what came of them: those found by a resume, too."""
-        left = [ValueError("no")]
-
-        def item(number: int) -> int:
-            if number == 2 and left:
-                raise left.pop()
-            return number
-
-        graph = make_graph({"m": MapNode(item, "l", "out", 1)}, store=play.store, observer=traced.observer)
-        with pytest.raises(ExecutionError):
-            play.execute(graph, State({"l": [0, 1, 2, 3]}, run_id=RUN))
-        play.resume(graph)
-
-        first, second = map(attributes, traced.named("node m"))
-        assert [first.get(f"parts.{name}") for name in ("total", "completed", "failed", "found")] == [4, 2, 1, None]
-        assert [second.get(f"parts.{name}") for name in ("total", "completed", "failed", "found")] == [4, 2, None, 2]
-
-    def test_a_result_that_was_kept(self, memory_play: Scene, traced: Traced, tmp_path: Any) -> None:
-        """It says so."""
-        policies = {"a": {"cache": CachePolicy(("x",), version=1, path=str(tmp_path / "cache"))}}
-        graph = make_graph(traces("a"), store=memory_play.store, observer=traced.observer, policies=policies)
-        for number in range(2):
-            memory_play.execute(graph, State({"x": 1}, run_id=f"run-{number}"))
-
-        assert [attributes(span).get("cache.hit") for span in traced.named("node a")] == [None, True]
-
-
-class TestContexts:
-    """What observers put around nodes."""
-
-    def test_several_observers(self, memory_play: Scene, traced: Traced, capsys: pytest.CaptureFixture[str]) -> None:
-        """One among others does what it does alone, and so does progress."""
-        both = MultiObserver(get_observer("noop"), traced.observer)
-        graph = make_graph({"a": traced.mark("own")}, store=memory_play.store, observer=both)
-        memory_play.execute(graph, progress=True)
-
-        assert ("own", "node a") in traced.tree()
-        assert "step 1 a" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("breaks", ["at once", "later"])
-    def test_one_that_raises(self, play: Scene, breaks: str, caplog: pytest.LogCaptureFixture) -> None:
-        """It breaks nothing, and is reported once."""
-
-        class Broken:
-            def on_event(self, event: Any) -> None:
-                """Hear nothing."""
-
-            def enter_node(self, call_id: str, run_id: str) -> Any:
-                if breaks == "at once":
-                    raise ValueError("enter")
-                return self.leave
-
-            def leave(self) -> None:
-                raise ValueError("leave")
-
-        nodes = {"a": trace("a"), "b": as_async(trace("b")), "m": MapNode(len, "l", "out")}
-        graph = make_graph(nodes, store=play.store, observer=Broken())
-        final = play.execute(graph, State({"l": ["x"]}, run_id=RUN))
-
-        assert final["trace"] == ["a", "b"]
-        assert len(caplog.records) == 1
-
-    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
-    def test_what_a_node_raises(self, play: Scene, traced: Traced, error: BaseException) -> None:
-        """It is raised as without an observer."""
-        ends = []
-        for observer in (get_observer("noop"), traced.observer):
-            graph = make_graph({"a": raises(error)}, store=play.store, observer=observer)
-            with pytest.raises(BaseException) as raised:
-                play.execute(graph, State(run_id=str(observer)[-20:]))
-            ends.append(type(raised.value))
-
-        assert ends[0] is ends[1]
 
 
 class TestMetrics:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,15 +20,12 @@ import pytest
 
 from stategraph import (
     CheckpointError,
-    CheckpointNotFoundError,
     CheckpointStore,
-    GraphMismatchError,
     RunBusyError,
     RunLostError,
     State,
     StepConflictError,
 )
-from stategraph._engine import saving
 from stategraph._owners import base, locks
 from stategraph._values.progress import Part
 from stategraph.stores.memory import MemoryStore
@@ -38,7 +33,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.postgres_server import dsn, postgres_at, schema_of
 from tests.redis_server import prefix_of, redis_at, url
-from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, traces
+from tests.scenarios import RUN, make_graph, traces
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -95,56 +90,6 @@ def test_two_tasks_of_one_loop_execute_one_run(any_store: CheckpointStore) -> No
     assert ran == ["node", "node"]
 
 
-def test_waiting_is_stopped_as_a_run_is(scene: Scene) -> None:
-    """By its timeout: the run is still at work."""
-    late = scene.graph(traces("a"))
-
-    def meanwhile(state: State) -> dict[str, Any]:
-        found: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                scene.execute(late, wait=60, timeout=0.05)
-            except RunBusyError as error:
-                found.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join()
-        return {"found": len(found)}
-
-    assert scene.execute(scene.graph({"a": meanwhile}))["found"] == 1
-
-
-class TestTakingOver:
-    """A run is only taken from its owner by who can go on with it."""
-
-    def test_a_run_without_a_checkpoint(self, scene: Scene) -> None:
-        """Its owner has saved nothing yet, and goes on."""
-        refused: list[BaseException] = []
-
-        def node(state: State) -> dict[str, Any]:
-            try:
-                make_graph(traces("a"), store=scene.store).resume(RUN, take_over=True)
-            except CheckpointNotFoundError as error:
-                refused.append(error)
-            return {}
-
-        assert scene.execute(scene.graph({"a": node}, preserve=True)).step == 1
-        assert len(refused) == 1
-
-    def test_a_run_of_another_graph(self, scene: Scene) -> None:
-        """It cannot be resumed here, even by a take-over."""
-        other = make_graph(traces("xy"), store=scene.store, name="other")
-        graph = make_graph(traces("abc"), store=scene.store)
-        with graph.stream(State(run_id=RUN)) as states:
-            next(states)
-            with pytest.raises(GraphMismatchError):
-                scene.resume(other, take_over=True)
-
-            assert [*states][-1]["trace"] == [*"abc"]
-
-
 class TestStreams:
     """They own their run from the first State to the last, or until they are left."""
 
@@ -160,36 +105,6 @@ class TestStreams:
         stream.close()
 
         assert graph.resume(RUN)["trace"] == [*"abc"]
-
-    def test_one_on_an_event_loop(self, any_store: CheckpointStore) -> None:
-        """As any other."""
-        graph = make_graph(traces("abc"), store=any_store)
-
-        async def main() -> State:
-            async with graph.astream(State(run_id=RUN)) as states:
-                await anext(states)
-                with pytest.raises(RunBusyError):
-                    await graph.aresume(RUN)
-            return await graph.aresume(RUN)
-
-        assert asyncio.run(main())["trace"] == [*"abc"]
-
-
-def test_a_thing_within_a_run_belongs_to_its_owner(any_store: CheckpointStore) -> None:
-    """Nested runs and finished parts have the owner of the outer run."""
-    nested = make_graph(traces("x"), store=any_store)
-    found: list[Any] = []
-
-    def look(state: State) -> dict[str, Any]:
-        found.append(any_store.owner(f"{RUN}/#1/child"))
-        return {}
-
-    inner = make_graph({"look": look}, store=any_store)
-    graph = make_graph({"child": inner.as_node(), "b": nested.as_node()}, store=any_store)
-
-    graph.execute(State(run_id=RUN))
-
-    assert found[0] is not None
 
 
 # --------------------------------------------------------------------------- processes
@@ -319,7 +234,7 @@ class TestProcesses:
 
     @pytest.mark.parametrize(
         ("kind", "durability"),
-        [("sqlite", "sync"), ("sqlite", "async"), ("sqlite", "exit"), ("postgres", "sync"), ("redis", "exit")],
+        [("sqlite", "async"), ("postgres", "sync"), ("redis", "exit")],
     )
     def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
         """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
@@ -343,17 +258,6 @@ class TestProcesses:
         assert other.said() == "lost the first"
         assert graph.store.load(RUN) == state
         assert graph.store.owner(RUN) is None
-
-    def test_a_run_that_was_taken_over_is_owned_by_who_took_it(self, graph: Any, start: Callable[..., Process]) -> None:
-        """Whatever its former owner does."""
-        other = start()
-        with graph.stream_resume(RUN, allow_changed=True, take_over=True) as states:
-            next(states)
-            other.goes_on()
-            assert other.said() == "lost the first"
-            other.process.wait()
-
-            assert graph.store.owner(RUN).pid == os.getpid()
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -394,28 +298,6 @@ class TestForks:
         assert [*stream][-1]["trace"] == [*"abc"]
         store.close()
 
-    def test_a_child_that_outlives_an_owner(self, start: Callable[..., Process], kind: str, tmp_path: Path) -> None:
-        """The run of a process that was killed is free, though a process that it has forked is there."""
-        script = OWNER.replace(
-            "def slow(state):", "def slow(state):\n    import os\n    if not os.fork(): time.sleep(60)"
-        )
-        command = [sys.executable, "-c", script, str(tmp_path), kind, "sync", options_of(kind, tmp_path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == "at work"
-        store = SHARED[kind](tmp_path)
-        assert store.owner(RUN) is not None
-        process.kill()
-        process.wait()
-        give_up = time.monotonic() + 30
-        while store.owner(RUN) is not None and time.monotonic() < give_up:
-            time.sleep(0.01)  # the child may not have come so far as to let go
-
-        assert store.owner(RUN) is None
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        store.close()
-
 
 # --------------------------------------------------------------------------- the files with the locks
 
@@ -443,20 +325,6 @@ class TestFilesOfLocks:
         first.close()
         assert make_graph(traces("ab"), store=second).resume(RUN)["trace"] == ["a", "b"]
         second.close()
-
-    def test_a_copy_is_a_store_of_its_own(self, tmp_path: Path) -> None:
-        """The owner of a run in one does not own it in the other."""
-        (tmp_path / "a").mkdir()
-        with sqlite_at(tmp_path / "a") as store:
-            begun(store, "ab").close()
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        with (
-            sqlite_at(tmp_path / "a") as store,
-            sqlite_at(tmp_path / "b") as copy,
-            make_graph(traces("ab"), store=store).stream_resume(RUN) as states,
-        ):
-            next(states)
-            assert make_graph(traces("ab"), store=copy).resume(RUN)["trace"] == ["a", "b"]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, this is a known limit")
     def test_others_open_and_close_the_file(self, tmp_path: Path) -> None:
@@ -487,77 +355,8 @@ class TestFilesOfLocks:
         with open_store() as store, pytest.raises(CheckpointError, match="local disk"):
             make_graph({"a": lambda state: pytest.fail("it has run")}, store=store).execute(State(run_id=RUN))
 
-    def test_locks_of_a_process(
-        self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where there are none of a file."""
-        monkeypatch.setattr(locks, "_OF_FILE", False)
-        with open_store() as store:
-            graph = make_graph(traces("ab"), store=store)
-            stream = graph.stream(State(run_id=RUN))
-            next(stream)
-
-            def child() -> None:
-                with pytest.raises(RunBusyError):
-                    graph.resume(RUN)
-
-            assert forked(child) == 0
-            stream.close()
-            assert store.owner(RUN) is None
-            assert graph.resume(RUN)["trace"] == ["a", "b"]
-
-    def test_a_file_that_others_can_write_to(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
-        """Is not used."""
-        with open_store() as store:
-            store.save(State(run_id="other", step=1))
-        del store
-        gc.collect()  # so that this process opens the file again
-        (file,) = tmp_path.rglob("*owners")
-        file.chmod(0o666)
-
-        with open_store() as store, pytest.raises(CheckpointError, match=r"chmod.*let this user own it"):
-            store.save(State(run_id=RUN, step=1))
-
-    def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
-        """Another is made, and this process still knows what it owns."""
-        with open_store() as store:
-            stream = begun(store, "ab")
-            (file,) = tmp_path.rglob("*owners")
-            file.unlink()
-            store.save(State(run_id="other", step=1))
-
-            assert file.exists()
-            with open_store() as again, pytest.raises(RunBusyError):
-                again.delete(RUN)
-            stream.close()
-
 
 # --------------------------------------------------------------------------- how it is let go of
-
-
-class RollsBack(FourMethodStore):
-    """Rolls back in a way of its own."""
-
-    def rollback(self, run_id: str, step: int) -> State:  # type: ignore[override]
-        return self.load(run_id)
-
-
-class TestStoresOfOthers:
-    """Whichever way they are written."""
-
-    @pytest.mark.parametrize("method", ["save", "delete", "rollback", "save_many"])
-    def test_a_method_of_its_own(self, method: str) -> None:
-        """Is refused as any other while a call is at work on the run."""
-        store = RollsBack()
-        arguments: dict[str, list[Any]] = {
-            "save": [State(run_id=RUN)],
-            "save_many": [[State(run_id=RUN)]],
-            "rollback": [RUN, 0],
-        }
-        with make_graph(traces("ab"), store=store).stream(State(run_id=RUN)) as states:
-            next(states)
-            with pytest.raises(RunBusyError):
-                getattr(store, method)(*arguments.get(method, [RUN]))
 
 
 Handles = tuple[CheckpointStore, CheckpointStore]
@@ -573,17 +372,6 @@ def handles(open_store: Callable[[], CheckpointStore], monkeypatch: pytest.Monke
             yield first, second
 
 
-def test_a_run_that_was_waited_for_is_owned_as_any_other(handles: Handles) -> None:
-    """A call that waited for another process can delete the run in the end, and keep parts."""
-    other, store = handles
-    stream = begun(other, "ab")
-    threading.Timer(0.1, stream.close).start()
-
-    assert make_graph(traces("ab"), store=store, preserve=False).resume(RUN, wait=60)["trace"] == ["a", "b"]
-    assert store.list() == []
-    assert store.owner(RUN) is None
-
-
 @pytest.mark.parametrize("by", ["delete", "owner"])
 def test_a_run_that_another_process_has_taken_over_and_done(handles: Handles, by: str) -> None:
     """It is free in this process as well, where the former owner hangs and has not found out."""
@@ -596,35 +384,6 @@ def test_a_run_that_another_process_has_taken_over_and_done(handles: Handles, by
         assert store.owner(RUN) is None
         with pytest.raises(RunLostError):
             next(hangs)
-
-
-def test_an_owner_that_was_taken_over_saves_nothing(handles: Handles) -> None:
-    """Compare the owner in the save itself: the other process has not written yet."""
-    store, other = handles
-    with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
-        next(hangs)
-        ownership = base.Ownership(RUN)
-        base.own(other, ownership, take_over=True)
-
-        with pytest.raises(RunLostError):
-            next(hangs)
-        assert other.load(RUN).step == 1
-        base.release(ownership)
-
-
-def test_a_former_owner_frees_nobody_else(handles: Handles) -> None:
-    """Its release leaves the run to the new owner, in this process and in others."""
-    store, other = handles
-    late, owner = base.Ownership(RUN), base.Ownership(RUN)
-    base.own(store, late)
-    base.own(store, owner, take_over=True)
-    base.release(late)
-    assert store.owner(RUN) is not None
-    assert other.owner(RUN) is not None
-
-    base.release(owner)
-    assert store.owner(RUN) is None
-    assert other.owner(RUN) is None
 
 
 def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
@@ -673,41 +432,3 @@ def test_lost_parts(any_store: CheckpointStore) -> None:
 
     assert any_store.load_parts(RUN, 2, "b") == {}
     base.release(owner)
-
-
-def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Release the run only once its last State is saved, with durability "async" too."""
-    found: list[Any] = []
-    release = base.release
-
-    def looks(ownership: base.Ownership) -> None:
-        found.append(any_store.load(RUN).status)
-        release(ownership)
-
-    monkeypatch.setattr(saving, "release", looks)
-    make_graph(traces("ab"), store=any_store, preserve=True, durability="async").execute(State(run_id=RUN))
-
-    assert found == ["completed"]
-
-
-@pytest.mark.parametrize("take_over", [False, True])
-def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_over: bool) -> None:
-    """Turn by turn of its event loop: the run is free afterwards."""
-    graph = make_graph(traces("ab"), store=any_store)
-
-    async def cancelled_after(turns: int) -> bool:
-        task = asyncio.ensure_future(graph.aexecute(State(run_id=f"{RUN}-{turns}"), take_over=take_over))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        is_late = task.done() or not task.cancel()
-        await asyncio.wait([task])
-        assert any_store.owner(f"{RUN}-{turns}") is None, turns
-        return is_late
-
-    async def main() -> None:
-        turns = 0
-        while not await cancelled_after(turns):
-            turns = turns + 1 if turns < 20 else turns * 2
-        assert turns > 0  # how many it takes is a matter of the machine
-
-    asyncio.run(main())

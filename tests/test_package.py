@@ -64,18 +64,6 @@ def test_the_public_members_are_there(name: str) -> None:
     assert [member for member in MEMBERS[name].split() if not hasattr(getattr(stategraph, name), member)] == []
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    """Although names are looked up when they are asked for."""
-    with pytest.raises(AttributeError, match="module 'stategraph' has no attribute 'Graph'"):
-        _ = stategraph.Graph  # type: ignore[attr-defined]
-
-
-def test_modules_of_the_root_can_be_reached_from_it() -> None:
-    """As where all of them had been imported."""
-    assert stategraph.errors.GraphError is stategraph.GraphError
-    assert {"errors", "StateGraph", "__version__"} <= set(dir(stategraph))
-
-
 @pytest.mark.parametrize("package", ["stores", "config", "observers", "picture", "testing", "cli"])
 def test_each_package_lists_its_names(package: str) -> None:
     """And all that it lists is there."""
@@ -196,14 +184,6 @@ def test_the_sdist_holds_what_its_files_need(archives: dict[str, list[str]]) -> 
     for folder in (name for name in SHIPPED if (REPOSITORY / name).is_dir()):
         code = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / folder).rglob("*.py")}
         assert code <= set(archives["sdist"]), folder
-
-
-def test_the_wheel_installs_one_package(archives: dict[str, list[str]]) -> None:
-    """And nothing that another package might be named."""
-    tops = {name.partition("/")[0] for name in archives["wheel"]}
-
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"stategraph"}
-    assert "stategraph/py.typed" in archives["wheel"]
 
 
 def test_no_archive_holds_what_a_tool_left_behind(archives: dict[str, list[str]]) -> None:

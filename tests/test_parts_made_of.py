@@ -12,17 +12,11 @@ from stategraph import (
     ExecutionError,
     MapNode,
     ParallelNode,
-    RunStatus,
     State,
     StateGraph,
     register_type,
 )
-from stategraph._values.progress import Part
-from stategraph._values.sameness import is_same
 from stategraph.nodes.base import Node
-from stategraph.stores._codec.msgpack import digest_of
-from stategraph.testing import Killed, MortalStore
-from stategraph.testing.corpus import KEPT_VALUES
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
 pytestmark = pytest.mark.timeout(60)
@@ -101,59 +95,12 @@ class TestItems:
         assert items.log == done
         assert final["results"] == [f"made of {item!r}" for item in final["items"]]
 
-    def test_another_list(self, play: Scene, how: str) -> None:
-        """The node is pointed at another key, in a graph that has changed."""
-        items = Items()
-        items.fail(play, ["a", "b", "last"], **HOW[how])
-        graph = items.graph(reopened(play.store), over="others", **HOW[how])
-
-        final = play.resume(graph, {"others": ["b", "b"]})
-
-        assert (final["results"], items.log) == (["made of 'b'", "made of 'b'"], ["b"])
-
-    def test_there_and_back(self, play: Scene, how: str) -> None:
-        """What was made of another list in between is not joined either."""
-        items = Items()
-        items.fail(play, ["a", "b", "last"], **HOW[how])
-        items.is_broken = True
-        with pytest.raises(ExecutionError):
-            items.resume(play, {"items": ["x", "b", "last"]}, **HOW[how])
-        items.log.clear()
-        items.is_broken = False
-
-        final = items.resume(play, {"items": ["a", "b", "last"]}, **HOW[how])
-
-        assert final["results"] == ["made of 'a'", "made of 'b'", "made of 'last'"]
-        assert items.log == ["a", "last"]
-
     def test_nothing_is_left_of_them(self, play: Scene, how: str) -> None:
         """Not even of places that the list does not have any more, nor where the run goes another way."""
         items = Items()
         items.fail(play, ["a", "b", "last"], **HOW[how])
 
         items.resume(play, {"items": ["a"]}, preserve=True, **HOW[how])
-
-        assert play.store.load_parts(RUN, 2, "map") == {}
-
-    def test_a_way_around_them(self, play: Scene, how: str) -> None:
-        """An update leads the run to a node without parts: none is left when that has saved its step."""
-        items = Items()
-
-        def graph(store: CheckpointStore) -> StateGraph:
-            nodes = {"before": trace("before"), "map": items.node(), "around": trace("around"), "end": trace("end")}
-            edges = [
-                ("before", "around", lambda state: "skip" in state),
-                ("before", "map"),
-                ("map", "end"),
-                ("around", "end"),
-            ]
-            return make_graph(nodes, edges, store=store, preserve=True, **HOW[how])
-
-        with pytest.raises(ExecutionError):
-            play.execute(graph(play.store), State({"items": ["a", "last"]}, run_id=RUN))
-        assert play.store.load_parts(RUN, 2, "map") == {"0": "made of 'a'"}
-
-        play.resume(graph(reopened(play.store)), {"skip": True})
 
         assert play.store.load_parts(RUN, 2, "map") == {}
 
@@ -184,27 +131,6 @@ class TestExactly:
         assert items.resume(play, {"items": [other]})["results"] == [f"made of {other!r}"]
 
         assert len(items.log) == 1
-
-    def test_all_that_a_store_keeps(self) -> None:
-        """Two values have one digest if and only if they are the same."""
-        for one in KEPT_VALUES.values():
-            for other in KEPT_VALUES.values():
-                is_one = digest_of({"": one}) == digest_of({"": other})
-                assert is_one == is_same(one, other), (one, other)
-
-    def test_what_is_loaded(self, play: Scene) -> None:
-        """It has the digest of what was saved."""
-        play.store.save(State({"values": [*KEPT_VALUES.values()]}, run_id=RUN))
-
-        loaded = reopened(play.store).load(RUN)["values"]
-
-        assert [digest_of({"": value}) for value in loaded] == [
-            digest_of({"": value}) for value in KEPT_VALUES.values()
-        ]
-
-    def test_what_cannot_be_kept(self) -> None:
-        """It has none, so that nothing is joined for it."""
-        assert digest_of({"": object()}) == ""
 
 
 class Branches:
@@ -260,108 +186,3 @@ class TestBranches:
 
         assert branches.log == ["a", "b"]
         assert final["a"] == final["b"] == repr(final["n"])
-
-    def test_a_fork(self, play: Scene, how: str) -> None:
-        """It has its own copies of them, and joins them or not as the run would."""
-        branches = Branches()
-        branches.fail(play, **HOW[how])
-        for run_id, updates, done in (("same", {}, ["b"]), ("other", {"n": 2}, ["a", "b"])):
-            branches.log.clear()
-            play.store.fork(RUN, run_id)
-
-            play.call(branches.graph(play.store, **HOW[how]), "resume", run_id, updates)
-
-            assert branches.log == done
-
-
-class TestGenerations:
-    """A run that was rolled back makes its steps again."""
-
-    def test_parts_of_the_one_before(self, play: Scene) -> None:
-        """They are not joined, even if a store should still have them."""
-        branches = Branches()
-        branches.fail(play)
-        kept = play.store.load_parts(RUN, 2, "work")
-        play.store.rollback(RUN, 1)
-        assert play.store.load_parts(RUN, 2, "work") == {}
-        play.store.save_parts(RUN, [Part(2, "work", "a", kept["a"], kept.made_of["a"])])
-
-        play.resume(branches.graph(play.store))
-
-        assert branches.log == ["a", "b"]
-
-    def test_a_nested_graph(self, play: Scene) -> None:
-        """It starts over, and does all of its items once more."""
-        items = Items()
-        inner = items.graph(play.store).as_node()
-        graph = make_graph({"before": trace("before"), "inner": inner}, store=play.store, name="outer")
-        with pytest.raises(ExecutionError):
-            play.execute(graph, State({"items": ["a", "last"]}, run_id=RUN))
-        items.is_broken = False
-        play.store.rollback(RUN, 1)
-        items.log.clear()
-
-        play.resume(graph)
-
-        assert items.log == ["a", "last"]
-
-
-class TestNested:
-    """A nested graph is joined, or goes on, with what the State gives it now."""
-
-    @pytest.mark.parametrize(("updates", "done"), [({"note": 1}, ["end"]), ({"n": 2}, ["nested", "end"])], ids=repr)
-    def test_one_that_had_completed(self, play: Scene, updates: Any, done: list[str]) -> None:
-        """It runs again only if its inputs are others."""
-        log: list[str] = []
-        broken = [ValueError("broken")]
-
-        def nested(state: State) -> dict[str, Any]:
-            log.append("nested")
-            return {"m": state["n"]}
-
-        def outputs(state: State) -> dict[str, Any]:
-            log.append("end")
-            if broken:
-                raise broken.pop()
-            return {"m": state["m"]}
-
-        inner = make_graph({"nested": nested}, store=play.store).as_node(["n"], outputs)
-        graph = make_graph({"inner": inner}, store=play.store, name="outer", preserve=True)
-        with pytest.raises(ExecutionError):
-            play.execute(graph, State({"n": 1}, run_id=RUN))
-        log.clear()
-
-        final = play.resume(graph, updates)
-
-        assert (log, final["m"], final.status) == (done, final["n"], RunStatus.COMPLETED)
-
-
-class TestAKill:
-    """At most as many finished items are repeated as there are workers."""
-
-    @pytest.mark.parametrize("workers", [1, 3])
-    def test_with_an_update(self, play: Scene, workers: int) -> None:
-        """And an update of something else changes nothing in that."""
-        done: list[int] = []
-        mortal = MortalStore(play.store)
-
-        def item(number: int) -> int:
-            if number == 12 and not mortal.is_dead:
-                mortal.is_dead = True
-                raise Killed
-            done.append(number)
-            return number
-
-        def graph(store: CheckpointStore) -> StateGraph:
-            node = MapNode(item, over="items", into="out", max_workers=workers)
-            return make_graph({"map": node}, store=store)
-
-        with pytest.raises(Killed):
-            play.execute(graph(mortal), State({"items": [*range(20)]}, run_id=RUN))
-        mortal.is_dead = True
-
-        final = play.resume(graph(reopened(play.store)), {"note": 1})
-
-        repeated = [number for number in {*done} if done.count(number) > 1]
-        assert final["out"] == [*range(20)]
-        assert len(repeated) <= 2 * workers

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -12,35 +11,25 @@ import pytest
 
 from stategraph import (
     AnswerError,
-    CheckpointCorruptError,
-    CheckpointSaveError,
     CheckpointStore,
-    EventType,
     ExecutionError,
-    GraphError,
     InterruptNode,
-    NotSerializableError,
     RunStatus,
     State,
     StateGraph,
     key_equals,
     register_type,
 )
-from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
 from tests.scenarios import (
     RUN,
-    FourMethodStore,
     Scene,
-    WatchedStore,
-    fails_always,
     make_graph,
     raises,
     reopened,
     trace,
     traces,
 )
-from tests.test_events import Recorder
 
 ASK = InterruptNode("draft", "verdict", reason="needs a review")
 
@@ -80,22 +69,6 @@ class TestAsking:
         assert pause.at >= paused.timestamp
         assert reopened(any_play.store).load(RUN) == paused
 
-    def test_at_the_entry(self, any_play: Scene) -> None:
-        """A run can wait before its first step; nothing needs to be shown."""
-        graph = make_graph({"ask": InterruptNode(None, "name"), "b": trace("b")}, store=any_play.store)
-        paused = any_play.execute(graph)
-        assert paused.pause is not None
-        assert (paused.step, paused.pause.value) == (0, None)
-
-        final = any_play.resume(graph, {"name": "Ada"})
-
-        assert (dict(final), final.step) == ({"name": "Ada", "trace": ["b"]}, 2)
-
-    def test_what_is_to_be_shown_is_missing(self, memory_play: Scene) -> None:
-        """The error names the key."""
-        with pytest.raises(ExecutionError, match="'draft'"):
-            memory_play.execute(make_graph({"ask": ASK}, store=memory_play.store))
-
     def test_the_store_tells_who_waits_for_what(self, any_play: Scene) -> None:
         """In the list of runs and in the history; a run that does not wait has no pause."""
         graph = reviewed(any_play.store, retention="full")
@@ -122,33 +95,6 @@ class TestAsking:
 
         assert reopened(any_play.store).load(RUN) == paused
         assert any_play.resume(reviewed(any_play.store, **options), {"verdict": 1})["trace"] == ["publish"]
-
-    def test_the_event(self, memory_play: Scene) -> None:
-        """An observer hears of the pause last, and neither of an error nor of completion."""
-        recorder = Recorder(EventType.GRAPH_PAUSE, EventType.GRAPH_COMPLETE, EventType.GRAPH_ERROR)
-        memory_play.execute(reviewed(memory_play.store, observer=recorder))
-
-        (data,) = recorder.data(EventType.GRAPH_PAUSE)
-
-        assert [event.type for event in recorder.events] == [EventType.GRAPH_PAUSE]
-        assert (data["run_id"], data["reason"], data["response_param"]) == (RUN, "needs a review", "verdict")
-        assert (data["node"], data["pause_node"]) == ("write", "ask")  # completed last; where it goes on
-
-    @pytest.mark.parametrize("state", [State(run_id=RUN), State(run_id=RUN).paused("by hand")], ids=["none", "no node"])
-    def test_a_state_that_is_paused_by_hand(self, memory_scene: Scene, state: State) -> None:
-        """A status without a pause, or a pause without a node, cannot be answered; it is said how it could."""
-        memory_scene.store.save(attrs.evolve(state, status="paused", checkpoint_node="a", step=1))
-
-        with pytest.raises(CheckpointCorruptError, match=r"run 'run': its status is paused, but .* status=\"active\""):
-            memory_scene.resume(make_graph(traces("ab"), store=memory_scene.store))
-
-    def test_without_checkpoints(self, memory_play: Scene) -> None:
-        """Nothing could be resumed: an InterruptNode is refused beforehand, other nodes fail if they pause."""
-        with pytest.raises(GraphError, match="'ask' pauses"):
-            reviewed(memory_play.store, interval=0).validate()
-
-        with pytest.raises(ExecutionError, match="cannot pause"):
-            memory_play.execute(reviewed(memory_play.store, lambda state: state.paused("why"), interval=0))
 
 
 class TestAnswering:
@@ -205,29 +151,6 @@ class TestAnswering:
         assert final["verdict"] == Decision(True)
         assert any_play.store.load(RUN) == final
 
-    def test_an_answer_of_the_type_already(self, memory_play: Scene) -> None:
-        """It is taken as it is, in the input as well."""
-        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=Decision))
-        memory_play.execute(graph)
-
-        assert memory_play.resume(graph, {"verdict": Decision(False)})["verdict"] == Decision(False)
-        given = State({"verdict": Decision(True)}, run_id="given")
-        assert memory_play.execute(graph, given)["verdict"] == Decision(True)
-
-    @pytest.mark.parametrize(
-        "how", [{"schema": Decision}, {"validator": lambda answer: False}], ids=["schema", "validator"]
-    )
-    def test_a_value_that_was_there_before_is_named_as_such(self, memory_play: Scene, how: Any) -> None:
-        """It counts as the answer: an error about it says so, and how to be asked."""
-        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", **how))
-
-        with pytest.raises(
-            ExecutionError, match=r"'verdict'.* was in the State before .* counts as the answer"
-        ) as caught:
-            memory_play.execute(graph, State({"verdict": "open"}, run_id=RUN))
-
-        assert "response_param" in str(caught.value)
-
     @pytest.mark.parametrize(
         ("schema", "answer"), [(bool, "no"), (bool, None), (str, None), (int, "5"), (int, 3.9), (list[str], "abc")]
     )
@@ -238,32 +161,6 @@ class TestAnswering:
 
         with pytest.raises(AnswerError, match="expected"):
             memory_play.resume(graph, {"verdict": answer})
-
-    def test_a_validator_that_does_not_decide(self, memory_play: Scene) -> None:
-        """One that is async is refused at once; one that returns neither a bool nor None refuses all."""
-
-        async def later(verdict: Any) -> bool:
-            return False
-
-        with pytest.raises(TypeError, match="validator"):
-            InterruptNode("draft", "verdict", validator=later)
-        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", validator=lambda verdict: "yes"))
-        memory_play.execute(graph)
-        with pytest.raises(AnswerError, match="no bool"):
-            memory_play.resume(graph, {"verdict": "good"})
-
-    def test_a_schema_that_is_none(self) -> None:
-        """It is found where the node is made."""
-        with pytest.raises(TypeError, match="schema: 5"):
-            InterruptNode("draft", "verdict", schema=5)
-
-    def test_an_input_that_will_not_do(self, memory_play: Scene) -> None:
-        """The node fails, and a resume can mend it."""
-        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=int))
-        with pytest.raises(ExecutionError, match="verdict"):
-            memory_play.execute(graph, State({"verdict": "x"}, run_id=RUN))
-
-        assert memory_play.resume(graph, {"verdict": 4})["verdict"] == 4
 
     @pytest.mark.parametrize("given", [{}, {"verdict": "again"}])
     def test_every_visit_asks_again(self, any_play: Scene, given: dict[str, Any]) -> None:
@@ -280,20 +177,6 @@ class TestAnswering:
 
         assert shown == ["draft 1", "draft 3", "draft 5"][len(given) :]
         assert (state["draft"], state.step) == ("draft 5", 7)
-
-    def test_two_that_share_a_key(self, any_play: Scene) -> None:
-        """Each has an answer of its own."""
-        nodes = {"one": InterruptNode(None, "ok"), "two": InterruptNode("ok", "ok"), "end": trace("end")}
-        graph = make_graph(nodes, store=any_play.store)
-        any_play.execute(graph)
-
-        second = any_play.resume(graph, {"ok": 1})
-        with pytest.raises(AnswerError):
-            any_play.resume(graph)
-
-        assert second.pause is not None
-        assert (second.pause.node, second.pause.value) == ("two", 1)
-        assert any_play.resume(graph, {"ok": 2})["ok"] == 2
 
     def test_a_crash_does_not_lose_the_answer(self, any_play: Scene) -> None:
         """Once resume has taken it, it need not be given again, and is not asked for again."""
@@ -312,15 +195,6 @@ class TestAnswering:
 
         assert (final["verdict"], final["more"], final.step) == ("good", 1, 3)
 
-    def test_a_failure_behind_it_does_not_ask_again(self, any_play: Scene) -> None:
-        """The answered node is completed."""
-        nodes = {"write": write, "ask": ASK, "publish": raises(ValueError("once"))}
-        any_play.execute(make_graph(nodes, store=any_play.store))
-        with pytest.raises(ExecutionError):
-            any_play.resume(make_graph(nodes, store=any_play.store), {"verdict": "good"})
-
-        assert any_play.resume(reviewed(any_play.store))["trace"] == ["publish"]
-
 
 def asks_itself(state: State) -> Any:
     """Pause unless there is an answer."""
@@ -330,19 +204,6 @@ def asks_itself(state: State) -> Any:
 def going_back(play: Scene, how: str, step: int = 1) -> State:
     """-> the State of the run that goes on from a step."""
     return play.store.rollback(RUN, step) if how == "rollback" else play.store.fork(RUN, "copy", step)
-
-
-def test_a_store_of_four_methods_takes_an_answer_back(memory_play: Scene) -> None:
-    """As any other does, at the one step that it has."""
-    nodes = {"ask": lambda state: raises(ValueError("no"))(state) if "ok" in state else asks_itself(state)}
-    graph = make_graph(nodes, store=FourMethodStore())
-    memory_play.execute(graph)
-    with pytest.raises(ExecutionError, match="no"):
-        memory_play.resume(graph, {"ok": "yes"})
-
-    graph.store.rollback(RUN, 0)
-
-    assert memory_play.resume(graph).status is RunStatus.PAUSED
 
 
 @pytest.mark.parametrize("goes_back", ["rollback", "fork"])
@@ -386,38 +247,6 @@ class TestGoingBack:
             back = play.call(graph, "resume", back.run_id) if back.pause is None else back
 
         assert play.call(graph, "resume", back.run_id, {"ok": "yes"})["ok"] == "yes"
-
-    def test_what_the_answer_replaced(self, play: Scene, goes_back: str) -> None:
-        """It is there again."""
-        nodes = {"ask": InterruptNode(None, "ok"), "check": trace("check"), "end": trace("end")}
-        edges = [("ask", "check"), ("check", "ask", key_equals("trace", ["check"])), ("check", "end")]
-        graph = make_graph(nodes, edges, store=play.store, retention="full", preserve=True)
-        play.execute(graph)
-        play.resume(graph, {"ok": [1]})
-        play.resume(graph, {"ok": [2]})
-
-        back = going_back(play, goes_back, 2)
-
-        assert back["ok"] == [1]
-        assert play.call(graph, "resume", back.run_id).status is RunStatus.PAUSED
-
-    @pytest.mark.parametrize("answers", [1, 2])
-    def test_several_answers_in_one_step(self, play: Scene, goes_back: str, answers: int) -> None:
-        """All of them are taken back, though a fork of a run that waits for one of them goes on waiting for that."""
-        nodes = {"one": InterruptNode(None, "a"), "two": InterruptNode(None, "b")}
-        inner = make_graph(nodes, store=play.store)
-        nodes_outside = {"in": inner.as_node(), "end": trace("end")}
-        graph = make_graph(nodes_outside, store=play.store, name="outer", retention="full", preserve=True)
-        play.execute(graph)
-        for key in "ab"[:answers]:
-            play.resume(graph, {key: 1})
-        back = going_back(play, goes_back, 0)
-
-        paused = play.call(graph, "resume", back.run_id)
-
-        assert paused.pause is not None
-        goes_on_waiting = answers == 1 and goes_back == "fork"
-        assert (dict(paused), paused.pause.response_param) == (({"a": 1}, "b") if goes_on_waiting else ({}, "a"))
 
 
 class Dying(InterruptNode):
@@ -464,40 +293,6 @@ class TestPausingFromInside:
         assert any_play.resume(graph).status is RunStatus.PAUSED
 
         assert any_play.resume(graph)["trace"] == ["a", "b"]
-
-    def test_a_value_that_cannot_be_kept(self, any_play: Scene) -> None:
-        """It is refused where it is saved, under its name; what was saved before stays."""
-        if isinstance(any_play.store, FourMethodStore | MemoryStore):
-            pytest.skip("keeps any object")
-        nodes = {**traces("a"), "b": lambda state: state.paused("why", [object()])}
-
-        with pytest.raises(NotSerializableError, match=r"pause.*\[0\]"):
-            any_play.execute(make_graph(nodes, store=any_play.store))
-
-        assert (any_play.store.load(RUN).step, any_play.store.load(RUN).pause) == (1, None)
-
-    def test_a_store_that_fails(self, memory_play: Scene) -> None:
-        """It is no failure of the node: whatever handles those is not asked."""
-        store = WatchedStore(memory_play.store, fails_always("save", OSError("full")))
-        nodes = {"ask": lambda state: state.paused("why"), "handler": raises(AssertionError("it was asked"))}
-        graph = make_graph(nodes, store=store, policies={"ask": {"on_error": "handler"}})
-
-        with pytest.raises(CheckpointSaveError, match="full"):
-            memory_play.execute(graph)
-
-    @pytest.mark.parametrize(
-        "deadline",
-        [
-            *("tomorrow", datetime(2020, 1, 1), timedelta(days=1), True, math.nan, math.inf, 1e12, -1e12, 10**400),
-            datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=5))),
-            datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))),
-        ],
-        ids=str,
-    )
-    def test_a_deadline_that_is_none(self, deadline: Any) -> None:
-        """Seconds, or an aware datetime; and nothing that is beyond what can be written as a date."""
-        with pytest.raises(ValueError, match=r"time zone|in UTC it is beyond"):
-            State().paused("why", deadline=deadline)
 
     @pytest.mark.parametrize("deadline", [0, -1, 1e-6, 1, 1e10, 10**10, datetime(9999, 12, 31, tzinfo=UTC)], ids=str)
     def test_a_deadline_that_is_one(self, play: Scene, deadline: Any) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
+from stategraph import ExecutionError, MapNode, ParallelNode, State
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import RUN, Node, live_threads, make_graph, raises, traces
+from tests.scenarios import RUN, Node, make_graph
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -144,27 +142,6 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     wait_until(are_gone)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda function: ParallelNode({"x": function}),
-        lambda function: MapNode(function, over="items", into="results"),
-    ],
-    ids=["branch", "item"],
-)
-def test_a_sync_function_that_returns_a_coroutine(driver: Any, make: Callable[[Node], Any]) -> None:
-    """A thread cannot await it, and says so."""
-
-    async def later() -> dict[str, Any]:
-        return {}
-
-    def function(_: Any) -> Any:
-        return later()
-
-    with pytest.raises(ExecutionError, match="no async function: define it with async def"):
-        driver(make_graph({"a": make(function)}, store=MemoryStore()), "execute", State({"items": [1]}, run_id=RUN))
-
-
 TOO_LONG = """
 import time
 from stategraph import ExecutionError, GraphConfig, ParallelNode, State, StateGraph
@@ -193,108 +170,3 @@ def test_processes_end_when_the_time_of_their_node_is_up(tmp_path: Path) -> None
     )
 
     assert done.stdout.startswith("TimeoutError")
-
-
-def test_a_collected_error_can_be_saved(tmp_path: Path) -> None:
-    """Whatever its text is."""
-
-    def broken(item: int) -> None:
-        raise ValueError("\udc80")
-
-    node = MapNode(broken, over="items", into="results", on_error="collect")
-    with SqliteStore(tmp_path / "runs.db") as store:
-        final = make_graph({"map": node}, store=store).execute(State({"items": [1]}))
-
-    assert final["results"][0].message == "\\udc80"
-
-
-class Quit(BaseException):
-    """Not an Exception."""
-
-
-class Unclosable:
-    """What cannot be awaited, nor closed."""
-
-    def __await__(self) -> Any:
-        yield
-
-    def close(self) -> None:
-        """Fail."""
-        raise Quit("it cannot be closed")
-
-
-class UnspeakableError(Exception):
-    """One that cannot say what it is."""
-
-    def __str__(self) -> str:
-        raise Quit("it cannot be told")
-
-
-@pytest.mark.parametrize(
-    "error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=lambda error: type(error).__name__
-)
-@pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_a_part_that_raises_no_exception_of_ours(
-    driver: Any,
-    as_node: Callable[[Node], Node],
-    error: BaseException,
-    on_error: Literal["raise", "collect"],
-) -> None:
-    """It ends the run, which is saved; no thread is left at work or waiting."""
-    store, before = MemoryStore(), live_threads()
-    node = MapNode(as_node(raises(error)), over="items", into="results", on_error=on_error, max_workers=2)
-    graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)
-
-    with pytest.raises((Quit, type(error))):
-        driver(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
-
-    assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
-    assert live_threads() <= before
-
-
-@pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_a_result_that_cannot_be_looked_at(driver: Any, on_error: Literal["raise", "collect"]) -> None:
-    """Its thread does not end without saying so."""
-    node = MapNode(lambda item: Unclosable(), over="items", into="results", on_error=on_error)
-    graph = make_graph({"map": node}, store=MemoryStore())
-
-    with pytest.raises(Quit):
-        driver(graph, "execute", State({"items": [1, 2, 3]}, run_id=RUN))
-
-
-FORKS = """
-import os, sys, time
-from pathlib import Path
-from stategraph import ExecutionError, GraphConfig, MapNode, State, StateGraph
-
-def forks(number):
-    if not os.fork():
-        time.sleep(20)
-        Path("late").touch()
-        os._exit(0)
-    os._exit(7)
-
-if __name__ == "__main__":
-    graph = StateGraph(GraphConfig(name="forks", observer="noop"))
-    graph.add_node("map", MapNode(forks, over="items", into="results", processes=True))
-    graph.set_entry_point("map")
-    graph.set_exit_point("map")
-    try:
-        graph.execute(State({"items": [1]}))
-    except ExecutionError as error:
-        print(error, Path("late").exists(), flush=True)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_dies_before_one_that_it_began(tmp_path: Path) -> None:
-    """That one holds the connection, but sends nothing: the death is found out all the same."""
-    (tmp_path / "program.py").write_text(FORKS, encoding="utf-8")
-
-    with subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        told = process.stdout.readline()
-        process.kill()
-
-    assert "exit code 7" in told
-    assert told.split()[-1] == "False"

@@ -226,12 +226,6 @@ class TestDeath:
 
         assert [type(error) for error in errors_of(caught)] == [BrokenProcessPool]
 
-    def test_the_death_of_every_item_is_collected(self) -> None:
-        """Each has its own error, and the run ends."""
-        out = mapping(["death"] * 4, DRIVERS["sync"], on_error="collect")["out"]
-
-        assert ["the process that did it died" in one.message for one in out] == [True] * 4
-
 
 def leaving(item: int) -> int:
     """Exit, if it is 2."""

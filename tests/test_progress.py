@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from stategraph import ConfigError, ExecutionError, RetryPolicy, State, get_observer
+from stategraph import ExecutionError, RetryPolicy, State
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
-from stategraph.observers.progress import MOST_LINES, Lines, Live, ProgressObserver, Watched
-from tests.scenarios import RUN, Scene, broken_first, in_threads, make_graph, raises, trace, traces
+from stategraph.observers.progress import ProgressObserver
+from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 
 HOSTILE = "\x1b[31mred\nnew line [bold]\udcff\u202e"
 
@@ -94,20 +92,6 @@ def test_a_pause_and_a_failure(play: Scene, shown: ProgressObserver, stream: io.
     assert "completed after 2 steps" in stream.getvalue()[len(first) :]
 
 
-def test_a_handled_failure(play: Scene, shown: ProgressObserver) -> None:
-    """It says so, where lines are plain."""
-    stream = io.StringIO()
-    graph = make_graph(
-        {"bad": raises(ValueError("no")), "mend": trace("mend")},
-        store=play.store,
-        observer=ProgressObserver(stream),
-        policies={"bad": {"on_error": "mend"}},
-    )
-    play.execute(graph)
-
-    assert "step 1 bad: failed, and is handled" in stream.getvalue()
-
-
 def test_hostile_texts(play: Scene, shown: ProgressObserver, stream: io.StringIO) -> None:
     """They neither break what is shown nor forge it, on a terminal or not, and markup means nothing."""
     graph = make_graph({"[red]a": raises(ValueError(HOSTILE))}, store=play.store, observer=shown, name="[link]g")
@@ -120,48 +104,6 @@ def test_hostile_texts(play: Scene, shown: ProgressObserver, stream: io.StringIO
     assert "\\x1b[31mred\\nnew line [bold]\\udcff\\u202e" in text
     assert "\nnew line" not in text
     assert "\x1b[31mred" not in text
-
-
-def test_a_stream_that_cannot_write_all(play: Scene) -> None:
-    """What its encoding lacks is escaped."""
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    graph = make_graph({"käse": trace("a")}, store=play.store, observer=ProgressObserver(stream))
-    play.execute(graph)
-
-    assert b"k\\xe4se" in raw.getvalue()
-
-
-def test_several_runs_at_once(shown: ProgressObserver, stream: io.StringIO, memory_scene: Scene) -> None:
-    """Each has lines of its own."""
-    together = threading.Barrier(3, timeout=20)
-
-    def meet(state: State) -> dict[str, Any]:
-        together.wait()
-        return {}
-
-    graph = make_graph({"a": meet, "b": trace("b")}, store=memory_scene.store, observer=shown)
-    states = [State(run_id=f"run-{number}") for number in range(3)]
-    assert in_threads(*[partial(graph.execute, state) for state in states]) == []
-
-    text = stream.getvalue()
-    assert all(f"run-{number} completed after 2 steps" in text.replace("] ", " ") for number in range(3))
-
-
-def test_more_runs_than_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that find no line wait for one; all are told as they end."""
-    monkeypatch.setenv("TERM", "xterm")
-
-    stream = Terminal()
-    live, runs = Live(stream), [Watched(f"run-{number}") for number in range(MOST_LINES + 5)]
-    for run in runs:
-        live.show(run)
-    for run in runs:
-        live.show(run)
-        live.end(run, "ended", "green")
-    live.close()
-
-    assert all(f"run-{number} ended" in stream.getvalue() for number in range(MOST_LINES + 5))
 
 
 @pytest.mark.parametrize("method", ["execute", "run", "stream", "turn"])
@@ -178,62 +120,6 @@ def test_a_call_that_asks_for_it(method: str, memory_play: Scene, capsys: pytest
     out, err = capsys.readouterr()
     assert out == ""
     assert f"[flow {RUN}] step 2 b" in err
-
-
-def test_a_resume_that_asks_for_it(memory_play: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """And with it by name, each step is told once."""
-    graph = make_graph(
-        {"ask": InterruptNode("why", "answer")}, store=memory_play.store, observer=get_observer("progress")
-    )
-    memory_play.execute(graph, State({"why": 1}, run_id=RUN))
-    memory_play.resume(graph, {"answer": 1}, progress=True)
-
-    assert capsys.readouterr().err.count("completed after 1 step,") == 1
-
-
-@pytest.mark.parametrize("progress", [1, "yes", None])
-def test_it_is_asked_for_with_true(memory_play: Scene, progress: Any) -> None:
-    """Anything else is refused."""
-    with pytest.raises(ConfigError, match="progress"):
-        memory_play.execute(make_graph(traces("a"), store=memory_play.store), progress=progress)
-
-
-@pytest.mark.parametrize("every", [-1, "1", True, float("nan")])
-def test_how_often(every: Any) -> None:
-    """A number of seconds."""
-    with pytest.raises(ConfigError, match="every"):
-        ProgressObserver(every=every)
-
-
-class TestRates:
-    """Of items, in words."""
-
-    @pytest.mark.parametrize(
-        ("done", "found", "failed", "told"),
-        [
-            (0, 0, 0, "0/100 items"),
-            (60, 20, 0, "60/100 items, 4.0/s, 10 s left"),
-            (70, 0, 3, "70/100 items, 3 failed, 7.0/s, 4.3 s left"),
-            (100, 0, 0, "100/100 items, 10/s"),
-            (5, 0, 0, "5/100 items, 2.0 s each, 3 min left"),
-            (20, 20, 0, "20/100 items"),
-        ],
-    )
-    def test_items(self, monkeypatch: pytest.MonkeyPatch, done: int, found: int, failed: int, told: str) -> None:
-        """What was found done says nothing about how fast it goes."""
-        monkeypatch.setattr("stategraph.observers.progress.time.monotonic", lambda: 10.0)
-        run = Watched("g", began=0.0, total=100, done=done, found=found, failed=failed)
-
-        assert run.items == told
-
-    def test_quick_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A run of very many steps does not flood a log."""
-        stream = io.StringIO()
-        lines, run = Lines(stream, every=60), Watched("g")
-        for _ in range(1_000):
-            lines.step(run, "step")
-
-        assert stream.getvalue().count("\n") == 200
 
 
 class TestNotebooks:
@@ -263,12 +149,6 @@ class TestNotebooks:
         texts = [output["data"]["text/html"] for output in shell.display_pub.outputs]
         assert "completed after 2 steps" in texts[-1]
         assert all("<b>" not in text for text in texts)
-
-    def test_elsewhere_ipython_is_no_notebook(self, memory_play: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-        """On a terminal, it has no kernel."""
-        memory_play.execute(make_graph(traces("a"), store=memory_play.store), progress=True)
-
-        assert "step 1 a" in capsys.readouterr().err
 
 
 def test_without_rich(monkeypatch: pytest.MonkeyPatch, memory_play: Scene) -> None:

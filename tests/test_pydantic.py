@@ -22,9 +22,9 @@ from stategraph import (
     register_type,
 )
 from stategraph.stores.memory import MemoryStore
-from stategraph.testing import assert_resumes_everywhere, is_same
+from stategraph.testing import is_same
 from stategraph.web._runs import form_of
-from tests.scenarios import make_graph, reopened
+from tests.scenarios import make_graph
 
 
 @register_type
@@ -67,14 +67,6 @@ class Job(TypedDict):
     items: NotRequired[list[Item]]
 
 
-class Inner(TypedDict):
-    n: int
-
-
-class Outer(TypedDict, total=False):
-    inner: Inner
-
-
 def make(schema: Any, *nodes: Any, store: CheckpointStore | None = None) -> StateGraph:
     nodes_by_name = dict(zip("abc", nodes, strict=False))
     return make_graph(nodes_by_name, store=store or MemoryStore(), schema=schema, name="typed", preserve=True)
@@ -112,23 +104,6 @@ class TestValues:
             register_type(Open)
         with pytest.raises(TypeError, match="private attributes"):
             register_type(Secret)
-
-    def test_older_ones_are_upgraded(self, any_store: CheckpointStore) -> None:
-        """As those of any class."""
-
-        class Old(BaseModel):
-            name: str
-
-        class New(BaseModel):
-            name: str
-            size: int = 0
-
-        register_type(Old, name="tests.Upgraded")
-        any_store.save(State({"value": Old(name="x")}, run_id="a", step=1))
-        New.__qualname__, New.__module__ = Old.__qualname__, Old.__module__
-        register_type(New, name="tests.Upgraded", version=2, upgrade=lambda values, version: {**values, "size": 7})
-        loaded = reopened(any_store).load("a")["value"]
-        assert loaded == New(name="x", size=7) or type(loaded) is Old  # a store in memory keeps the object itself
 
 
 class TestSchema:
@@ -178,34 +153,6 @@ class TestSchema:
         with pytest.raises(ExecutionError, match="a total of nothing"):
             make(Order, lambda state: {"total": 3}, look).execute(State({"id": "A"}))
 
-    def test_aliases_are_for_objects(self) -> None:
-        """Keys of the State are the names of the fields."""
-
-        class Aliased(BaseModel):
-            size: int = Field(alias="Size")
-
-        def double(it: Aliased) -> dict[str, int]:
-            return {"size": 2 * it.size}
-
-        assert make(Aliased, double).execute(State({"size": 2}))["size"] == 4
-
-    def test_classes_of_fields_are_registered(self, any_store: CheckpointStore) -> None:
-        """By giving the schema."""
-
-        class Part(BaseModel):
-            at: datetime
-
-        class Whole(BaseModel):
-            parts: dict[str, Part] = {}
-
-        graph = make(Whole, lambda state: {"parts": {"x": {"at": "2020-01-01T00:00:00Z"}}}, store=any_store)
-        graph.execute(State(run_id="a"))
-        assert any_store.load("a")["parts"]["x"].at.year == 2020
-
-    def test_it_resumes_everywhere(self) -> None:
-        graph = make(Order, lambda order: {"items": [Item(name="x")]}, lambda state: {"total": 1})
-        assert assert_resumes_everywhere(graph, State({"id": "A"}))
-
 
 class TestAnswers:
     def test_an_answer_is_a_model(self) -> None:
@@ -241,13 +188,6 @@ class TestTypedDict:
         graph = make(Job, read, lambda state: {"items": [{"name": "tea"}]}, store=any_store)
         final = graph.execute(State({"path": "/tmp"}))
         assert (final["size"], final["items"], seen) == (4, [Item(name="tea")], [State])
-
-    def test_one_within_another(self) -> None:
-        """Is a mapping with these keys."""
-
-        assert make(Outer, lambda state: {"inner": {"n": 1}}).execute(State())["inner"] == {"n": 1}
-        with pytest.raises(ExecutionError, match="inner"):
-            make(Outer, lambda state: {"inner": {"n": "1"}}).execute(State())
 
 
 def test_pydantic_is_imported_by_those_who_use_it() -> None:

@@ -61,7 +61,7 @@ def test_its_links_lead_somewhere():
 
 
 def test_every_relative_link_is_in_the_archive():
-    """Whoever unpacks the sdist can follow them, too."""
+    """They can be followed in an unpacked sdist, too."""
     shipped = tomllib.loads(text_of("pyproject.toml"))["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 
     assert {target.partition("#")[0].partition("/")[0] for target in links(README)} - {""} <= set(shipped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from stategraph import (
     MapNode,
     NodeContext,
     Recovered,
-    RunStatus,
     State,
     StateGraph,
-    key_equals,
 )
 from tests.scenarios import RUN, Scene, make_graph, raises, trace, traces
 
@@ -100,27 +97,6 @@ class TestRemoved:
         assert (final["trace"], final.get("ok"), final.step) == (["a", "b"], answer.get("ok"), 2)
         assert final.fingerprint == graph.fingerprint
 
-    def test_it_is_durable(self, any_play: Scene) -> None:
-        """A run that fails there needs the declaration no more."""
-        fail_before(any_play, "c")
-        graph = make_graph({"a": trace("a"), "c": raises(ValueError())}, store=any_play.store)
-        graph.stands_at({"b": "c"})
-        with pytest.raises(ExecutionError):
-            any_play.resume(graph)
-
-        assert any_play.resume(make_graph(traces("ac"), store=any_play.store))["trace"] == ["a", "b", "c"]
-
-    def test_the_node_before_a_pause(self, any_play: Scene) -> None:
-        """The run still waits for its answer."""
-        ask = InterruptNode(None, "ok")
-        any_play.execute(make_graph({"a": trace("a"), "ask": ask, "b": trace("b")}, store=any_play.store))
-        graph = make_graph({"ask": ask, "b": trace("b")}, store=any_play.store)
-        graph.stands_at({"a": "ask"})
-        with pytest.raises(AnswerError):
-            any_play.resume(graph)
-
-        assert any_play.resume(graph, {"ok": True})["trace"] == ["a", "b"]
-
     def test_a_turn(self, any_play: Scene) -> None:
         """The turn that waited is finished, and the new one begins."""
         nodes = {"a": trace("a"), "ask": InterruptNode(None, "ok"), "b": trace("b")}
@@ -129,22 +105,6 @@ class TestRemoved:
         graph.stands_at({"ask": "b"})
 
         assert "".join(any_play.call(graph, "turn", RUN, {})["trace"]) == "abab"
-
-    def test_a_sweep(self, any_play: Scene) -> None:
-        """The run that stands there goes on by itself."""
-        any_play.execute(
-            make_graph({"a": trace("a"), "b": InterruptNode(None, "ok")}, store=any_play.store, preserve=True)
-        )
-        waiting = any_play.store.load(RUN)
-        any_play.store.fork(RUN, "copy")  # it stands before "b", and does not wait
-        graph = make_graph(traces("ac"), store=any_play.store, preserve=True)
-        graph.stands_at({"b": "c"})
-
-        (recovered,) = swept(any_play, graph)
-
-        assert recovered.run_id == "copy"
-        assert any_play.store.load("copy")["trace"] == ["a", "c"]
-        assert any_play.store.load(RUN) == waiting
 
     def test_a_nested_graph(self, play: Scene) -> None:
         """Its own declaration counts."""
@@ -182,17 +142,6 @@ class TestMigrate:
 
         assert (final["trace"], final.fingerprint) == (["a", "b", "c"], graph.fingerprint)
 
-    def test_it_is_durable(self, any_play: Scene) -> None:
-        """A second resume needs no names any more."""
-        fail_before(any_play, "c")
-        with pytest.raises(ExecutionError):
-            any_play.resume(
-                make_graph({**traces("ax"), "c": raises(ValueError())}, store=any_play.store), migrate={"b": "x"}
-            )
-
-        assert any_play.store.load(RUN).checkpoint_node == "x"
-        assert any_play.resume(make_graph(traces("axc"), store=any_play.store))["trace"] == ["a", "b", "c"]
-
     def test_the_node_that_waits(self, any_play: Scene) -> None:
         """It takes the answer under its new name."""
         nodes = {**traces("a"), "ask": InterruptNode(None, "ok")}
@@ -204,39 +153,6 @@ class TestMigrate:
         final = any_play.resume(graph, {"ok": 1}, migrate={"ask": "approve"})
 
         assert (final["ok"], final.checkpoint_node) == (1, "approve")
-
-    def test_the_node_that_comes_next(self, any_play: Scene) -> None:
-        """Where that is decided already, as after an answer that was given."""
-        ask = InterruptNode(None, "ok", validator=lambda ok: ok != "bad")
-        graph = make_graph({"ask": ask, "b": trace("b")}, store=any_play.store)
-        any_play.execute(graph)
-        any_play.store.fork(RUN, "copy")  # stands before "ask", and is not paused
-
-        renamed = make_graph({"approve": ask, "b": trace("b")}, store=any_play.store)
-        final = any_play.call(renamed, "resume", "copy", {"ok": 1}, migrate={"ask": "approve"})
-
-        assert (final["ok"], final["trace"]) == (1, ["b"])
-
-    def test_a_graph_that_was_visited_before(self, play: Scene) -> None:
-        """Each of its runs has an id of its own."""
-        ids: Any = []
-
-        def note(state: State) -> dict[str, Any]:
-            ids.append(state.run_id)
-            return {"n": len(ids)}
-
-        inner = make_graph({"note": note}, store=play.store, name="inner")
-
-        def make(name: str, b: Any) -> Any:
-            edges = [(name, "b"), ("b", name, key_equals("n", 1)), ("b", "end")]
-            return make_graph({name: inner.as_node(), "b": b, "end": trace("end")}, edges, store=play.store)
-
-        with pytest.raises(ExecutionError):
-            play.execute(make("old", raises(ValueError())))
-
-        play.resume(make("new", trace("b")), migrate={"old": "new"})
-
-        assert ids == [f"{RUN}/#1/old", f"{RUN}/#3/new"]
 
     def test_a_node_whose_items_are_half_done(self, play: Scene) -> None:
         """What is finished of its step stays finished."""
@@ -311,71 +227,6 @@ class TestMigrate:
 
         assert keys == [f"flow/{RUN}/#2/pay"] * 2
 
-    def test_names_that_move_on(self, any_play: Scene) -> None:
-        """The same call again does the same again."""
-        names = {"a": "b", "b": "c"}
-        fail_before(any_play, "b", "a")
-        graph = make_graph({**traces("b"), "c": raises(ValueError())}, store=any_play.store)
-        for _ in range(2):
-            with pytest.raises(ExecutionError):
-                any_play.resume(graph, migrate=names, allow_changed=True)
-
-        assert any_play.store.load(RUN).checkpoint_node == "b"
-
-    @pytest.mark.parametrize("pauses", [True, False])
-    @pytest.mark.parametrize("depth", [1, 2])
-    def test_changes_of_a_nested_graph_are_named(self, play: Scene, depth: int, pauses: bool) -> None:
-        """As of the graph itself; and nothing happens before that."""
-        last = InterruptNode(None, "ok") if pauses else raises(ValueError("not yet"))
-
-        def make(names: str, end: Any) -> StateGraph:
-            graph = make_graph({**traces(names), "end": end}, store=play.store)
-            for level in range(depth):
-                graph = make_graph({"in": graph.as_node()}, store=play.store, name=f"level {level}")
-            return graph
-
-        with contextlib.nullcontext() if pauses else pytest.raises(ExecutionError):
-            play.execute(make("a", last))
-        saved = play.store.load(RUN)
-        changed = make("ab", last if pauses else trace("end"))
-
-        with pytest.raises(GraphMismatchError, match="node 'b' was added"):
-            play.resume(changed, {"ok": 1})
-        if pauses:
-            assert play.store.load(RUN) == saved
-
-        final = play.resume(changed, {"ok": 1}, allow_changed=True)
-        assert (final.status, final["trace"]) == (RunStatus.COMPLETED, ["a"] if pauses else ["a", "b", "end"])
-
-    def test_a_question_that_is_asked_again(self, play: Scene) -> None:
-        """A run within that goes on waiting has its new names from then on, as the outer one has."""
-
-        def make(ask: str, more: str) -> StateGraph:
-            inner = make_graph({ask: InterruptNode(None, "ok"), **traces(more)}, store=play.store)
-            return make_graph({"in": inner.as_node()}, store=play.store, name="outer")
-
-        play.execute(make("ask", "b"))
-        play.store.fork(RUN, "copy")
-        changed = make("approve", "bc")
-        migrate = {"in/ask": "in/approve"}
-        asked = play.call(changed, "resume", "copy", migrate=migrate, allow_changed=True)
-
-        assert asked.status is RunStatus.PAUSED
-        assert play.call(changed, "resume", "copy", {"ok": 1})["trace"] == ["b", "c"]
-
-    def test_a_node_within_that_is_gone(self, play: Scene) -> None:
-        """It is named, with the way out, and nothing is lost."""
-
-        def make(inner: str) -> StateGraph:
-            graph = make_graph({inner: trace("a"), "ask": InterruptNode(None, "ok")}, store=play.store)
-            return make_graph({"in": graph.as_node()}, store=play.store, name="outer")
-
-        play.execute(make("old"))
-        with pytest.raises(GraphMismatchError, match=r"'old'.*migrate=\{'in/old': \"in/...\"\}."):
-            play.resume(make("new"), {"ok": 1})
-
-        assert play.resume(make("new"), {"ok": 1}, migrate={"in/old": "in/new"})["trace"] == ["a"]
-
     def test_names_that_are_unknown(self, any_play: Scene) -> None:
         """A slip of the pen is no renaming; but one that was made already can be made again."""
         fail_before(any_play, "c")
@@ -390,37 +241,3 @@ class TestMigrate:
         for _ in range(2):
             with pytest.raises(ExecutionError):
                 any_play.resume(graph, migrate={"b": "x"})
-
-    def test_with_updates(self, play: Scene) -> None:
-        """Parts that were made of other data are not used."""
-        ready: list[int] = []
-
-        def double(n: int) -> int:
-            if n == 0 and not ready:
-                raise ValueError("not yet")
-            return n * 2
-
-        work = MapNode(double, "items", "out", 1)
-        with pytest.raises(ExecutionError):
-            play.execute(
-                make_graph({"a": trace("a"), "work": work}, store=play.store), State({"items": [1, 0]}, run_id=RUN)
-            )
-        ready.append(1)
-        graph = make_graph({"x": trace("x"), "work": work}, store=play.store)
-
-        assert play.resume(graph, {"items": [5, 0]}, migrate={"a": "x"})["out"] == [10, 0]
-
-    def test_other_changes_are_named(self, any_play: Scene) -> None:
-        """Only the names are forgiven: what was added, removed or rewired besides is named."""
-        fail_before(any_play, "c")
-        edges = [("a", "x"), ("x", "new"), ("new", "c")]
-        graph = make_graph(traces(["a", "x", "c", "new"]), edges, store=any_play.store, exits="c")
-
-        with pytest.raises(GraphMismatchError) as caught:
-            any_play.resume(graph, migrate={"b": "x"})
-
-        told = ["node 'new' was added", "edge 'x' -> 'new'", "edge 'x' -> 'c' (always()) was removed", "allow_changed"]
-        assert all(text in str(caught.value) for text in told)
-        assert "'b'" not in str(caught.value)
-        final = any_play.resume(graph, migrate={"b": "x"}, allow_changed=True)
-        assert final["trace"] == ["a", "b", "new", "c"]

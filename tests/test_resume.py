@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,24 +9,18 @@ import pytest
 from stategraph import (
     CheckpointingDisabledError,
     CheckpointNotFoundError,
-    CheckpointSaveError,
     ExecutionError,
     GraphMismatchError,
-    InvalidRunIdError,
     RunCompleteError,
     RunExistsError,
     RunStatus,
     State,
-    key_equals,
     key_exists,
 )
 from tests.scenarios import (
     RUN,
     Scene,
     WatchedStore,
-    broken_first,
-    counted,
-    fails_once,
     raises,
     trace,
     traces,
@@ -60,16 +53,6 @@ class TestRefusals:
         assert RUN in str(caught.value)
         assert str(scene.store) in str(caught.value)
 
-    @pytest.mark.parametrize("run_id", ["", "../x", None, 5])
-    def test_no_run_id(self, memory_scene: Scene, run_id: Any) -> None:
-        """It is refused before the store is asked."""
-        store = WatchedStore(memory_scene.store)
-
-        with pytest.raises(InvalidRunIdError):
-            memory_scene.call(memory_scene.graph(traces("a"), store=store), "resume", run_id)
-
-        assert store.calls == []
-
     def test_a_complete_run(self, scene: Scene) -> None:
         """There is nothing to do; the error says what can be done."""
         scene.execute(scene.graph(traces("ab"), preserve=True))
@@ -87,13 +70,6 @@ class TestRefusals:
         with pytest.raises(GraphMismatchError, match=r"'flow'.*'other'"):
             scene.resume(scene.graph(traces("abc"), name="other"), allow_changed=True)
 
-    def test_a_run_at_a_node_that_is_gone(self, scene: Scene) -> None:
-        """Not even with allow_changed: there is no telling where it should go on."""
-        fail_at(scene, "c")
-
-        with pytest.raises(GraphMismatchError, match=r"'b'.*does not have"):
-            scene.resume(scene.graph(traces("ac")), allow_changed=True)
-
     @pytest.mark.parametrize(
         ("updates", "named"), [([("n", 1)], "mapping"), ("n", "mapping"), (5, "mapping"), ({1: 2}, "key")]
     )
@@ -105,16 +81,6 @@ class TestRefusals:
             memory_scene.resume(memory_scene.graph(traces("abc")), updates)
 
         assert memory_scene.store.load(RUN).status is RunStatus.FAILED
-
-    def test_a_refusal_changes_nothing(self, memory_scene: Scene) -> None:
-        """The store is only read."""
-        fail_at(memory_scene, "b")
-        store = WatchedStore(memory_scene.store)
-
-        with pytest.raises(GraphMismatchError):
-            memory_scene.resume(memory_scene.graph(traces("abc"), name="other", store=store), {"n": 1})
-
-        assert [method for method, _ in store.calls] == ["load"]
 
 
 EDGES: list[tuple[Any, ...]] = [("a", "b", key_exists("n")), ("a", "c"), ("b", "d"), ("c", "d")]
@@ -185,26 +151,6 @@ def make_changed(scene: Scene, names: str, edges: list[tuple[Any, ...]]) -> Any:
 class TestWhereItGoesOn:
     """The step after the one that is saved."""
 
-    def test_after_the_node_that_was_completed(self, scene: Scene) -> None:
-        """The next edge is taken on the data as it is now."""
-        edges = [("a", "b"), ("b", "c", key_equals("n", 1)), ("b", "d"), ("c", "d")]
-        nodes = {**traces("abd"), "c": raises(AssertionError("the wrong way"))}
-        with pytest.raises(ExecutionError):
-            scene.execute(scene.graph(nodes, edges, exits="d"), State({"n": 1}, run_id=RUN))
-
-        final = scene.resume(scene.graph(nodes, edges, exits="d"), {"n": 2})
-
-        assert final["trace"] == ["a", "b", "d"]
-
-    @pytest.mark.parametrize("step", [0, 3])
-    def test_a_state_without_a_node_starts_at_the_entry(self, scene: Scene, step: int) -> None:
-        """Whatever its step, which counts on."""
-        scene.store.save(State({"n": 1}, run_id=RUN, step=step))
-
-        final = scene.resume(scene.graph(traces("ab")))
-
-        assert (final["trace"], final.step) == (["a", "b"], step + 2)
-
     def test_a_state_written_by_hand(self, scene: Scene) -> None:
         """It carries no graph, and goes on in any that has its node."""
         scene.store.save(State({"trace": ["x"]}, run_id=RUN, checkpoint_node="b", step=7))
@@ -212,13 +158,6 @@ class TestWhereItGoesOn:
         final = scene.resume(scene.graph(traces("abc"), name="any"))
 
         assert (final["trace"], final.step, final.graph) == (["x", "c"], 8, "any")
-
-    def test_a_state_written_by_hand_at_a_node_that_is_not_there(self, scene: Scene) -> None:
-        """The error names the nodes that are."""
-        scene.store.save(State(run_id=RUN, checkpoint_node="x", step=7))
-
-        with pytest.raises(GraphMismatchError, match=r"'x'.*a, b, c"):
-            scene.resume(scene.graph(traces("abc")))
 
     @pytest.mark.parametrize("preserve", [True, False])
     def test_an_active_state_at_an_exit_point(self, scene: Scene, preserve: bool) -> None:
@@ -229,13 +168,6 @@ class TestWhereItGoesOn:
 
         assert (final["n"], final.step, final.status) == (1, 3, RunStatus.COMPLETED)
         assert scene.store.list() == ([RUN] if preserve else [])
-
-    def test_a_failed_state_at_the_start(self, scene: Scene) -> None:
-        """The first node failed: the run is in the store all the same, and starts again."""
-        fail_at(scene, "a")
-        assert (scene.store.load(RUN).step, scene.store.load(RUN).status) == (0, RunStatus.FAILED)
-
-        assert scene.resume(scene.graph(traces("abc")))["trace"] == ["a", "b", "c"]
 
 
 class TestUpdates:
@@ -265,19 +197,6 @@ class TestUpdates:
             (1, 1, RunStatus.ACTIVE, None)
         ]
 
-    def test_a_store_that_cannot_take_them(self, memory_scene: Scene) -> None:
-        """No node runs, and they can be given again."""
-        fail_at(memory_scene, "b")
-        store = WatchedStore(memory_scene.store, fails_once("amend", OSError("full")))
-        log: list[int] = []
-        graph = memory_scene.graph({"a": trace("a"), "b": counted(trace("b"), log), "c": trace("c")}, store=store)
-
-        with pytest.raises(CheckpointSaveError, match="full"):
-            memory_scene.resume(graph, {"n": 1})
-
-        assert log == []
-        assert memory_scene.resume(graph, {"n": 2})["n"] == 2
-
 
 class TestExecuteAgain:
     """Executing a State that has a past."""
@@ -305,27 +224,6 @@ class TestExecuteAgain:
 
         assert (final["trace"], final.step) == (["a", "b", "a", "b", "c"], 5)
 
-    @pytest.mark.parametrize("interval", [1, 10])
-    @pytest.mark.parametrize("change", [lambda state: state, lambda state: state.set("n", 1)], ids=["as is", "changed"])
-    def test_a_crash_before_the_first_save(self, scene: Scene, interval: int, change: Callable[[State], State]) -> None:
-        """What is in the store by then resumes at the entry point, with the new input."""
-        options = {"preserve": True, "interval": interval}
-        scene.execute(scene.graph(traces("ab"), **options))
-        state = change(scene.store.load(RUN))
-        seen: list[State] = []
-
-        def look(state: State) -> dict[str, Any]:
-            seen.append(scene.store.load(RUN))  # what a killed process would leave
-            return {}
-
-        scene.execute(scene.graph({"a": look, "b": trace("b")}, **options), state)
-        scene.store.delete(RUN)
-        scene.store.save(seen[0])
-        final = scene.resume(scene.graph(traces("ab"), **options))
-
-        assert seen[0].status is RunStatus.ACTIVE
-        assert (final["trace"], final.get("n"), final.step) == (["a", "b", "a", "b"], state.get("n"), 4)
-
     def test_a_run_that_exists(self, scene: Scene) -> None:
         """A fresh State of its id is refused, no node runs, and the error names resume."""
         fail_at(scene, "b")
@@ -335,45 +233,3 @@ class TestExecuteAgain:
             scene.execute(scene.graph(dict.fromkeys("abc", raises(AssertionError()))), State({"n": 1}, run_id=RUN))
 
         assert scene.store.load(RUN) == before
-
-    def test_a_run_that_failed_at_its_first_node_exists(self, scene: Scene) -> None:
-        """The very State that was executed before is refused as well."""
-        state = State({"n": 1}, run_id=RUN)
-        with pytest.raises(ExecutionError):
-            scene.execute(scene.graph({"a": raises(ValueError())}), state)
-
-        with pytest.raises(RunExistsError):
-            scene.execute(scene.graph(traces("a")), state)
-
-    def test_a_fresh_state_that_was_saved(self, scene: Scene) -> None:
-        """Prepared in one place and executed in another, it is no other run."""
-        state = State({"n": 1, "x": [1.5, {"a": (1,)}]}, run_id=RUN)
-        state.checkpoint(scene.store)
-
-        assert scene.execute(scene.graph(traces("ab")), scene.store.load(RUN)).step == 2
-
-    def test_a_run_that_is_complete_and_deleted(self, scene: Scene) -> None:
-        """Its id is free."""
-        graph = scene.graph(traces("ab"))
-
-        assert scene.execute(graph).step == scene.execute(graph).step == 2
-
-    def test_without_checkpoints_any_id_is_free(self, memory_scene: Scene) -> None:
-        """interval 0 asks no store."""
-        fail_at(memory_scene, "b")
-
-        assert memory_scene.execute(memory_scene.graph(traces("ab"), interval=0)).step == 2
-
-
-def test_resuming_is_the_same_as_never_having_stopped(scene: Scene) -> None:
-    """A run that stops after every step ends with the same data, step and node."""
-    graph = scene.graph({name: broken_first(trace(name), ValueError("once")) for name in "abcde"}, interval=2)
-    with pytest.raises(ExecutionError):
-        scene.execute(graph)
-    for _ in range(4):
-        with pytest.raises(ExecutionError):
-            scene.resume(graph)
-
-    final = scene.resume(graph)
-
-    assert (final["trace"], final.step, final.checkpoint_node) == ([*"abcde"], 5, "e")

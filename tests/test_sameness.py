@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
-from itertools import chain, product
+from itertools import chain
 from pathlib import PureWindowsPath
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -101,22 +101,16 @@ HASHABLE = [name for name, (one, _) in EQUAL_AND_NOT_THE_SAME.items() if not isi
 NEEDS_HASH = {place for place in PLACES if "set" in place or "key" in place}
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        (name, place)
-        for name, place in product(EQUAL_AND_NOT_THE_SAME, PLACES)
-        if name in HASHABLE or place not in NEEDS_HASH
-    ],
-)
-def test_what_is_only_equal_is_not_the_same(name: str, place: str) -> None:
-    """Anywhere in a value, and whichever of the two came first."""
-    one, other = map(PLACES[place], EQUAL_AND_NOT_THE_SAME[name])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_only_equal_is_not_the_same(place: str) -> None:
+    """It is told apart anywhere in a value, and whichever of the two came first."""
+    for name in HASHABLE if place in NEEDS_HASH else EQUAL_AND_NOT_THE_SAME:
+        one, other = map(PLACES[place], EQUAL_AND_NOT_THE_SAME[name])
 
-    assert not is_same(one, other)
-    assert not is_same(other, one)
-    assert not is_same(freeze(one), freeze(other))
-    assert differing_items({"a": one, "b": 1}, {"a": other, "b": 1}).keys() == {"a"}
+        assert not is_same(one, other), name
+        assert not is_same(other, one), name
+        assert not is_same(freeze(one), freeze(other)), name
+        assert differing_items({"a": one, "b": 1}, {"a": other, "b": 1}).keys() == {"a"}, name
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -140,12 +134,6 @@ def test_a_nan_is_the_same_as_another(place: str) -> None:
     assert is_same(PLACES[place](complex(NAN, 1)), PLACES[place](complex(OTHER_NAN, 1)))
 
 
-def test_sets_with_several_nans() -> None:
-    """Each is an item of its own: none equals another."""
-    assert is_same({NAN, OTHER_NAN, "x"}, {float("nan"), float("nan"), "x"})
-    assert not is_same({NAN, 1.5, "x"}, {float("nan"), float("nan"), "x"})
-
-
 def test_zones_of_one_key_are_the_same() -> None:
     """As two processes have them."""
     zone = ZoneInfo("Europe/Berlin")
@@ -154,20 +142,6 @@ def test_zones_of_one_key_are_the_same() -> None:
     assert is_same(datetime(2024, 1, 1, tzinfo=zone), datetime(2024, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")))
     assert is_same(time(12, tzinfo=zone), time(12, tzinfo=ZoneInfo.no_cache("Europe/Berlin")))
     assert not is_same(datetime(2024, 1, 1, tzinfo=zone), datetime(2024, 1, 1, tzinfo=ZoneInfo("Europe/Vienna")))
-
-
-def test_an_attribute_that_is_no_field_is_not_overlooked() -> None:
-    """An object with one cannot be saved, which must be said, and not be taken for the one without."""
-
-    @register_type(name="test_sameness.Open")
-    @attrs.define(slots=False)
-    class Open:
-        value: int
-
-    one, other = Open(1), Open(1)
-    other.beside = 2  # type: ignore[attr-defined]
-
-    assert not is_same(one, other)
 
 
 def test_objects_that_are_shared_are_compared_once() -> None:

@@ -1,11 +1,10 @@
 """State: an immutable mapping that knows its run."""
 
-import copy
 import json
 import pickle
 from array import array
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
@@ -81,43 +80,10 @@ def test_a_state_is_a_mapping() -> None:
     assert {**state} == {"a": 1, "b": None}
 
 
-def test_get_gives_the_default_only_where_the_key_is_absent() -> None:
-    """None is a value like any other."""
-    state = State({"a": None})
-
-    assert state.get("a", 5) is None
-    assert state.get("b", 5) == 5
-    assert state.get("b") is None
-
-
 def test_an_absent_key_is_a_key_error() -> None:
     """A state never makes up a value."""
     with pytest.raises(KeyError, match="topic"):
         State()["topic"]
-
-
-def test_a_state_takes_the_data_of_another() -> None:
-    """Any mapping will do as data; the provenance is not taken over."""
-    first = State({"a": [1]}, run_id="a", step=4)
-
-    second = State(first, run_id="b")
-
-    assert dict(second) == dict(first)
-    assert second["a"] is first["a"]
-    assert second.step == 0
-
-
-def test_the_views_are_read_only() -> None:
-    """What a state gives out cannot be used to change it."""
-    state = State({"a": 1})
-
-    for view in (state.keys(), state.values(), state.items()):
-        assert not hasattr(view, "clear")
-    with pytest.raises(TypeError):
-        state.keys().mapping["a"] = 2  # type: ignore[attr-defined]
-    with pytest.raises(TypeError):
-        state["a"] = 2  # type: ignore[index]
-    assert state["a"] == 1
 
 
 def test_what_a_state_was_made_from_can_change_without_it() -> None:
@@ -142,18 +108,6 @@ def test_a_state_is_a_frozen_attrs_class(state: State) -> None:
             setattr(state, name, 1)
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             delattr(state, name)
-
-
-@pytest.mark.parametrize("name", PROVENANCE)
-def test_evolve_keeps_all_other_fields(state: State, name: str) -> None:
-    """attrs.evolve works as on every attrs class."""
-    other = attrs.evolve(state, step=4)
-
-    assert attrs.evolve(state) == state
-    assert other.step == 4
-    assert other["orders"] is state["orders"]
-    if name != "step":
-        assert getattr(other, name) == getattr(state, name)
 
 
 # --------------------------------------------------------------------------- a new state for every change
@@ -198,16 +152,6 @@ def test_remove_leaves_out_one_key(state: State) -> None:
     assert "topic" in state
 
 
-def test_a_clone_is_equal_and_another_object(state: State) -> None:
-    """It shares every value."""
-    clone = state.clone()
-
-    assert clone == state
-    assert clone is not state
-    assert clone["orders"] is state["orders"]
-    assert provenance_of(clone) == PROVENANCE
-
-
 def test_set_checkpoint_node_records_node_and_time(state: State) -> None:
     """Everything else is kept, the step included: the engine counts steps."""
     with fixed():
@@ -219,15 +163,6 @@ def test_set_checkpoint_node_records_node_and_time(state: State) -> None:
         "timestamp": datetime(2020, 1, 1, tzinfo=UTC),
     }
     assert moved["orders"] is state["orders"]
-
-
-def test_checkpoint_saves_the_state_itself(state: State) -> None:
-    """A checkpoint is the state."""
-    store = MemoryStore()
-
-    assert state.checkpoint(store) is None  # type: ignore[func-returns-value]
-
-    assert store.load("review-42") == state
 
 
 # --------------------------------------------------------------------------- provenance
@@ -242,31 +177,6 @@ def test_a_fresh_state_has_a_run_of_its_own() -> None:
     assert (state.graph, state.structure, state.fingerprint) == (None, None, None)
     assert (state.error, state.parent, state.observer) == (None, None, None)
     assert state.timestamp.tzinfo is UTC
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
-        datetime(2024, 2, 29, tzinfo=timezone(timedelta(hours=5, minutes=30))),
-        datetime(1, 1, 1, tzinfo=UTC),
-        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-        datetime.max.replace(tzinfo=UTC),
-    ],
-    ids=str,
-)
-def test_a_timestamp_is_kept_to_the_microsecond(moment: datetime) -> None:
-    """In UTC, whatever its time zone was."""
-    state = State(timestamp=moment)
-
-    assert state.timestamp == moment
-    assert state.timestamp.utcoffset() == timedelta(0)
-
-
-@pytest.mark.parametrize("status", RunStatus)
-def test_a_status_may_be_given_as_text(status: RunStatus) -> None:
-    """It becomes a RunStatus."""
-    assert State(status=status.value).status is status
 
 
 def test_equal_states_have_equal_data_and_provenance(state: State) -> None:
@@ -298,46 +208,14 @@ def test_states_that_differ_in_one_thing_differ(state: State, changes: dict[str,
 # --------------------------------------------------------------------------- repr
 
 
-def test_a_repr_of_megabytes_is_short() -> None:
-    """It names keys, not values, and not all of them."""
-    data: dict[str, Any] = {f"key {number} {'x' * 1000}": "x" * 1000 for number in range(1000)}
-
-    text = repr(State(data, checkpoint_node="n" * 100_000))
-
-    assert len(text) < 500
-    assert "1000 keys" in text
-
-
-def test_a_repr_names_run_step_and_node(state: State) -> None:
-    """What one looks for first in a log."""
-    assert repr(state) == (
-        "State(run_id='review-42', step=3, checkpoint_node='draft', status=failed, 2 keys: topic, orders)"
-    )
-
-
 # --------------------------------------------------------------------------- copying
 
 
-def test_a_deepcopy_copies_what_may_change() -> None:
-    """Objects that cannot be frozen are copied with the state."""
-    state = State({"box": bytearray(b"a"), "list": [bytearray(b"b")]}, step=5)
-
-    copied = copy.deepcopy(state)
-    state["box"].extend(b"!")
-    state["list"][0].extend(b"!")
-
-    assert dict(copied) == {"box": b"a", "list": [b"b"]}
-    assert copied.step == 5
-    with pytest.raises(TypeError):
-        copied["list"].append(1)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickled_state_is_equal_and_read_only(protocol: int) -> None:
+def test_a_pickled_state_is_equal_and_read_only() -> None:
     """Processes may hand states to each other."""
     state = State({"orders": [{"total": {1}}]}, **{**PROVENANCE, "observer": None})
 
-    loaded = pickle.loads(pickle.dumps(state, protocol))
+    loaded = pickle.loads(pickle.dumps(state))
 
     assert loaded == state
     assert provenance_of(loaded) == {**PROVENANCE, "observer": None}
@@ -382,20 +260,12 @@ _WRONG: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [(name, value) for name, values in _WRONG.items() for value in values], ids=repr
-)
-def test_a_provenance_field_that_is_wrong_is_refused(field: str, value: Any) -> None:
+@pytest.mark.parametrize("field", _WRONG)
+def test_a_provenance_field_that_is_wrong_is_refused(field: str) -> None:
     """At once, not when the state is saved or, worse, loaded."""
-    with pytest.raises((TypeError, ValueError), match=f"(?i){field}"):
-        State(**{field: value})
-
-
-@pytest.mark.parametrize("node", [None, 5, b"draft"], ids=repr)
-def test_set_checkpoint_node_takes_a_str(node: Any) -> None:
-    """A state with another node could be saved, and never be loaded."""
-    with pytest.raises(TypeError):
-        State().set_checkpoint_node(node)
+    for value in _WRONG[field]:
+        with pytest.raises((TypeError, ValueError), match=f"(?i){field}"):
+            State(**{field: value})
 
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a b", "x" * 201, None, 5], ids=lambda run_id: repr(run_id)[:20])
@@ -403,17 +273,6 @@ def test_a_run_id_that_breaks_its_grammar_is_refused(run_id: Any) -> None:
     """No run id is a path or a part of a query."""
     with pytest.raises(InvalidRunIdError):
         State(run_id=run_id)
-
-
-def test_data_that_contains_itself_names_its_key() -> None:
-    """The culprit is the key under which it was set."""
-    cycle: list[Any] = []
-    cycle.append(cycle)
-
-    with pytest.raises(NotSerializableError, match="loop") as caught:
-        State({"fine": 1}).set("loop", cycle)
-
-    assert caught.value.path == "loop"
 
 
 # --------------------------------------------------------------------------- events
@@ -451,12 +310,6 @@ def test_what_json_has_no_type_for_is_tagged() -> None:
     text = State({"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}).to_json()
 
     assert from_plain(json.loads(text)) == {"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}
-
-
-def test_what_cannot_be_kept_is_no_json() -> None:
-    """The error has the path to it."""
-    with pytest.raises(NotSerializableError, match="a"):
-        State({"a": [object()]}).to_json()
 
 
 # --------------------------------------------------------------------------- values that no store keeps

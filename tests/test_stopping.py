@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -19,15 +18,10 @@ import pytest
 import stategraph
 from stategraph import (
     AsyncNodeError,
-    ConfigError,
-    ExecutionError,
     MapNode,
-    ParallelNode,
-    RetryPolicy,
     RunCancelledError,
     RunStatus,
     State,
-    StateGraph,
 )
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -80,15 +74,6 @@ async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> asyn
     return caught.value
 
 
-def execute_and_cancel(graph: StateGraph, gate: Gate) -> None:
-    """Cancel the task of a run while a thread stands at the gate."""
-
-    async def main() -> None:
-        await cancel_at(gate, asyncio.create_task(graph.aexecute(State(run_id=RUN))))
-
-    asyncio.run(main())
-
-
 class TestCancelEvent:
     """The event given as `cancel`."""
 
@@ -103,22 +88,6 @@ class TestCancelEvent:
             scene.resume(scene.graph(dict.fromkeys("ab", raises(AssertionError()))), cancel=cancel)
 
         assert scene.resume(scene.graph(traces("ab")))["trace"] == ["a", "b"]
-
-    def test_at_the_last_node(self, memory_scene: Scene) -> None:
-        """There is no next node: the run completes."""
-        cancel = threading.Event()
-
-        def stop(state: State) -> dict[str, Any]:
-            cancel.set()
-            return {}
-
-        assert memory_scene.execute(memory_scene.graph({"a": stop}), cancel=cancel).status is RunStatus.COMPLETED
-
-    @pytest.mark.parametrize("cancel", [True, "yes", 5])
-    def test_anything_else(self, memory_scene: Scene, cancel: Any) -> None:
-        """It is refused."""
-        with pytest.raises(ConfigError, match="cancel"):
-            memory_scene.execute(memory_scene.graph(traces("a")), cancel=cancel)
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_it_stops_between_items(self, memory_play: Scene, is_async: bool) -> None:
@@ -140,55 +109,6 @@ class TestCancelEvent:
         memory_play.resume(graph)
 
         assert done == [*range(20)]
-
-    @pytest.mark.parametrize("policies", [{"on_error": "b"}, {"retry": RetryPolicy(initial_delay=0)}], ids=str)
-    def test_a_generator_that_fails_when_it_is_closed(self, memory_play: Scene, policies: dict[str, Any]) -> None:
-        """The run is stopped, and that is no failure to be handled or tried again; what it raised is a note."""
-        cancel = threading.Event()
-
-        def talks(state: State) -> Iterator[str]:
-            try:
-                yield "a"
-                cancel.set()
-                yield "b"
-                yield "c"
-            finally:
-                raise ValueError("cannot close")
-
-        graph = make_graph({"a": talks, **traces("b")}, store=memory_play.store, policies={"a": policies})
-        with pytest.raises(RunCancelledError) as raised:
-            memory_play.execute(graph, cancel=cancel)
-
-        assert raised.value.state.step == 0
-        assert "cannot close" in raised.value.__notes__[0]
-
-    @pytest.mark.parametrize("is_within", [False, True])
-    def test_a_part_that_cannot_be_saved_any_more(self, memory_play: Scene, is_within: bool) -> None:
-        """The run is stopped all the same; that a part is lost that was still being done is a note."""
-        cancel, gate, is_slow_begun = threading.Event(), Gate(), threading.Event()
-
-        class Full(MemoryStore):
-            def save_parts(self, run_id: str, parts: Any) -> None:
-                if cancel.is_set():
-                    raise OSError("the disk is full")
-                super().save_parts(run_id, parts)
-                assert is_slow_begun.wait(20)
-                cancel.set()
-                threading.Timer(0.1, gate.opened.set).start()
-
-        def slow(state: State) -> dict[str, Any]:
-            is_slow_begun.set()
-            gate.wait()
-            return {}
-
-        node: Any = ParallelNode({"quick": trace("quick"), "slow": slow})
-        if is_within:
-            node = make_graph({"parts": node}, store=MemoryStore(), name="inner").as_node()
-        graph = make_graph({"a": node, **traces("b")}, store=Full())
-        with pytest.raises(RunCancelledError) as raised:
-            memory_play.execute(graph, cancel=cancel)
-
-        assert "the disk is full" in raised.value.__notes__[0]
 
 
 class TestTimeout:
@@ -224,82 +144,9 @@ class TestTimeout:
         assert scene.store.load(RUN)["trace"] == ["a"]
         assert ended == ["cleaned up"]
 
-    def test_a_timeout_of_the_node_itself(self, memory_scene: Scene) -> None:
-        """It is an error of the node like any other."""
-        with pytest.raises(ExecutionError) as caught:
-            memory_scene.execute(memory_scene.graph({"a": raises(TimeoutError("mine"))}), timeout=60)
-
-        assert type(caught.value.__cause__) is TimeoutError
-
-    @pytest.mark.parametrize("timeout", [60, float("inf")])
-    def test_enough_time(self, memory_scene: Scene, timeout: float) -> None:
-        """Nothing happens."""
-        assert memory_scene.execute(memory_scene.graph(traces("ab")), timeout=timeout).step == 2
-
-    @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, False, 10**400])
-    def test_no_number_of_seconds(self, memory_scene: Scene, timeout: Any) -> None:
-        """It is refused."""
-        with pytest.raises(ConfigError, match="timeout"):
-            memory_scene.execute(memory_scene.graph(traces("a")), timeout=timeout)
-
 
 class TestAsyncioCancellation:
     """Cancelling the task of an async run."""
-
-    @pytest.mark.parametrize("times", [1, 3])
-    @pytest.mark.parametrize("interval", [1, 10])
-    def test_while_the_store_saves(self, interval: int, times: int) -> None:
-        """The save is made once and to its end, however often the run is cancelled."""
-        gate, inner = Gate(), MemoryStore()
-
-        def before(method: str, argument: Any) -> None:
-            if method == "save" and not gate.reached.is_set():
-                gate.wait()
-
-        store, started = WatchedStore(inner, before), asyncio.Event()
-
-        async def endless(state: State) -> dict[str, Any]:
-            started.set()
-            await asyncio.Event().wait()
-            return {}
-
-        async def main() -> None:
-            graph = make_graph({"a": trace("a"), "b": endless, "c": trace("c")}, store=store, interval=interval)
-            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
-            if interval == 10:  # so it is the save for an earlier cancellation that is cancelled again
-                await started.wait()
-                task.cancel()
-            await cancel_at(gate, task, times)
-
-        asyncio.run(main())
-        assert store.saves == [(1, "active")]
-        assert inner.load(RUN)["trace"] == ["a"]
-
-    def test_while_the_last_node_runs(self) -> None:
-        """The run is cancelled all the same, and its final State is not lost: it is in the store."""
-        gate, store = Gate(), MemoryStore()
-
-        def slow(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {"n": 1}
-
-        execute_and_cancel(make_graph({"a": slow}, store=store), gate)
-
-        assert (store.load(RUN)["n"], store.load(RUN).status) == (1, RunStatus.COMPLETED)
-
-    def test_while_a_sync_function_makes_a_coroutine(self) -> None:
-        """The cancellation that came while the thread worked is not forgotten when its coroutine waits."""
-        gate = Gate()
-
-        async def endless() -> dict[str, Any]:
-            await asyncio.sleep(60)
-            return {}
-
-        def slow(state: State) -> Any:
-            gate.wait()
-            return endless()
-
-        execute_and_cancel(make_graph({"a": slow, "b": trace("b")}, store=MemoryStore()), gate)
 
     def test_asyncio_timeout(self) -> None:
         """``asyncio.timeout`` around a run raises its TimeoutError, and the completed steps are saved."""
@@ -318,22 +165,6 @@ class TestAsyncioCancellation:
         asyncio.run(main())
         assert store.load(RUN)["trace"] == ["a"]
 
-    def test_a_cancellation_is_not_lost_when_a_graph_within_is_forgotten(self) -> None:
-        """With durability "exit" its run is deleted as it completes; the outer answer is in the store all the same."""
-        gate, store = Gate(), MemoryStore()
-        inner = make_graph(traces("x"), store=store, name="inner")
-
-        def wait(state: State) -> dict[str, Any]:
-            gate.wait()
-            return {}
-
-        nodes = {"inner": inner.as_node(), "z": wait}
-        graph = make_graph(nodes, store=store, durability="exit", preserve=True)
-
-        execute_and_cancel(graph, gate)
-
-        assert store.load(RUN).status is RunStatus.COMPLETED
-
 
 class TestEventLoops:
     """Sync calls where an event loop is running."""
@@ -351,103 +182,6 @@ class TestEventLoops:
 
         asyncio.run(main())
         assert store.calls == []
-
-    def test_sync_nodes_may_run_on_the_loop(self) -> None:
-        """If there is nothing to await, execute works anywhere."""
-        graph = make_graph(traces("ab"), store=MemoryStore())
-
-        async def main() -> State:
-            return graph.execute(State(run_id=RUN))
-
-        assert asyncio.run(main()).step == 2
-
-    def test_all_async_nodes_of_a_sync_run_share_one_loop(self) -> None:
-        """What one of them makes, the next can use."""
-        loops: list[Any] = []
-
-        async def node(state: State) -> dict[str, Any]:
-            loops.append(asyncio.get_running_loop())
-            return {}
-
-        make_graph(dict.fromkeys("abc", node), store=MemoryStore()).execute(State(run_id=RUN))
-
-        assert len(set(loops)) == 1
-        assert loops[0].is_closed()
-
-    def test_a_sync_function_that_returns_a_coroutine(self) -> None:
-        """It cannot be awaited here either; no node has failed or is tried again, and aresume goes on."""
-        store = MemoryStore()
-        function = as_async(trace("b"))
-
-        def later(state: State) -> Any:
-            return function(state)
-
-        nodes = {**traces("a"), "b": later, **traces("c")}
-        graph = make_graph(nodes, store=store, policies={"b": {"on_error": "c", "retry": RetryPolicy(initial_delay=0)}})
-
-        async def main() -> None:
-            with pytest.raises(AsyncNodeError, match=r"'b'.*aexecute"):
-                graph.execute(State(run_id=RUN))
-            assert store.load(RUN).status is RunStatus.ACTIVE
-            assert (await graph.aresume(RUN))["trace"] == [*"abc"]
-
-        asyncio.run(main())
-
-    def test_it_is_the_same_in_a_graph_within(self) -> None:
-        """But what a node brings on itself, by a run of its own, is its failure."""
-        function = as_async(trace("b"))
-
-        def later(state: State) -> Any:
-            return function(state)
-
-        inner = make_graph({"b": later}, store=MemoryStore(), name="inner")
-        outer = make_graph({"inner": inner.as_node()}, store=MemoryStore())
-
-        async def misused(state: State) -> State:
-            return inner.execute(State())
-
-        async def main() -> None:
-            with pytest.raises(AsyncNodeError, match="'b'"):
-                outer.execute(State())
-            with pytest.raises(ExecutionError, match=r"'a'.*AsyncNodeError"):
-                await make_graph({"a": misused}, store=MemoryStore()).aexecute(State())
-
-        asyncio.run(main())
-
-    def test_async_branches_of_a_stream_that_was_made_elsewhere(self) -> None:
-        """That it cannot be iterated over in an event loop shows when it is."""
-        graph = make_graph({"a": ParallelNode({"x": as_async(trace("x"))})}, store=MemoryStore())
-        states = graph.stream(State(run_id=RUN))
-
-        async def main() -> None:
-            with pytest.raises(AsyncNodeError, match="'a'"):
-                list(states)
-
-        asyncio.run(main())
-
-
-class TestNothingIsLeft:
-    """Threads, tasks and files."""
-
-    def test_closing_a_store_closes_the_files_of_all_threads(self, tmp_path: Path) -> None:
-        """Those of the worker threads of an event loop that goes on, too."""
-
-        async def main() -> None:
-            store = DiskStore(tmp_path)
-            await make_graph(traces("ab"), store=store).aexecute(State(run_id=RUN))
-            store.close()
-            assert open_files(tmp_path) == []
-
-        asyncio.run(main())
-
-
-def open_files(folder: Path) -> list[str]:
-    """Return the files in a folder that this process has open, without the files of locks, which stay open."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that lists
-            found.append(str(descriptor.readlink()))
-    return [name for name in found if str(folder) in name and not name.removesuffix(" (deleted)").endswith("owners")]
 
 
 # --------------------------------------------------------------------------- Ctrl-C
@@ -492,9 +226,12 @@ scene.execute(scene.graph({name: node(name) for name in "abcd"}, edges, interval
 """
 
 
-@pytest.mark.parametrize("place", ["node", "predicate", "save"])
 @pytest.mark.parametrize(
-    ("driver_name", "kind"), [("sync", "sync nodes"), ("async", "sync nodes"), ("async", "async nodes")]
+    ("driver_name", "kind", "place"),
+    [
+        *(("sync", "sync nodes", "node"), ("sync", "sync nodes", "save"), ("async", "sync nodes", "save")),
+        *(("async", "async nodes", "node"), ("async", "async nodes", "predicate")),
+    ],
 )
 def test_an_interrupt_from_the_keyboard(tmp_path: Path, driver_name: str, kind: str, place: str) -> None:
     """SIGINT in the middle of a node, a predicate or a save: every node that was completed is in the store."""
@@ -538,21 +275,17 @@ INTERRUPTED_TWICE = """
     kind = sys.argv[1]
     node = {
         "threads of items": MapNode(hang, over="items", into="made", max_workers=2),
-        "tasks of items": MapNode(ahang, over="items", into="made", max_workers=2),
         "an async node": ahang,
-        "threads of a batch": hang,
     }[kind]
     graph = StateGraph("g")
     graph.add_node("a", node)
     graph.set_entry_point("a")
     graph.set_exit_point("a")
-    if kind == "threads of a batch":
-        list(graph.run_many([State(), State()]))
     graph.execute(State({"items": [0, 1]}))
 """
 
 
-@pytest.mark.parametrize("kind", ["threads of items", "tasks of items", "an async node", "threads of a batch"])
+@pytest.mark.parametrize("kind", ["threads of items", "an async node"])
 def test_a_second_interrupt_from_the_keyboard(kind: str) -> None:
     """The first SIGINT waits for threads, which cannot be stopped, and for tasks that clean up. The second does not."""
     process = start(INTERRUPTED_TWICE, kind, measured=False)

@@ -10,9 +10,7 @@ from stategraph import (
     AnswerError,
     ExecutionError,
     InterruptNode,
-    MapNode,
     RetryPolicy,
-    RunCancelledError,
     RunStatus,
     State,
 )
@@ -109,73 +107,6 @@ def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
     assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
 
 
-@pytest.mark.parametrize("middle", ["map", "nested"])
-def test_going_on_with_what_has_parts_adds_nothing(play: Scene, middle: str) -> None:
-    """A run that was left where it stood is as it was."""
-    nested = make_graph({"x": lambda state: {"n": 1}}, store=play.store, name="inner", **FULL)
-    node = {"map": MapNode(str, over="items", into="texts"), "nested": nested.as_node()}[middle]
-    graph = make_graph({"a": lambda state: {"items": [1, 2]}, "b": node}, store=play.store, **FULL)
-    with graph.stream(State(run_id=RUN)) as states:
-        next(states)
-    play.resume(graph)
-
-    assert kinds(play.store) == ["input", "step", "step", "end"]
-
-
-@pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("is_nested", [False, True])
-def test_a_step_of_a_cancelled_run_is_recorded_once(play: Scene, is_nested: bool, durability: str) -> None:
-    """Of a nested run, too."""
-
-    def cancelling(state: State) -> dict[str, int]:
-        outer.cancel(RUN)
-        return {"n": 1}
-
-    options = {"store": play.store, "durability": durability, **FULL}
-    nodes = {"c": cancelling, "d": lambda state: {"m": 1}}
-    outer = make_graph({"a": make_graph(nodes, **options).as_node()} if is_nested else nodes, **options)
-    with pytest.raises(RunCancelledError):
-        play.execute(outer)
-
-    if is_nested:
-        (run,) = play.store.runs(parent=RUN)
-        assert kinds(play.store, run.run_id) == ["input", "step"]
-    assert kinds(play.store) == (["input", "cancel"] if is_nested else ["input", "step", "cancel"])
-    play.resume(outer)
-    assert kinds(play.store)[-2:] == ["step", "end"]
-
-
-def test_repeated_questions_of_a_nested_graph_are_in_order(play: Scene) -> None:
-    """A resume that finds the question open tells it again, and not as of a time before."""
-    options = {"store": play.store, **FULL}
-    nested = make_graph({"ask": InterruptNode(None, "ok"), "c": lambda state: {}}, **options)
-    outer = make_graph({"a": lambda state: {}, "b": nested.as_node(), "d": lambda state: {}}, **options)
-    play.execute(outer)
-    play.store.rollback(RUN, 1)
-    play.resume(outer)
-    outer.cancel(RUN)
-    play.store.rollback(RUN, 1, revision=1)
-    for updates in ({}, {"more": 1}):
-        try:
-            play.resume(outer, updates)
-        except AnswerError:
-            continue
-
-    times = [row.timestamp for row in play.store.history(RUN)]
-    assert times == sorted(times)
-
-
-def test_a_rollback_by_no_name(play: Scene) -> None:
-    """Of who takes a run back: it stays as it is."""
-    graph = review(play.store)
-    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
-
-    with pytest.raises(TypeError, match="by is a str that says who, not 5"):
-        play.store.rollback(RUN, 0, by=5)  # type: ignore[arg-type]
-
-    assert kinds(play.store) == ["input", "step", "pause"]
-
-
 @pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
 def test_the_input_is_recorded_once(play: Scene, how: str) -> None:
     """Also of a run that never gets beyond its first node."""
@@ -191,19 +122,6 @@ def test_the_input_is_recorded_once(play: Scene, how: str) -> None:
             continue
 
     assert kinds(play.store).count("input") == 1
-
-
-def test_a_run_submitted_twice_is_recorded_once(play: Scene) -> None:
-    """Also if it is executed then; other labels are another input."""
-    graph = make_graph({"a": lambda state: {"n": 1}}, store=play.store, **FULL)
-    for _ in range(2):
-        graph.submit(State(run_id=RUN))
-    assert kinds(play.store) == ["input"]
-    play.execute(graph, State(run_id=RUN))
-    assert kinds(play.store) == ["input", "step", "end"]
-    for team in ("news", "ads"):
-        graph.submit(State(run_id="other"), labels={"team": team})
-    assert play.store.load("other").labels == {"team": "ads"}
 
 
 def test_a_step_tells_how_long_it_took(play: Scene) -> None:
@@ -252,44 +170,6 @@ def test_back_to_the_start(play: Scene) -> None:
     assert play.store.load(RUN, 3)["published"] == "yes"
 
 
-def test_a_fork_at_what_was_asked(play: Scene) -> None:
-    """The copy asks again; its history is that of the source up to there."""
-    graph = review(play.store)
-    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
-    play.resume(graph, {"verdict": "yes"})
-
-    play.store.fork(RUN, "copy", 1, revision=1)
-
-    assert kinds(play.store, "copy")[:2] == ["input", "step"]
-    assert "verdict" not in play.store.load("copy")
-    assert play.store.diff(RUN, 3, 1, other="copy").removed.keys() == {"verdict", "published"}
-
-
-@pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"interval": 5}], ids=str)
-def test_a_story_has_its_beginning_and_its_end(play: Scene, options: dict[str, Any]) -> None:
-    """However seldom is saved."""
-    graph = make_graph({name: lambda state: {} for name in "abc"}, **{"store": play.store, **FULL, **options})
-    play.execute(graph)
-
-    told = kinds(play.store)
-
-    assert told[0] == "input"
-    assert told[-2:] == ["step", "end"]
-
-
-@pytest.mark.parametrize("retention", ["latest", "windowed"])
-def test_other_retentions_keep_what_they_kept(play: Scene, retention: str) -> None:
-    """A checkpoint a step, the newest state of it."""
-    options = {"window": 2} if retention == "windowed" else {}
-    graph = review(play.store, retention=retention, **options)
-    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
-    play.resume(graph, {"verdict": "yes"}, by="anna")
-
-    assert [(row.step, row.revision) for row in play.store.history(RUN)] == [(2, 0), (3, 0)][
-        -(options.get("window", 1)) :
-    ]
-
-
 def test_nested_runs_stay(play: Scene) -> None:
     """Those of completed steps, whatever is taken back: each with a history of its own."""
     inner = make_graph({"a": lambda state: {"n": state["n"] + 1}}, store=play.store, **FULL)
@@ -306,23 +186,3 @@ def test_nested_runs_stay(play: Scene) -> None:
     assert play.store.list() == [RUN]
     play.store.delete(RUN)
     assert play.store.runs(parent=RUN) == []
-
-
-def test_a_fork_makes_again_what_is_nested(play: Scene) -> None:
-    """The nested run of a step that the source has completed is none of the copy's."""
-    calls: list[int] = []
-
-    def count(state: State) -> dict[str, int]:
-        calls.append(1)
-        return {"n": 2}
-
-    inner = make_graph({"a": count}, store=play.store, **FULL)
-    nodes = {"first": lambda state: {}, "call": inner.as_node(), "end": lambda state: {}}
-    graph = make_graph(nodes, store=play.store, **FULL)
-    play.execute(graph, State({"n": 1}, run_id=RUN))
-
-    play.store.fork(RUN, "copy", 1)
-    play.call(graph, "resume", "copy")
-
-    assert len(calls) == 2
-    assert [row.run_id for row in play.store.runs(parent="copy")] == ["copy/#2/call"]

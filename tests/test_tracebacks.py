@@ -83,28 +83,6 @@ def test_the_users_calls_come_first(call: Callable[[Any, State], Any], kind: str
     assert caught.value.state.error.traceback.splitlines()[-1].endswith("in deeper")
 
 
-def test_what_is_tried_again() -> None:
-    """The last attempt is shown."""
-    graph = make_graph(
-        {"a": failing}, store=MemoryStore(), policies={"a": {"retry": RetryPolicy(max_attempts=2, initial_delay=0)}}
-    )
-
-    with pytest.raises(ExecutionError) as caught:
-        graph.execute(State())
-
-    assert [name for _, name in calls_of(caught.value.__cause__)] == ["failing", "deeper"]
-
-
-def test_a_predicate() -> None:
-    """It is the users' code as well."""
-    graph = make_graph({"a": lambda state: {}, "b": lambda state: {}}, [("a", "b", failing)], store=MemoryStore())
-
-    with pytest.raises(ExecutionError) as caught:
-        graph.execute(State())
-
-    assert [name for _, name in calls_of(caught.value.__cause__)] == ["failing", "deeper"]
-
-
 def test_an_error_outside_of_the_users_code() -> None:
     """One of our calls stays, so that it can be told where it comes from."""
     graph = make_graph({"a": lambda state: None}, store=MemoryStore())

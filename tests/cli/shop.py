@@ -1,13 +1,17 @@
 """A shop whose orders the command looks at: a graph that asks a person, and ways to call the command."""
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import io
+import json
 import os
 import pty
 import select
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator
@@ -124,19 +128,52 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "stategraph.cli", *arguments]
 
 
+_FORKS = """
+import gc, importlib, json, os, pkgutil, sys
+import stategraph.cli, stategraph.graph
+for package in ("cli", "_drivers", "_engine", "_graph", "nodes"):
+    for module in pkgutil.walk_packages([f"{stategraph.__path__[0]}/{package}"], f"stategraph.{package}."):
+        importlib.import_module(module.name)
+gc.freeze()
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, name in enumerate(asked["files"]):
+            os.dup2(os.open(name, (os.O_WRONLY | os.O_CREAT) if number else os.O_RDONLY, 0o600), number)
+        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w"), open(2, "w")
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        stategraph.cli.main(asked["arguments"])
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def _forks() -> Any:
+    """Return a process that has imported the command, and forks another one for each call."""
+    pipe = subprocess.PIPE
+    server = subprocess.Popen([sys.executable, "-c", _FORKS], env=environment(), stdin=pipe, stdout=pipe, text=True)
+    atexit.register(server.kill)
+    return server
+
+
 def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Result:
     """Call the command in a process of its own."""
-    done = subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(**changes),
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("in", "out", "err")]
+        files[0].write_text(given)
+        call = {
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "environment": environment(**changes),
+            "files": [*map(str, files)],
+        }
+        print(json.dumps(call), file=_forks().stdin, flush=True)
+        code = int(_forks().stdout.readline())
+        return Result(code, files[1].read_text(encoding="utf-8"), files[2].read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager

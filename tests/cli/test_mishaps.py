@@ -88,10 +88,7 @@ def _time_of(run_id):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "waitin"], "no checkpoint of run 'waitin' in the "),
         (["show", "waitin"], "; did you mean waiting?\n"),
-        (["resume", "dome", "--graph", "app:graph"], "; did you mean done?\n"),
-        (["show", "x"], "; stategraph runs lists the runs, completed ones where preserve=True keeps them\n"),
         (["show", "done", "--key", "totl"], "done has no key 'totl'; it has key, order, total, log, "),
         (["show", "done", "--step", "9"], "; stategraph history done lists the steps that it holds\n"),
         (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'): stategraph show shows its State\n"),
@@ -106,7 +103,7 @@ def _time_of(run_id):
     ids=str,
 )
 def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, told):
-    """Whoever types commands need not know the calls of Python."""
+    """A user of the command line need not know the calls of Python."""
     monkeypatch.setenv("STATEGRAPH_STORE", "runs.db")
 
     # A graph is imported elsewhere: it registers types, which other tests look at as unknown ones.
@@ -115,14 +112,6 @@ def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, tol
     assert error.startswith("stategraph: ")
     assert told in error
     assert "store." not in error
-
-
-def test_without_a_command_its_help_is_shown():
-    """As a mistake: it is on stderr, and scripts notice."""
-    shown = call()
-
-    assert (shown.code, shown.out) == (2, "")
-    assert shown.err == call("--help").out
 
 
 def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(shop):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import attrs
 import pytest
 
 from stategraph.stores import SqliteStore
@@ -52,31 +51,6 @@ def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
     assert watched(shop, lambda: process("resume", "left", "--graph", "app:graph", cwd=shop)) == (4, begun)
     assert process("answer", "left", "1", "--graph", "app:graph", cwd=shop).code == 0
     assert watched(shop, lambda: None) == (0, [*begun, "answer", "step", "step", "end"])
-
-
-def test_watching_changes_nothing(shop):
-    """As all looking."""
-    before = listing(shop)
-
-    watched_rows = process("--store", "runs.db", "watch", "done", cwd=shop)
-    assert watched_rows == process("--store", "runs.db", "history", "done", cwd=shop)  # a pipe gets tabs and dates
-    failed = process("--store", "runs.db", "watch", "burnt", cwd=shop)
-    assert failed.code == 1
-    assert "ValueError: the van\\x1b[31m burns" in failed.out
-    assert process("--store", "runs.db", "watch", "nobody", cwd=shop).code == 3
-    assert listing(shop) == before
-
-
-def test_a_run_that_goes_while_it_is_watched(shop):
-    """It is said that it is gone."""
-    with started("--store", "runs.db", "watch", "left", "--every", "0.05", cwd=shop) as watcher:
-        watcher.stdout.readline()
-        assert call("--store", "runs.db", "delete", "left", "--yes").code == 0
-        _, err = watcher.communicate(timeout=60)
-
-    assert watcher.returncode == 3
-    assert "no process is at work on it; to continue: " in err
-    assert "left is gone" in err
 
 
 def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
@@ -165,43 +139,13 @@ def test_a_run_at_work_has_an_owner_and_is_busy(shop):
     assert call(*letters, "runs", "--owned").err == "no runs\n"
 
 
-def test_work_says_at_once_that_a_graph_saves_nothing(shop):
-    """And ends."""
-    (shop / "none.py").write_text("from stategraph import *\ngraph = StateGraph(GraphConfig('g'))\n", encoding="utf-8")
-
-    result = process("work", "none:graph", cwd=shop)
-
-    assert result.code == 1
-    assert "has no entry point" in result.err or "checkpoint" in result.err
-
-
-def test_a_run_that_does_not_fit_the_graph_is_told_once(shop):
-    """It stays as it is, and nobody is kept busy by it."""
-    submitted({}, {})
-    app = (shop / "app.py").read_text(encoding="utf-8")
-    other = app.replace('graph.add_node("write", write)', 'graph.add_node("type", write)')
-    other = other.replace('"write"', '"type"')
-    (shop / "app.py").write_text(other, encoding="utf-8")
-    with SqliteStore("letters.db") as opened:
-        state = opened.load("letter-0")
-        opened.save(attrs.evolve(state, step=1, checkpoint_node="write"))
-
-    done = process("work", "app:letters", "--once", cwd=shop)
-    gone_on = process("work", "app:letters", "--once", "--allow-changed", "--migrate", "write=type", cwd=shop)
-
-    assert "letter-0  completed" in gone_on.out
-    assert done.code == 1
-    assert min(line.split()[:2] for line in done.out.splitlines()) == ["letter-0", "failed"]
-    assert len([line for line in done.out.splitlines() if line.startswith("letter-0")]) == 1
-
-
 _STEPS = """
 import os, pathlib, sys, time
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 
 where = {"dsn": "RUNS_DSN", "patience": 0.5} if "RUNS_DSN" in os.environ else {"path": "steps.db"}
 kind = "postgres" if "RUNS_DSN" in os.environ else "sqlite"
-keeps = {"preserve": True, "retention": "full", "interval": int(os.environ.get("EACH", 1))}
+keeps = {"preserve": True, "retention": "full", "interval": 1}
 checkpoint = CheckpointConfig(store=kind, options=where, **keeps)
 graph = StateGraph(GraphConfig("steps", observer="noop", checkpoint=checkpoint))
 
@@ -255,10 +199,8 @@ def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
     assert (line["status"], worker.returncode) == expected, err
 
 
-@pytest.mark.parametrize("each", ["1", "5"])
-def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(steps, monkeypatch, each):
+def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(steps):
     """The node at work ends and is saved, no other begins; the run is free, and the next worker goes on with it."""
-    monkeypatch.setenv("EACH", each)
     with started("work", "steps:graph", "--grace", "0", "--json", cwd=steps) as worker:
         until_there(steps / "begun")
         worker.send_signal(signal.SIGTERM)
@@ -273,17 +215,6 @@ def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(st
     assert (left["status"], left["step"], left["node"], left["owner"]) == ("active", 2, "slow", None)
     again = process("work", "steps:graph", "--once", cwd=steps)
     assert (again.code, again.out) == (0, "a  completed\n")
-
-
-def test_a_run_that_ends_within_the_grace_is_completed(steps):
-    """As without one."""
-    with started("work", "steps:graph", "--grace", "600", cwd=steps) as worker:
-        until_there(steps / "begun")
-        worker.send_signal(signal.SIGTERM)
-        (steps / "go on").touch()
-        out, _ = worker.communicate(timeout=60)
-
-    assert (worker.returncode, out) == (0, "a  completed\n")
 
 
 @pytest.fixture
@@ -305,22 +236,6 @@ def test_a_worker_waits_for_a_database_that_is_down(steps, away):
         assert worker.stdout.readline() == "a  completed\n"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-
-
-def test_a_worker_that_waits_for_a_database_ends_when_it_is_stopped(steps, away):
-    """At once, though it is asking the server."""
-    with started("work", "steps:graph", cwd=steps) as worker:
-        worker.stderr.readline()
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
-
-
-def test_work_once_does_not_wait_for_a_database(steps, away):
-    """It ends with an error, as from cron."""
-    result = process("work", "steps:graph", "--once", cwd=steps)
-
-    assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("stategraph: ")
 
 
 # --------------------------------------------------------------------------- doctor
@@ -366,35 +281,6 @@ def test_doctor_says_what_is_damaged(shop, change):
     assert told["damaged"] != []
     for damage in told["damaged"]:
         assert f"{damage['run_id']}: " in result.out
-
-
-def test_doctor_sees_damage_of_the_file(shop):
-    """Where no run is touched."""
-    file = shop / "runs.db"
-    pages = bytearray(file.read_bytes())
-    database = sqlite3.connect("runs.db")
-    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'run_by_graph'").fetchone()
-    (size,) = database.execute("PRAGMA page_size").fetchone()
-    database.close()
-    start = (root - 1) * size
-    pages[start + size - 8 : start + size] = b"\xff" * 8
-    file.write_bytes(bytes(pages))
-
-    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
-
-    assert told["damaged"][0]["run_id"] == ""
-
-
-def test_what_cannot_be_read_here_is_not_damaged(shop):
-    """Such as rows of a serializer that is not registered."""
-    saved_by_plain(shop)
-
-    result = call("--store", "other.db", "doctor")
-
-    assert result.code == 0
-    assert "a cannot be read here: " in result.out
-    shown = call("--store", "other.db", "show", "a")
-    assert (shown.code, "--import MODULE" in shown.err) == (6, True)
 
 
 def saved_by_plain(shop):

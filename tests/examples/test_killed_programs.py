@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,6 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXTS = Path(__file__).parents[2] / "docs"
 KILLS = 2
-LABELLED = tuple(f"text-{zlib.crc32(text.encode()):08x}" for text in ("one", "two", "three"))
 
 
 def _report(folder: Path, _: str) -> object:
@@ -33,10 +30,6 @@ def _ledger(folder: Path, _: str) -> object:
         return ledger.execute("SELECT * FROM booked ORDER BY shop").fetchall()
     finally:
         ledger.close()
-
-
-def _labels(_: Path, printed: str) -> object:
-    return sorted(json.loads(line)["id"] for line in printed.splitlines())
 
 
 def _remembered(_: Path, printed: str) -> object:
@@ -64,10 +57,6 @@ PROGRAMS = {
     "file_report": Program(_report, ((f"{TEXTS} report.md", ""),)),
     "nightly": Program(_ledger, (("submit 2026-03-01", ""), ("work", ""))),
     "crawl": Program(_printed, (("", ""),)),
-    "labelling": Program(
-        _labels,
-        (("add one two three", ""), *((f"label {name} other --as ada", "") for name in LABELLED), ("export", "")),
-    ),
     "assistant": Program(_remembered, (("", "my name is Ada\nmy boat is red\n"), ("", "what is my name?\n"))),
 }
 

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -72,46 +70,22 @@ class TestApproval:
         assert "run 'desk' is complete" in text
 
     def test_on_a_terminal_it_asks(self, tmp_path: Path) -> None:
-        """Whoever sits there is asked at once, and again until the answer will do."""
+        """The user is asked at once, and again until the answer is accepted."""
         code, text = run_on_a_terminal(tmp_path, "approval", "order", "desk", "950", typed="perhaps\nyes\n")
 
         assert code == 0
         assert text.count("spend 950 EUR? [yes/no]") >= 2
         assert text.endswith("desk: ordered for 950 EUR\n")
 
-    def test_on_a_terminal_it_goes_on_later(self, tmp_path: Path) -> None:
-        """An order that waits is asked about when somebody comes to answer it."""
-        run(tmp_path, "approval", "order", "desk", "950")
-
-        code, text = run_on_a_terminal(tmp_path, "approval", "answer", "desk", typed="yes\n")
-
-        assert code == 0
-        assert text.endswith("desk: ordered for 950 EUR\n")
-
 
 class TestAssistant:
     def test_another_process_remembers(self, tmp_path: Path) -> None:
-        """Turns are of one run, whoever takes them."""
+        """Turns of several processes belong to one run."""
         first = run(tmp_path, "assistant", typed="my name is Ada\n12 * 12\n")
         second = run(tmp_path, "assistant", typed="what is my name?\nwell\n")
 
         assert first == (0, "I will remember that your name is Ada. [step 3]\n12 * 12 is 144. [step 6]\n")
         assert second == (0, "Your name is Ada. [step 9]\nYou have said 4 things to me. Tell me more. [step 12]\n")
-
-    def test_chats_are_apart(self, tmp_path: Path) -> None:
-        """What one chat remembers, another does not know."""
-        run(tmp_path, "assistant", typed="my name is Ada\n")
-
-        found = run(tmp_path, "assistant", "--chat", "chat-2", typed="what is my name?\n")
-
-        assert found == (0, "You have not told me your name. [step 3]\n")
-
-    def test_on_a_terminal(self, tmp_path: Path) -> None:
-        """It says how to end it, and ends."""
-        code, text = run_on_a_terminal(tmp_path, "assistant", typed="1 + 1\n\n")
-
-        assert code == 0
-        assert "1 + 1 is 2. [step 3]" in text
 
 
 def test_a_killed_map_does_not_begin_anew(tmp_path: Path) -> None:
@@ -123,17 +97,6 @@ def test_a_killed_map_does_not_begin_anew(tmp_path: Path) -> None:
     spared, files = map(int, re.findall(r"not done again: (\d+) of (\d+) files", text)[0])
     assert 40 <= spared < files
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_stream_grows_on_a_terminal(tmp_path: Path) -> None:
-    """With rich, the words of a node are seen before it is done, and the end is what is left to be seen."""
-    pytest.importorskip("rich")
-
-    code, text = run_on_a_terminal(tmp_path, "streaming")
-
-    assert code == 0, text
-    assert re.search(r"answer: Because clocks\s", text)
-    assert "24 words" in text
 
 
 class TestKilledWorker:

@@ -98,17 +98,6 @@ def test_what_comes_twice_counts_once(servers: list[Server]) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_what_cannot_be_done_is_told(servers: list[Server]) -> None:
-    """As a client can tell it."""
-    assert servers[0].ask("/refunds/none")[0] == 404
-    servers[0].ask("/refunds/r-8", {"amount": 10})
-    status, told = servers[1].ask("/refunds/r-8/answer", {"pause": "another", "decision": "yes"})
-    assert status == 409
-    assert "pause" in told["error"]
-    assert servers[0].ask("/refunds/r-9", {"sum": 10}) == (400, {"error": "send a JSON object with amount"})
-
-
-@pytest.mark.timeout(120)
 def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path: Path) -> None:
     """Another one goes on: what was asked for is there, and what was answered is paid, with no click lost for good."""
     names = [f"/refunds/r-{number}" for number in range(8)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof.broken import DIES, FAILS, HANGS, HOLDS, RAISES
+from tests.proof.broken import DIES, FAILS, HANGS, RAISES
 
 pytestmark = pytest.mark.unmeasured
 
@@ -39,32 +39,3 @@ def test_what_goes_wrong_is_told_with_the_command_that_repeats_it(seed, said):
     assert said in printed + errors
     (command,) = repeats(printed)
     assert command.endswith(f"-m proof --seed {seed} --share 0.5 {BROKEN}")
-
-
-def test_the_command_repeats_it():
-    """With the same salt of hashes, which random orders come of."""
-    _, printed, _ = proofs("--seed", FAILS, "--share", 0.25, BROKEN)
-    (command,) = repeats(printed)
-
-    again = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-
-    assert again.returncode == 1
-    heard, again_heard = ([line for line in one.splitlines() if "in here" in line] for one in (printed, again.stdout))
-    assert heard == again_heard != []
-
-
-def test_one_that_hangs_shows_where():
-    """All threads of it. What it has started ends with it, and the others are tried all the same."""
-    status, printed, errors = proofs("--seed", HANGS, "--longest", 3, BROKEN, BROKEN)
-
-    assert status == 1
-    assert "in prove" in errors
-    assert len(repeats(printed)) == 2
-
-
-def test_nothing_to_repeat():
-    """Where all hold."""
-    status, printed, _ = proofs("--seed", HOLDS, "--share", 0.5, BROKEN)
-
-    assert status == 0
-    assert repeats(printed) == []

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -28,10 +27,6 @@ _WRONG: list[dict[str, Any]] = [
     *({"status": "pausd"}, {"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}),
 ]
 """Arguments of `CheckpointStore.runs` that are refused."""
-
-
-class _Period(IntEnum):
-    WEEK = 7 * 24 * 3600
 
 
 def _fail_here() -> None:
@@ -235,20 +230,6 @@ class StoreContract(CheckpointStoreContract):
             partial = store.load(RUN).partial
             assert partial is not None
             assert repr(partial.chunks) == repr((chunks.pop(0),))
-
-    @pytest.mark.parametrize("ttl", [60, 60.5, _Period.WEEK])
-    def test_a_ttl_may_be_any_number(self, store: CheckpointStore, ttl: float) -> None:
-        checkpoint = CheckpointConfig(interval=1, preserve=True, ttl=ttl)
-        graph = StateGraph(GraphConfig("kept", checkpoint=checkpoint), store=store)
-        graph.add_node("begin", lambda state: {})
-        graph.set_entry_point("begin")
-        graph.set_exit_point("begin")
-
-        done = graph.execute(State(run_id=RUN))
-
-        assert store.load(RUN) == done
-        assert store.prune().runs == ()
-        assert store.verify().damaged == ()
 
     def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
         """Until its owner has let go of it."""

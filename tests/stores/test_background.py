@@ -1,6 +1,5 @@
 """Durability "async" and "exit": what is saved behind a run, or where it ends."""
 
-import signal
 import threading
 import time
 
@@ -8,20 +7,13 @@ import pytest
 
 from stategraph import State
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointSaveError, ExecutionError
+from stategraph.errors import CheckpointSaveError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order
 from tests.scenarios import make_graph
 
 LAST = 20
-
-
-def interrupted_at_once(function, *arguments):
-    """Call a function in the main thread, and interrupt it soon."""
-    timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
-    timer.start()
-    return function(*arguments)
 
 
 class SlowStore(MemoryStore):
@@ -66,19 +58,6 @@ def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, inte
 
 
 class TestAsyncRuns:
-    @pytest.mark.parametrize("retention", ["latest", "full"])
-    @pytest.mark.parametrize("interval", [1, 7])
-    @pytest.mark.parametrize("last", [1, 20])
-    def test_a_completed_run_is_saved(self, tmp_path, retention, interval, last):
-        """When execute returns, all that was to be kept is kept."""
-        with SqliteStore(tmp_path / "runs.db") as store:
-            final = graph_on(store, last=last, retention=retention, interval=interval).execute(State(run_id="a"))
-
-            assert store.load("a") == final
-            due = [step for step in range(1, last + 1) if step % interval == 0]
-            steps = [row.step for row in store.history("a")]
-            assert steps == ([last + 1] if retention == "latest" else [0, *sorted({*due, last + 1}), last + 1])
-
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_an_interrupted_run_is_saved(self, store, error):
         """And stays active."""
@@ -92,15 +71,6 @@ class TestAsyncRuns:
             graph_on(store, work).execute(State(run_id="a"))
 
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
-
-    def test_an_interrupt_while_saves_are_waited_for_costs_none(self, store):
-        """They are made, and waited for again."""
-        store.may_save.clear()
-        threading.Timer(0.3, store.may_save.set).start()
-        with pytest.raises(KeyboardInterrupt):
-            interrupted_at_once(graph_on(store).execute, State(run_id="a"))
-
-        assert store.load("a").step == LAST + 1
 
     def test_a_failed_write_stops_the_run_at_the_next_step(self, store):
         """It does not go on for hours without being saved."""
@@ -151,57 +121,3 @@ class TestAsyncRuns:
             graph_on(store, work, retention="full").execute(State(run_id="a"))
 
             assert store.load("a", 3)["order"].items == [1, 2, 3]
-
-    @pytest.mark.parametrize("durability", ["sync", "async"])
-    def test_a_failed_node_does_not_change_what_is_saved(self, store, durability):
-        """What it did to an object before it failed is not in the last completed State, which is saved as failed."""
-
-        def work(state):
-            order = state.get("order") or Order(1, [])
-            order.items.append(state.step + 1)
-            if state.step == 3:
-                raise ValueError("no")
-            return {"order": order}
-
-        with pytest.raises(ExecutionError):
-            graph_on(store, work, durability=durability).execute(State(run_id="a"))
-
-        kept = store.load("a")
-        assert kept["order"].items == [1, 2, 3]
-        assert kept.status is RunStatus.FAILED
-        assert kept.error is not None
-        assert kept.error.message == "no"
-
-
-class TestExitRuns:
-    def test_nothing_is_saved_on_the_way(self, store):
-        """Not even the first step."""
-        seen = []
-
-        def work(state):
-            seen.extend(store.list())
-            return {}
-
-        graph_on(store, work, durability="exit").execute(State(run_id="a"))
-
-        assert seen == []
-        assert store.load("a").status is RunStatus.COMPLETED
-
-    def test_a_failed_run_is_saved_and_goes_on(self, store):
-        """From the last completed step, with none repeated."""
-        entered = []
-
-        def work(state):
-            entered.append(state.step)
-            if state.step == 7 and entered.count(7) == 1:
-                raise ValueError("no")
-            return {"n": state.step + 1}
-
-        graph = graph_on(store, work, durability="exit")
-        with pytest.raises(ExecutionError):
-            graph.execute(State(run_id="a"))
-        assert (store.load("a").step, store.load("a").status) == (7, RunStatus.FAILED)
-
-        graph.resume("a")
-
-        assert entered == [*range(8), *range(7, LAST)]

@@ -1,4 +1,4 @@
-"""changed_since: whoever keeps a view up to date hears of each change, whoever made it, and of nothing else."""
+"""changed_since: a view that is kept up to date hears of each change, from any process, and of nothing else."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def test_what_other_handles_and_processes_write_is_noticed(opened):
 
 
 def test_a_file_at_rest_that_a_writer_opens_goes_on_being_looked_at(opened):
-    """Whoever only reads was there first, and opens it anew."""
+    """The reader was there first, and opens the file again."""
     first = opened()
     first.save(State(run_id="a", step=1))
     first.close()

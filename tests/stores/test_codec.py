@@ -1,26 +1,23 @@
 """The codec: values to bytes and back, exactly, or a refusal."""
 
-import dataclasses
 import os
 import re
 import struct
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
-import attrs
 import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stategraph import NotSerializableError, register_type
+from stategraph import NotSerializableError
 from stategraph._values.frozen import MAX_DEPTH, freeze_items
 from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._codec.type_codecs import TYPE_CODECS, DecodeError
@@ -98,7 +95,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 @given(_VALUES)
 def test_every_value_comes_back_exactly(value: Any) -> None:
     """In values and in types, to the last part; and it gives the same bytes again."""
@@ -136,15 +133,6 @@ def test_what_is_hard_to_keep_is_kept_or_refused(value: Any, is_kept: bool) -> N
     else:
         with pytest.raises(NotSerializableError, match=r"^value\[0\]\.here "):
             encoded([{"here": value}])
-
-
-@pytest.mark.parametrize("key", sorted(available_timezones())[::40])
-def test_time_zones_are_kept_by_their_key(key: str) -> None:
-    """A zone of the system's database is loaded from there."""
-    loaded = round_trip(datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo(key), fold=1))
-
-    assert loaded.tzinfo is ZoneInfo(key)
-    assert loaded.fold == 1
 
 
 _SETS_IN_A_PROCESS = """
@@ -238,19 +226,6 @@ def test_a_value_may_be_so_deep_and_no_deeper(name: str, leaf: Any) -> None:
 # --------------------------------------------------------------------------- registered classes
 
 
-@pytest.mark.parametrize("fields", [["a"], ["a", "b", "c"], ["a", "c"], []], ids=str)
-def test_an_object_of_a_class_whose_fields_changed_is_not_restored(fields: list[str]) -> None:
-    """The error names the fields then and now."""
-    name = f"versioned-{uuid.uuid4()}"
-    data = encoded([register_type(attrs.make_class("Versioned", ["a", "b"]), name=name)(1, 2)])
-    register_type(attrs.make_class("Versioned", fields), name=name)
-
-    with pytest.raises(DecodeError) as caught:
-        codec.decode(data)
-
-    assert f"{name} was saved with fields ['a', 'b'], and {name} has" in str(caught.value)
-
-
 def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:
     """Nothing is imported to look for it."""
     data = codec._pack(ormsgpack.Ext(NUMBER["object"], codec._pack(["antigravity.Apple", 1, {}])))
@@ -260,32 +235,6 @@ def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:
 
     assert "antigravity.Apple" in str(caught.value)
     assert "antigravity" not in sys.modules
-
-
-def test_restoring_calls_nothing_of_a_class() -> None:
-    """What is loaded is what was saved, whatever ``__init__`` and its friends would do."""
-    called: list[str] = []
-
-    @register_type
-    @dataclasses.dataclass
-    class Loud:
-        number: int
-
-        def __post_init__(self) -> None:
-            called.append("__post_init__")
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            called.append("__setattr__")
-            object.__setattr__(self, name, value)
-
-        def __setstate__(self, state: Any) -> None:
-            called.append("__setstate__")
-
-    data = encoded([Loud(1)])
-    called.clear()
-
-    assert decoded(data)["value"][0].number == 1
-    assert called == []
 
 
 # --------------------------------------------------------------------------- hostile bytes
@@ -313,56 +262,3 @@ def test_bombs_are_refused(data: bytes) -> None:
     """Lengths that are not there and nests without end take no memory and no time."""
     with pytest.raises(DecodeError):
         codec.decode(data)
-
-
-_BOMB_IN_A_PROCESS = """
-import struct, sys, threading
-from stategraph.stores._codec import msgpack as codec
-payload = b"\\xc0"
-for _ in range(99):
-    payload = b"\\x91" * 1000 + payload
-    payload = b"\\xc9" + struct.pack(">IB", len(payload), 3) + payload
-def decode():
-    try:
-        codec.decode(payload)
-    except ValueError:
-        pass
-    sys.stdout.write("survived")
-decode()
-thread = threading.Thread(target=decode)
-thread.start()
-thread.join()
-"""
-
-
-def test_a_bomb_of_nested_nests_does_not_overflow_the_stack() -> None:
-    """Lists of the greatest depth within tuples of the greatest depth: 100 kB that must not kill the process."""
-    result = subprocess.run([sys.executable, "-c", _BOMB_IN_A_PROCESS], capture_output=True, text=True, check=False)
-
-    assert result.returncode == 0, f"the interpreter ended with {result.returncode}"
-    assert result.stdout == "survivedsurvived"
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "../../etc/passwd",
-        "/etc/passwd",
-        "UTC/../UTC",
-        "",
-        ".",
-        "a\0b",
-        "America",
-        "America/",
-        "leapseconds",
-        "x" * 9999,
-        "CON",
-    ],
-    ids=lambda key: ascii(key)[:20],
-)
-def test_a_zone_key_cannot_lead_out_of_the_zone_database(key: str) -> None:
-    """It is looked up there and nowhere else."""
-    payload = codec._pack(["2024-01-01T00:00:00", key, 0])
-
-    with pytest.raises(DecodeError):
-        codec.decode(_ext(NUMBER["datetime"], payload))

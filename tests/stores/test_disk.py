@@ -8,23 +8,19 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import diskcache
 import pytest
 
 from stategraph import (
     CheckpointCorruptError,
-    CheckpointError,
     ConfigError,
     FormatError,
     State,
 )
 from stategraph.stores.disk import DiskStore
-from tests.stores.inside import table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1-disk"
 
@@ -55,24 +51,8 @@ def change(folder: Path, statement: str, *values: Any) -> None:
         database.execute(statement, values)
 
 
-def put(folder: Path, key: str, value: bytes) -> None:
-    """Add an entry, as the older version writes them."""
-    change(folder, "INSERT OR REPLACE INTO Cache (key, raw, mode, value) VALUES (?, 1, 1, ?)", key, value)
-
-
 class TestFolder:
     """Where the store is, and what is made there."""
-
-    def test_a_path_may_be_relative(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The store stays where it was made when the process goes elsewhere."""
-        monkeypatch.chdir(tmp_path)
-        with DiskStore("runs") as store:
-            monkeypatch.chdir("/")
-            store.save(State(run_id="a", step=1))
-
-            assert store.path == tmp_path / "runs"
-            with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(store.list).result() == ["a"]
 
     def test_a_file_in_the_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         """And left alone."""
@@ -83,27 +63,6 @@ class TestFolder:
                 DiskStore(path)
 
         assert (tmp_path / "file").read_text() == "mine"
-
-    def test_one_that_is_not_there_is_not_made_to_be_read(self, folder: Path) -> None:
-        """Nor is anything made in one that is empty."""
-        for make in (lambda: None, folder.mkdir):
-            make()
-            with pytest.raises(ConfigError):
-                DiskStore(folder, read_only=True)
-        assert list(folder.iterdir()) == []
-
-    def test_results_of_nodes_may_be_kept_in_it(self, folder: Path) -> None:
-        """The cache of diskcache that is in the folder is not touched, and not taken for runs."""
-        with diskcache.Cache(folder) as cache:
-            cache["id"] = b"0123456789abcdef"
-        folder.chmod(0o700)
-        (folder / "cache.db").chmod(0o600)
-
-        with DiskStore(folder) as store:
-            store.save(State(run_id="a", step=1))
-            assert store.list() == ["a"]
-        with diskcache.Cache(folder) as cache:
-            assert cache["id"] == b"0123456789abcdef"
 
 
 class TestOlderFolders:
@@ -123,29 +82,6 @@ class TestOlderFolders:
         assert cursors == sorted(cursors, reverse=True)
         assert cursors[-1] == 1
 
-    def test_what_was_copied_is_removed(self, older: Path) -> None:
-        """What is deleted from the store would stand there otherwise. It is opened again, and to be read only."""
-        with DiskStore(older) as store:
-            ids = store.list()
-            assert store.verify().damaged == ()
-        assert sorted(file.name for file in older.iterdir()) == ["disk-store.db"]
-
-        for read_only in (False, True):
-            with DiskStore(older, read_only=read_only) as store:
-                assert store.list() == ids
-
-    def test_the_cache_of_another_store_stays(self, older: Path, tmp_path: Path) -> None:
-        """As when an older version has begun a store of its own in the folder since."""
-        with DiskStore(older) as store:
-            store.save(State(run_id="newer", step=1))
-        shutil.copyfile(GOLDEN / "cache.db", older / "cache.db")
-        (older / "cache.db").chmod(0o600)
-        put(older, "id", b"another store 16")
-
-        with DiskStore(older) as store:
-            assert "newer" in store.list()
-        assert (older / "cache.db").exists()
-
     def test_opened_to_be_read_only_it_says_how_to_copy_it(self, older: Path) -> None:
         """Nothing is made or changed for that."""
         before = (older / "cache.db").read_bytes()
@@ -154,22 +90,6 @@ class TestOlderFolders:
 
         assert (older / "cache.db").read_bytes() == before
         assert [file.name for file in older.iterdir()] == ["cache.db"]
-
-    def test_fences_and_cancellations_are_kept(self, older: Path) -> None:
-        """Of runs that were taken over, or cancelled and not taken up since."""
-        put(older, "fence:history/json", b"3")
-        put(older, "fence:paused/json", b"1 cancelled")
-        put(older, "fence:paused/msgpack", b"0 cancelled by whom ever")
-        put(older, "fence:unknown", b"nonsense")
-
-        with DiskStore(older) as store:
-            table = table_of(store)
-            assert table.fence("history/json") == (3, False)
-            assert table.fence("paused/json") == (1, True)
-            assert table.cancelled_by("paused/json") is None
-            assert table.fence("paused/msgpack") == (0, True)
-            assert table.cancelled_by("paused/msgpack") == "by whom ever"
-            assert table.fence("unknown") == (0, False)
 
     def test_a_copy_that_is_cut_off_begins_again(self, older: Path, tmp_path: Path) -> None:
         """Wherever the process is killed: nothing is lost, and no run is there twice."""
@@ -228,26 +148,6 @@ DiskStore(sys.argv[1]).close()
             DiskStore(folder)
 
         assert (folder / "cache.db").read_bytes() == make
-
-    @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
-    def test_a_truncated_database_is_an_error(self, older: Path, share: float) -> None:
-        """Never a store without its runs. Nothing is copied, and with the file put back all is there."""
-        whole = (older / "cache.db").read_bytes()
-        os.truncate(older / "cache.db", int(len(whole) * share))
-        for _ in range(2):
-            with pytest.raises(CheckpointError, match="damaged"):
-                DiskStore(older)
-
-        (older / "cache.db").write_bytes(whole)
-        with DiskStore(older) as store:
-            assert len(store.list()) == 12
-
-    def test_one_that_others_can_write_to_is_refused(self, older: Path) -> None:
-        """As every file of a store."""
-        (older / "cache.db").chmod(0o666)
-
-        with pytest.raises(ConfigError, match=r"cache\.db has mode 0666"):
-            DiskStore(older)
 
 
 class _Bomb:

@@ -15,7 +15,6 @@ import pytest
 
 import stategraph
 from stategraph import (
-    CachePolicy,
     CheckpointConfig,
     CheckpointError,
     CheckpointSaveError,
@@ -25,7 +24,6 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -60,7 +58,7 @@ def opened(kind: str, folder: Path) -> SqliteStore | DiskStore:
 
 
 def saved(kind: str, folder: Path) -> Path:
-    """-> the database of a store that holds a run, and that nobody has open."""
+    """-> the database of a store that holds a run, and that no process has open."""
     with opened(kind, folder) as store:
         store.save(State({"n": 1}, run_id="a", step=1))
     return file_of(kind, folder)
@@ -93,16 +91,6 @@ class TestModes:
         with opened(kind, folder) as store:
             assert store.load("a")["n"] == 1
 
-    @pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
-    def test_that_only_let_others_read(self, kind: str, folder: Path, mode: int) -> None:
-        """They are the owner's choice, and left as they are."""
-        file = saved(kind, folder)
-        file.chmod(mode)
-
-        with opened(kind, folder) as store:
-            assert store.load("a")["n"] == 1
-        assert stat.S_IMODE(file.stat().st_mode) == mode
-
     @pytest.mark.parametrize("end", ["-wal", "-shm"])
     def test_of_a_file_beside_it(self, kind: str, folder: Path, end: str) -> None:
         """What is in the log belongs to the database as much as what is in the file."""
@@ -115,14 +103,14 @@ class TestModes:
     @pytest.mark.parametrize("kind", STORES)
     @pytest.mark.parametrize("mode", [0o777, 0o707, 0o772])
     def test_of_the_folder(self, kind: str, folder: Path, mode: int) -> None:
-        """Whoever can write to it can put another file in the place of the database."""
+        """A user who can write to it can replace the database."""
         saved(kind, folder)
         folder.chmod(mode)
 
         refused(kind, folder, f"{folder} has mode {mode:04o}", f"chmod go-w {folder}")
 
     def test_of_a_shared_folder_such_as_tmp(self, folder: Path) -> None:
-        """With the sticky bit, nobody can replace the files of others in it."""
+        """With the sticky bit, users cannot replace the files of others in it."""
         folder.chmod(0o1777)
 
         with SqliteStore(folder / "runs.db") as store:
@@ -131,36 +119,6 @@ class TestModes:
         with DiskStore(folder / "runs") as other:
             other.save(State(run_id="a", step=1))
             assert other.load("a").step == 1
-
-    def test_of_a_folder_for_the_disk_store_itself(self, folder: Path) -> None:
-        """A sticky bit is not enough there: others could put a log beside the database."""
-        folder.chmod(0o1777)
-
-        refused("disk", folder, "1777", "take a folder of your own in it")
-
-    def test_of_a_folder_in_a_folder_that_others_can_write_to(self, tmp_path: Path) -> None:
-        """They could put another folder in its place."""
-        (tmp_path / "open").mkdir()
-        (tmp_path / "open").chmod(0o777)
-
-        refused("disk", tmp_path / "open" / "runs", "0777")
-
-    @pytest.mark.parametrize("members", [["somebody"], []])
-    def test_of_the_group_of_one_user(self, folder: Path, members: list[str], monkeypatch: Any) -> None:
-        """Many systems give each user a group and let it write, as if it were the user: nobody else is in it."""
-        import grp
-        import pwd
-
-        me = pwd.getpwuid(os.geteuid())
-        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("own", "x", gid, members)))
-        monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((*me[:3], me.pw_gid or 4711, *me[4:]))])
-        os.chown(folder, -1, me.pw_gid or 4711)  # the group of root is never taken for one of a user
-        folder.chmod(0o770)
-
-        if members:
-            refused("sqlite", folder, "0770")
-        else:
-            saved("sqlite", folder)
 
     @pytest.mark.parametrize("kind", STORES)
     def test_of_what_is_made(self, kind: str, tmp_path: Path) -> None:
@@ -176,47 +134,6 @@ class TestModes:
 
         assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
         assert len(modes) == 7
-
-    def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
-        """It is not used, and the node is called: a cache never fails."""
-        results = ResultCache(folder)
-        key = results.find([1], None).key or ""
-        results.keep(key, ({"y": 1}, []))
-        (folder / "cache.db").chmod(0o666)
-
-        found = ResultCache(folder).find([1], None)
-        assert (found.changes, found.is_broken) == (None, True)
-        assert "cache.path" in found.reason
-        assert "chmod go-w" in found.reason
-
-
-@is_root
-class TestOwners:
-    """What belongs to somebody else."""
-
-    def test_of_the_database(self, kind: str, folder: Path) -> None:
-        """Its owner can write to it at any time."""
-        file = saved(kind, folder)
-        os.chown(file, NOBODY, -1)
-
-        refused(kind, folder, f"{file} belongs to user {NOBODY}", "chown")
-
-    @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
-    def test_of_a_file_beside_it(self, kind: str, folder: Path, end: str) -> None:
-        """It was planted."""
-        saved(kind, folder)
-        named(folder, kind, end).touch(0o600)
-        os.chown(named(folder, kind, end), NOBODY, -1)
-
-        refused(kind, folder, end, f"belongs to user {NOBODY}")
-
-    def test_of_the_folder(self, kind: str, folder: Path) -> None:
-        """Its owner can replace what is in it, sticky bit or not."""
-        saved(kind, folder)
-        os.chown(folder, NOBODY, -1)
-        folder.chmod(0o1755)
-
-        refused(kind, folder, f"{folder} belongs to user {NOBODY}")
 
 
 class TestLinks:
@@ -236,24 +153,6 @@ class TestLinks:
             with SqliteStore(folder / "runs.db") as same:
                 assert same.load("a")["n"] == 2
 
-    def test_in_a_folder_that_others_can_write_to(self, folder: Path, tmp_path: Path) -> None:
-        """They could make another one, of links to links as well."""
-        (tmp_path / "open").mkdir()
-        saved("sqlite", folder)
-        (tmp_path / "open" / "middle.db").symlink_to(folder / "runs.db")
-        (tmp_path / "link.db").symlink_to(tmp_path / "open" / "middle.db")
-        (tmp_path / "open").chmod(0o777)
-
-        with pytest.raises(ConfigError, match="open has mode 0777"):
-            SqliteStore(tmp_path / "link.db")
-
-    def test_to_nothing(self, kind: str, folder: Path, tmp_path: Path) -> None:
-        """Nothing is made where somebody wants it to be made."""
-        file_of(kind, folder).symlink_to(tmp_path / "target")
-
-        refused(kind, folder, "is a link to", "which is not there")
-        assert not (tmp_path / "target").exists()
-
     @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
     def test_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
         """SQLite never makes one there, and would write to what it leads to."""
@@ -263,12 +162,6 @@ class TestLinks:
 
         refused(kind, folder, end, "is not a regular file")
         assert (tmp_path / "target").read_bytes() == b"mine"
-
-    def test_that_are_hard(self, kind: str, folder: Path, tmp_path: Path) -> None:
-        """Of one file under two names, each would have a log of its own."""
-        os.link(saved(kind, folder), tmp_path / "other.db")
-
-        refused(kind, folder, "2 names")
 
 
 class TestPlanted:
@@ -283,29 +176,6 @@ class TestPlanted:
         refused(kind, folder, end, "without its database")
         assert [path.name for path in folder.iterdir()] == [named(folder, kind, end).name]
         assert named(folder, kind, end).read_bytes() == b"left"
-
-    @pytest.mark.parametrize("content", [b"left", b""])
-    def test_a_log_beside_an_empty_database(self, kind: str, folder: Path, content: bytes) -> None:
-        """SQLite would delete it."""
-        file_of(kind, folder).touch(0o600)
-        named(folder, kind, "-wal").write_bytes(content)
-        named(folder, kind, "-wal").chmod(0o600)
-
-        refused(kind, folder, "without its database")
-        assert named(folder, kind, "-wal").read_bytes() == content
-
-    def test_a_database_that_was_lost_while_its_log_was_not(self, kind: str, folder: Path, tmp_path: Path) -> None:
-        """Nothing of the log is lost, and with the database put back everything is there."""
-        with opened(kind, folder) as store:
-            store.save(State({"n": 1}, run_id="a", step=1))
-            shutil.copytree(folder, tmp_path / "killed")
-        lost = file_of(kind, tmp_path / "killed")
-        lost.rename(tmp_path / "lost")
-
-        refused(kind, tmp_path / "killed", "put", "back")
-        (tmp_path / "lost").rename(lost)
-        with opened(kind, tmp_path / "killed") as store:
-            assert store.load("a")["n"] == 1
 
     @pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
     def test_pipes_of_any_name(self, kind: str, folder: Path, end: str) -> None:
@@ -329,7 +199,7 @@ def run(program: str, *arguments: object, **environment: str) -> subprocess.Comp
 
 
 class TestTakenAway:
-    """Files that are moved, removed or replaced while a store has them open: what is saved then nobody would find."""
+    """Files that are moved, removed or replaced while a store has them open: what is saved then would be lost."""
 
     def change(self, kind: str, folder: Path, how: str) -> None:
         """Do what somebody may do by mistake."""
@@ -368,7 +238,7 @@ class TestTakenAway:
 
     @pytest.mark.parametrize("how", ["the folder is deleted", "the file is deleted", "the file is replaced"])
     def test_the_way_out(self, kind: str, folder: Path, how: str) -> None:
-        """As the errors say, from one to the next: close the store, make the graph again, begin the run again."""
+        """The errors lead from one step to the next: close the store, build the graph again, begin the run again."""
 
         def take_away(state: State) -> State:
             if not is_taken:
@@ -400,34 +270,6 @@ class TestTakenAway:
         assert graph.execute(State({"x": 1}, run_id="b"))["y"] == 1
         assert graph.store.load("b")["y"] == 1
         graph.store.close()
-
-    def test_the_folder_of_a_cache(self, folder: Path) -> None:
-        """To delete it is how a cache is emptied: it is made anew."""
-        results = ResultCache(folder)
-        key = results.find([1], None).key or ""
-        assert results.keep(key, ({"y": 1}, [])) == ""
-        shutil.rmtree(folder)
-
-        assert results.find([1], None).reason == "new"
-        assert results.keep(key, ({"y": 2}, [])) == ""
-        assert ResultCache(folder).find([1], None).changes == ({"y": 2}, [])
-
-    @pytest.mark.parametrize("size", [0, 1, 40, 4096, 5000])
-    @pytest.mark.parametrize("which", ["", "-wal"])
-    def test_a_file_that_is_cut_off(self, kind: str, folder: Path, tmp_path: Path, which: str, size: int) -> None:
-        """All of it is there, or nothing, or it is an error of stategraph's: never an older State, nor a hang."""
-        with opened(kind, folder) as store:
-            for step in (1, 2):
-                store.save(State({"n": step, "text": "x" * 9000}, run_id="a", step=step))
-            shutil.copytree(folder, tmp_path / "killed")
-        cut = tmp_path / "killed" / f"{file_of(kind, folder).name}{which}"
-        os.truncate(cut, min(size, cut.stat().st_size))
-
-        try:
-            with opened(kind, tmp_path / "killed") as store:
-                assert [store.load(run_id)["n"] for run_id in store.list()] in ([], [2])
-        except stategraph.StateGraphError as error:
-            assert which == "", f"a log that was cut off holds no commit: {error}"  # noqa: PT017 - one outcome of three
 
 
 READER = """
@@ -466,21 +308,6 @@ class TestReadingWhereNothingCanBeWritten:
         assert (done.stdout, done.stderr) == ("1\n", "")
         assert {path.name for path in file.parent.iterdir()} == {"runs.db", "runs.db-owners"}
 
-    def test_a_database_that_changes_nevertheless(self, file: Path) -> None:
-        """Its owner may open it at any time: what is read is what is there by then."""
-        environment = {**os.environ, "PYTHONPATH": str(Path(stategraph.__file__).parents[1])}
-        command = [sys.executable, "-c", READER, str(file), str(NOBODY)]
-        with subprocess.Popen(command, env=environment, stdin=-1, stdout=-1, text=True, bufsize=1) as reader:
-            assert reader.stdin is not None
-            assert reader.stdout is not None
-            assert reader.stdout.readline() == "1\n"
-            with SqliteStore(file) as store:
-                store.save(State({"n": 2}, run_id="a", step=2))
-                reader.stdin.write("\n")
-                assert reader.stdout.readline() == "2\n"
-            reader.stdin.write("\n")
-            assert reader.stdout.readline() == "2\n"
-
     def test_a_database_whose_newest_checkpoints_are_in_its_log(self, file: Path) -> None:
         """They are not left out in silence; the error says what to do."""
         with SqliteStore(file) as store:
@@ -494,21 +321,6 @@ class TestReadingWhereNothingCanBeWritten:
         assert "ConfigError" in done.stderr
         assert "runs.db-wal; copy both" in done.stderr
         assert done.stdout == ""
-
-    def test_a_read_only_file_system(self, file: Path, tmp_path: Path) -> None:
-        """Root cannot write there either."""
-        mounted = tmp_path / "mounted"
-        mounted.mkdir()
-        steps = [["--bind", str(file.parent), str(mounted)], ["-o", "remount,ro,bind", str(mounted)]]
-        if any(subprocess.run(["mount", *step], check=False, capture_output=True).returncode for step in steps):
-            pytest.skip("cannot mount here")
-        try:
-            with SqliteStore(mounted / "runs.db", read_only=True) as store:
-                assert store.load("a")["n"] == 1
-            with pytest.raises(ConfigError, match="a file that can be used"):
-                SqliteStore(mounted / "runs.db")
-        finally:
-            subprocess.run(["umount", str(mounted)], check=True)
 
 
 NAMES = """
@@ -551,40 +363,6 @@ class TestNames:
         made = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm", "-owners"))}
         assert made == {f"{name}.json", f"{name}.db", name, f"{name} cache"}
 
-    @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
-    @pytest.mark.parametrize("kind", STORES)
-    def test_that_no_file_can_have(self, kind: str, path: str) -> None:
-        """They are errors that name the option, wherever they are given."""
-        with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
-            STORES[kind](path)
-        with pytest.raises(ConfigError, match=r"cache\.path"):
-            CachePolicy(("x",), path=path)
-        with pytest.raises(ConfigError, match=r"cache\.path"):
-            ResultCache(path)
-        with pytest.raises(ConfigError, match="file"):
-            GraphConfig.from_file(f"{path}.json")
-        with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
-            stategraph.get_checkpoint_store(kind, path=path)
-
-
-class TestVersionsOfSqlite:
-    """What the stores take."""
-
-    @pytest.mark.parametrize(
-        ("version", "is_refused"),
-        [((3, 34, 1), True), ((3, 35, 0), False), ((3, 51, 3), False)],
-    )
-    def test_an_old_one(self, tmp_path: Path, kind: str, version: Any, is_refused: bool, monkeypatch: Any) -> None:
-        """It is named, with what is needed and where to get it; it is no damage."""
-        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
-        monkeypatch.setattr(sqlite3, "sqlite_version", ".".join(map(str, version)))
-
-        if is_refused:
-            refused(kind, tmp_path / "new", "checkpoint.store", ".".join(map(str, version)), "python.org, uv or conda")
-            assert not (tmp_path / "new").exists()
-        else:
-            saved(kind, tmp_path / "new")
-
 
 class TestIndexesOfOthers:
     """What other tools may add to a database, and what not."""
@@ -613,26 +391,6 @@ class TestIndexesOfOthers:
 
         with pytest.raises(FormatError, match=r"changed by others than stategraph \((mine|run)\)"):
             SqliteStore(file, read_only=read_only)
-
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "CREATE INDEX mine ON run (graph, step)",
-            "CREATE INDEX mine ON checkpoint (checkpoint_node COLLATE NOCASE DESC)",
-            "CREATE VIEW mine AS SELECT abs(step) FROM run",
-            "ANALYZE",
-        ],
-    )
-    def test_what_only_helps_to_look(self, file: Path, statement: str) -> None:
-        """It is welcome, and stays."""
-        change(file, statement)
-
-        with SqliteStore(file) as store:
-            store.save(State({"n": 2}, run_id="a", step=2))
-            assert store.load("a")["n"] == 2
-        with closing(sqlite3.connect(file)) as database:
-            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-        assert names & {"mine", "sqlite_stat1"}
 
 
 def change(file: Path, statement: str) -> None:

@@ -174,19 +174,8 @@ def test_a_run_that_waits(store, serializer):
 
 
 @pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
-def test_progress(store, serializer):
-    """What a run needs to go on besides its data."""
-    expected = MAKER["progress_state"](f"progress/{serializer}").progress
-
-    progress = store.load(f"progress/{serializer}").progress
-
-    assert progress == expected
-    assert is_same(progress.partial.chunks, expected.partial.chunks)
-
-
-@pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
 def test_parts_and_a_run_within_a_run(store, serializer):
-    """They are loaded, and copied by a fork; nobody is shown them; they go with the run that they are within."""
+    """They are loaded, and copied by a fork; they are hidden, and are deleted with the run that they are within."""
     outer = f"outer-{serializer}"
     expected = {part.label: part.value for part in MAKER["parts"]() if part.step == 3}
     store.fork(outer, "copy")

@@ -25,12 +25,12 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
-from tests.stores.contract import are_gone, parts_of, save_nested
+from tests.stores.contract import are_gone, save_nested
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """-> opens the store, anew every time."""
+    """-> opens the store again on each call."""
     stores = []
 
     def open_store():
@@ -85,7 +85,6 @@ BODY_OF_PARTS = (
     "UPDATE checkpoint SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
     "WHERE instr(payload, CAST('value of y' AS BLOB))"
 )
-HEADS_WITHIN = "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'"
 
 
 class TestDamage:
@@ -102,21 +101,6 @@ class TestDamage:
         assert store.list() == ["a"]
         store.delete("a")
         assert store.load_parts("a", 3, "map") == {}
-
-    def test_a_run_is_deleted_whose_parts_are_damaged(self, opened, change):
-        """With what is nested in it. That is the way out, and a run that takes the id finds nothing of them."""
-        store = opened()
-        fill(store)
-        assert change(HEADS_WITHIN) == 2
-
-        store.delete("a")
-
-        store.save(State(run_id="a", step=2))
-        assert store.load_parts("a", 3, "map") == {}
-        with pytest.raises(CheckpointNotFoundError):
-            store.load("a/#3/child")
-        store.save_parts("a", [Part(3, "map", "x", 1)])
-        assert store.load_parts("a", 3, "map") == {"x": 1}
 
 
 @pytest.fixture(params=["memory", "postgres", "redis", "sqlite"])
@@ -162,22 +146,6 @@ def run(store):
     """Return the store, with a run "a" that has completed two steps."""
     store.save(State({"n": 2}, run_id="a", step=2))
     return store
-
-
-def test_a_run_named_as_if_nested_in_another_is_one_of_its_own(run):
-    """A run that a user has named "a/b" is shown, and nothing that happens to "a" concerns it."""
-    run.save(State({"n": 1}, run_id="a/b", step=2, parent=ParentStep("a", 2)))
-    run.save_parts("a/b", parts_of(3, x="own"))
-    save_nested(run, "a/b/#3/child")
-    run.save_parts("a", parts_of(3, x="of a"))
-
-    assert run.fork("a", "c").run_id == "c"
-    run.drop_parts("a", 9, newer_too=True)
-    run.delete("a")
-
-    assert run.list() == ["a/b", "c"]
-    assert run.load_parts("a/b", 3, "map") == {"x": "own"}
-    assert run.load("a/b/#3/child").step == 1
 
 
 def test_a_fork_has_the_nested_runs_of_the_step_after(run):

@@ -104,7 +104,7 @@ def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
 
 
 def test_processes_that_open_it_at_once_migrate_it_once(path):
-    """Whoever comes second finds it done."""
+    """The second process finds it done."""
     processes = [process(OPEN, path) for _ in range(4)]
     told = [one.communicate("\n")[0] for one in processes]
 

@@ -1,10 +1,9 @@
-"""Values that a process cannot make, for whoever only looks: shown, kept exactly, and never executed."""
+"""Values that a process cannot construct can be shown, are kept exactly, and are never executed."""
 
 import enum
 import uuid
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import attrs
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from stategraph import FormatError, Pause, State, register_type
 from stategraph._values import registered_types as types
 from stategraph.stores import DiskStore, Opaque, SqliteStore
-from stategraph.stores._codec import type_codecs
 from stategraph.stores._codec.opaque import unknown_shown
 
 STORES = {
@@ -82,20 +80,6 @@ def test_what_is_unknown_is_kept_exactly(store, strange):
     types._by_name.update(known)
 
     assert dict(store.load("b")) == data
-
-
-def test_a_zone_that_is_not_known_here_is_unknown_as_well(store, monkeypatch):
-    """So is a path of another system, or whatever else cannot be made."""
-    when = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-    store.save(State({"when": when}, run_id="a", step=1))
-    monkeypatch.setattr(type_codecs, "_is_known", lambda key: False)
-
-    shown = store.load("a", unknown="opaque")["when"]
-
-    assert (shown.tag, list(shown.parts)) == ("datetime", ["2026-07-01T12:00:00", "Europe/Berlin", 0])
-    store.save(State({"when": shown}, run_id="b", step=1))
-    monkeypatch.undo()
-    assert store.load("b")["when"] == when
 
 
 def test_runs_and_history_show_what_a_pause_asks(store, strange):

@@ -1,4 +1,4 @@
-"""Pruning many runs: they go together, and nobody waits for long, nor loses what is not due."""
+"""Pruning many runs: they are removed together, no call waits for long, and nothing is lost that is not due."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_one_that_somebody_owns_stays(store):
 
 
 def test_one_that_goes_on_meanwhile_stays(store, monkeypatch):
-    """Whoever has written since the run was looked at has made another version of it."""
+    """A write since the run was looked at has made another version of it."""
 
     def another_writes():
         ownership = Ownership("run-07")

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from stategraph import State
 from stategraph.stores import Policy, SqliteStore
 from stategraph.testing import is_same
-from stategraph.testing.corpus import Order
 
 BIG = os.urandom(200_000)
 
@@ -72,7 +71,7 @@ _keys = st.sampled_from(["a", "b", "c"])
 _changes = st.tuples(st.sampled_from(["set", "grow", "remove"]), _keys, _values)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(_changes, max_size=3), min_size=1, max_size=8))
 def test_any_history_comes_back(tmp_path_factory: Any, steps: list[list[tuple[str, str, Any]]]) -> None:
     """Step by step, in values and in types."""
@@ -128,10 +127,3 @@ def test_a_snapshot_is_written_when_the_changes_weigh_as_much(rows_of: Any) -> N
     for row in rows:
         chain = rows[row.base - 1 : row.step]
         assert sum(one.size for one in chain) <= 2.2 * chain[0].size + 20_000
-
-
-def test_an_object_that_did_not_change_is_not_kept_again(rows_of: Any) -> None:
-    """They are compared by their bytes, not by identity or their own equality."""
-    states = [State({"order": Order(1, [BIG]), "n": step}, run_id="a", step=step) for step in range(1, 4)]
-
-    assert [row.size < 50 for row in rows_of(states)] == [False, True, True]

@@ -2,11 +2,9 @@
 
 import os
 
-import attrs
 import pytest
 
 from stategraph import State
-from stategraph.errors import NotSerializableError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 
@@ -42,21 +40,3 @@ def test_the_newest_steps_of_a_window_stay_when_a_later_one_holds_all_data(tmp_p
 
         assert [row.step for row in store.history("a")] == [5, 6, 7]
         assert store.verify().checkpoints < 7
-
-
-def test_what_came_before_a_value_that_cannot_be_kept_is_kept(sqlite):
-    """The error names the value and the run."""
-    with pytest.raises(NotSerializableError, match="n cannot be saved") as caught:
-        sqlite.save_many([*states(1, 2, 3), State({"n": object()}, run_id="a", step=4)])
-
-    assert sqlite.load("a").step == 3
-    assert caught.value.run_id == "a"
-
-
-def test_the_first_step_of_a_run_saved_twice(sqlite):
-    """As where a run completes at the step that it saved last."""
-    (state,) = states(1)
-
-    sqlite.save_many([state, attrs.evolve(state, status="completed")])
-
-    assert sqlite.load("a") == attrs.evolve(state, status="completed")

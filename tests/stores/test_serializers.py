@@ -3,7 +3,6 @@
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import zlib
 from contextlib import closing
@@ -16,7 +15,6 @@ from stategraph.errors import (
     CheckpointCorruptError,
     ConfigError,
 )
-from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores._rows.encoder import LARGEST
 from stategraph.stores.base import Policy
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
@@ -126,49 +124,6 @@ def tag(name, value):
     return json.dumps({"$type": name, "value": value}).encode()
 
 
-WRONG_PARTS: list[tuple[str, Any]] = [
-    ("date", 5),
-    ("os.system", "x"),
-    ("set", [[]]),
-    ("dict", [[[], 1]]),
-    ("dict", 5),
-    ("dict", [[1, 2, 3]]),
-    ("object", ["os.system", 1, {}]),
-    ("object", ["os.system", 1]),
-    ("enum", [1, 2, 3]),
-    ("datetime", ["2024-01-01", "../../etc/passwd", 0]),
-    ("time", ["x", [0], 0]),
-    ("timedelta", [1e300, 0, 0]),
-    ("int", "x"),
-    ("float", 5),
-    ("str", "zz"),
-    ("bytes", "*"),
-    ("range", ["a", 1, 1]),
-    ("complex", ["1"]),
-    ("UUID", "-"),
-    ("Decimal", "x"),
-    ("PosixPath", 5),
-]
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize(
-    "payload",
-    [
-        *(b"", b"{", b"\xff", b"nul", b"[NaN]", b"[1e5,Infinity]", b"9" * 100_000, b"[" * 1_000_000),
-        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-        b"[" * 900 + b"]" * 900,
-        *(b'{"$type":"date"}', b'{"$type":[],"value":1}', b'{"$x":1}', b'{"$type":"date","value":1,"more":2}'),
-        *(tag(name, parts) for name, parts in WRONG_PARTS),
-    ],
-    ids=lambda payload: f"{payload[:60]!r} {len(payload)}",
-)
-def test_garbage_is_refused(payload):
-    """With an error that says so, and in a moment."""
-    with pytest.raises(DecodeError):
-        find_format("json").decode(payload)
-
-
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 def test_equal_values_have_equal_bytes(serializer):
     """What is loaded is the value, and gives the same bytes when it is saved again."""
@@ -216,20 +171,6 @@ class Installed(Serializer):
 
 installed = Installed()
 """
-READER = """
-import sys
-from stategraph import CheckpointError
-from stategraph.stores.disk import DiskStore
-from stategraph.stores.sqlite import SqliteStore
-
-kind, path, first = sys.argv[1:]
-with {"sqlite": SqliteStore, "disk": DiskStore}[kind](path, **({"serializer": first} if first else {})) as store:
-    try:
-        print(dict(store.load("a")), store.load_parts("a", 2, "map"))
-    except CheckpointError as error:
-        print(type(error).__name__, error)
-    print(store.list())
-"""
 
 
 @pytest.fixture
@@ -242,50 +183,6 @@ def installed(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text("[stategraph.serializers]\ninstalled = of_somebody:installed\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
     return tmp_path / "site"
-
-
-def run_python(program, *arguments):
-    """Run a program in another process -> what it prints."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-WRITER = """
-import sys
-from stategraph import State
-from stategraph._values.progress import Part
-from stategraph.stores.disk import DiskStore
-from stategraph.stores.sqlite import SqliteStore
-
-kind, path = sys.argv[1:]
-with {"sqlite": SqliteStore, "disk": DiskStore}[kind](path, serializer="installed") as store:
-    store.save(State({"n": 1}, run_id="a", step=1))
-    store.save_parts("a", [Part(2, "map", "x", 2)])
-"""
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "disk"])
-def test_what_is_stored_makes_no_package_be_imported(installed, tmp_path, kind):
-    """Only whoever opens the store with a serializer has its package looked for; the error says so."""
-    store, mark = tmp_path / "runs", installed / "of_somebody.imported"
-    run_python(WRITER, kind, store)
-    assert mark.exists()
-    mark.unlink()
-
-    told = run_python(READER, kind, store, "")
-    assert told.startswith("FormatError run 'a': its step 1 was saved by a serializer that is not registered here")
-    assert "open the store with serializer='installed'" in told
-    assert "['a']" in told
-    assert not mark.exists()
-
-    assert run_python(READER, kind, store, "installed").startswith("{'n': 1} {'x': 2}")
-
-
-@pytest.mark.parametrize("name", ["", "json", "msgpack", "A", "a+zstd", "a b", 5, "x" * 51])
-def test_names_that_no_serializer_can_have(name):
-    """Built-in ones stay what they are, and a row must be able to name it."""
-    with pytest.raises(ConfigError, match="name"):
-        register_serializer(name, Zipped())
 
 
 def test_a_serializer_that_does_not_give_back_what_it_was_given():
@@ -305,23 +202,6 @@ def test_a_serializer_that_does_not_give_back_what_it_was_given():
             register_serializer("sloppy", serializer)
 
 
-def test_what_a_serializer_gives_back_must_be_plain():
-    """Nothing comes into a State that was not looked at."""
-
-    class Late(Zipped):
-        answers = None
-
-        def loads(self, payload):
-            return self.answers or super().loads(payload)
-
-    late = Late()
-    register_serializer("late", late)
-    for answer in ((1,), [{1: 2}], [object()], {"a": b"x"}):
-        late.answers = answer
-        with pytest.raises(DecodeError):
-            late.decode(b"")
-
-
 # --------------------------------------------------------------------------- configuration
 
 
@@ -337,11 +217,6 @@ def test_the_config_names_the_serializer(path):
     assert rows(path, "encoding") == [("json",)]
     assert GraphConfig.from_dict(made.config.to_dict()) == made.config
     made.store.close()
-
-
-def test_a_serializer_has_one_place():
-    with pytest.raises(ConfigError, match=r"checkpoint\.serializer is the place"):
-        CheckpointConfig(store="sqlite", options={"serializer": "json"})
 
 
 # --------------------------------------------------------------------------- compression
@@ -363,7 +238,7 @@ def test_large_bodies_are_compressed_and_small_ones_are_not(path):
 
 
 def tampered(path, payload):
-    """Put another payload into the only row, with a checksum that fits: whoever can write to the file can make one."""
+    """Put another payload into the only row, with a checksum that fits: a writer of the file can make one."""
     from stategraph.stores._rows.seals import Sealer
 
     with SqliteStore(path) as store:
@@ -412,13 +287,3 @@ def test_the_key_may_come_from_the_environment(path, monkeypatch):
     for options in ({}, {"sign_with": "RUNS_KEY"}):
         with pytest.raises(CheckpointCorruptError):
             loaded(path, **options)
-
-
-@pytest.mark.parametrize("key", ["s3cret-key", b"s3cret-key", ""])
-def test_no_error_shows_a_key(path, monkeypatch, key):
-    """A key given where the name of a variable belongs is a mistake that must not end up in a log."""
-    with pytest.raises(ConfigError, match=r"checkpoint\.options\.sign_with") as caught:
-        SqliteStore(path, sign_with=key)
-
-    assert "s3cret" not in str(caught.value) + repr(caught.value) + repr(caught.value.value)
-    assert "environment variable" in str(caught.value)

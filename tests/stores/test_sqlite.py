@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from stategraph import State, get_checkpoint_store
+from stategraph import State
 from stategraph._values.progress import Part
-from stategraph._values.provenance import ErrorInfo, ParentStep
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph._values.provenance import ErrorInfo
+from stategraph.errors import CheckpointCorruptError, CheckpointError, FormatError
 from stategraph.stores._rows.sql_schema import APPLICATION_ID, SCHEMA_VERSION
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
@@ -86,24 +86,6 @@ class TestWhatOthersMade:
 
         assert path.read_bytes() == before
 
-    def test_a_newer_format_of_a_row_is_refused(self, store, path):
-        """By the load, which says what to do."""
-        saved(store, 1)
-        sql(path, "UPDATE checkpoint SET format = 99")
-
-        with pytest.raises(FormatError, match="format 99"):
-            store.load("a")
-
-    def test_a_database_of_another_program_is_refused(self, path):
-        """And not changed."""
-        sql(path, "CREATE TABLE customers (name TEXT)")
-        before = path.read_bytes()
-
-        with pytest.raises(FormatError, match="customers"):
-            SqliteStore(path)
-
-        assert path.read_bytes() == before
-
     def test_a_file_that_is_no_database_is_refused(self, path):
         """And not changed."""
         path.write_bytes(b"Dear diary, " * 1_000)
@@ -161,19 +143,6 @@ class TestWhatOthersMade:
         (record,) = caplog.records
         assert "run 'a' in the sqlite store" in record.getMessage()
 
-    def test_pages_that_are_damaged(self, store, path):
-        """Are an error that says so."""
-        for number in range(200):
-            saved(store, 1, run_id=f"run-{number}", text="x" * 500)
-        store.close()
-        content = bytearray(path.read_bytes())
-        content[8192:] = b"\xff" * (len(content) - 8192)
-        path.write_bytes(content)
-
-        with pytest.raises(CheckpointError), SqliteStore(path) as other:
-            for number in range(200):
-                other.load(f"run-{number}")
-
     @pytest.mark.parametrize("use", ["load", "save", "list", "runs", "delete"])
     @pytest.mark.parametrize("content", [b"\xff", b"no database"])
     def test_a_file_that_is_damaged_while_it_is_open(self, store, path, use, content):
@@ -230,29 +199,6 @@ class TestReadOnly:
         assert store.load("a").step == 1
         assert store.list() == ["a"]
 
-    def test_a_file_that_is_not_there(self, path):
-        """Is not made."""
-        with pytest.raises(ConfigError, match="no such file"):
-            SqliteStore(path, read_only=True)
-
-        assert not path.exists()
-
-
-class TestWhatIsWritten:
-    @pytest.mark.parametrize(
-        "change",
-        [{"status": "paused"}, {"graph": "g"}, {"error": ErrorInfo("E", "m", "n")}, {"parent": ParentStep("b", 1)}],
-    )
-    def test_whatever_changes_is_written(self, store, path, change):
-        """Each of the columns that most steps leave alone."""
-        saved(store, 1)
-        store.save(State(run_id="a", step=2, **change))
-        store.save(State(run_id="a", step=3, **change))
-        with SqliteStore(path) as other:
-            run = other.runs()[0]
-        assert run.step == 3
-        assert {name: getattr(run, name) for name in change} == change
-
 
 class TestOneStoreForMany:
     def test_a_store_that_is_closed(self, store):
@@ -265,25 +211,3 @@ class TestOneStoreForMany:
         for use in (lambda: saved(store, 2), lambda: store.load("a"), store.list, lambda: store.delete("a")):
             with pytest.raises(CheckpointError, match="closed; get_checkpoint_store"):
                 use()
-
-    def test_the_registry_knows_a_file_by_any_path(self, tmp_path, monkeypatch):
-        """The same file is the same store; a fresh one once it was closed."""
-        monkeypatch.chdir(tmp_path)
-        store = get_checkpoint_store("sqlite", path="runs.db")
-
-        assert get_checkpoint_store("sqlite", path=tmp_path / "runs.db") is store
-        assert get_checkpoint_store("sqlite", path=f"{tmp_path}/x/../runs.db") is store
-        store.close()
-        with get_checkpoint_store("sqlite", path="runs.db") as other:
-            assert other is not store
-
-    def test_a_write_that_fails(self, store):
-        """Is an error of saving; what was saved before is still there, and the store goes on."""
-        saved(store, 1)
-        connection_of(store).execute("PRAGMA query_only = 1")
-        with pytest.raises(CheckpointSaveError):
-            saved(store, 2)
-        connection_of(store).execute("PRAGMA query_only = 0")
-
-        assert store.load("a").step == 1
-        saved(store, 2)

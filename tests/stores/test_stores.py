@@ -11,9 +11,12 @@ from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing.values import ValuesContract
 from tests.postgres_server import open_postgres
 from tests.redis_server import open_redis
 from tests.stores.contract import StoreContract
+
+KEY = b"a key of the tests"
 
 
 class TestMemoryStore(StoreContract):
@@ -38,41 +41,32 @@ class TestSqliteStore(StoreContract):
         store.close()
 
 
-POSTGRES: dict[str, dict[str, Any]] = {
-    "usual": {},
-    "behind a pooler, signed, as JSON": {
-        "prepare": False,
-        "pool": 1,
-        "sign_with": lambda: b"a key of the tests",
-        "serializer": "json",
-    },
-}
-
-
 class TestPostgresStore(StoreContract):
-    @pytest.fixture(params=POSTGRES)
-    def store(self, request):
-        store = open_postgres(**POSTGRES[request.param])
-        yield store
-        store.close()
+    @pytest.fixture
+    def store(self):
+        with open_postgres() as store:
+            yield store
 
 
-REDIS: dict[str, dict[str, Any]] = {
-    "usual": {},
-    "signed, as JSON, in one partition": {
-        "sign_with": lambda: b"a key of the tests",
-        "serializer": "json",
-        "partitions": 1,
-    },
-}
+class TestSignedJsonOnPostgresBehindAPooler(ValuesContract):
+    @pytest.fixture
+    def store(self):
+        with open_postgres(prepare=False, pool=1, sign_with=lambda: KEY, serializer="json") as store:
+            yield store
 
 
 class TestRedisStore(StoreContract):
-    @pytest.fixture(params=REDIS)
-    def store(self, request):
-        store = open_redis(**REDIS[request.param])
-        yield store
-        store.close()
+    @pytest.fixture
+    def store(self):
+        with open_redis() as store:
+            yield store
+
+
+class TestSignedJsonInOnePartitionOfRedis(ValuesContract):
+    @pytest.fixture
+    def store(self):
+        with open_redis(sign_with=lambda: KEY, serializer="json", partitions=1) as store:
+            yield store
 
 
 class FourMethods(CheckpointStore):

@@ -14,7 +14,6 @@ from stategraph import (
     StateGraph,
     key_equals,
 )
-from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores import get_checkpoint_store
 from stategraph.stores.sqlite import SqliteStore
 
@@ -77,7 +76,7 @@ STORES = [
 
 @pytest.mark.parametrize(("store", "options"), STORES)
 def test_a_store_keeps_what_a_picture_needs(store, options, tmp_path):
-    """Whoever has the store alone can draw the graph."""
+    """The store alone is enough to draw the graph."""
     path = {} if store == "memory" else {"path": str(tmp_path / "runs")}
     with get_checkpoint_store(store, **path, **options) as opened:
         graph = graph_of_all_kinds(opened)
@@ -92,17 +91,6 @@ def test_a_store_keeps_what_a_picture_needs(store, options, tmp_path):
     assert structure.outlines["sides"].nested.nodes == ("left", "right")
     assert structure.outlines["nested"].nested.entry == "split"
     assert structure.outlines["nested"].nested.edges[0].shown == "is_short"
-
-
-def test_it_is_no_part_of_the_fingerprint():
-    """A node that becomes a map is still the node that a saved State goes on at."""
-    outer = graph_of_all_kinds().structure
-    for structure in (outer, outer.outlines["nested"].nested):
-        edges = (EdgeStructure(edge.source, edge.target, edge.label) for edge in structure.edges)
-        bare = GraphStructure(structure.nodes, tuple(edges))
-
-        assert bare == structure
-        assert bare.fingerprint == structure.fingerprint
 
 
 def graph_with(store, node):

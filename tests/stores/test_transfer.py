@@ -9,7 +9,6 @@ from stategraph import (
     ExecutionError,
     FormatError,
     MapNode,
-    RunExistsError,
     State,
 )
 from stategraph.stores import DiskStore, SqliteStore
@@ -108,21 +107,6 @@ def test_lines_in_which_something_is_missing_are_refused(stores):
         with pytest.raises(FormatError):
             other.import_runs(wrong)
         assert other.runs() == []
-
-
-def test_it_is_said_what_was_imported_before(stores):
-    """Where one of several runs cannot be."""
-    one, other = stores
-    for run_id in "abc":
-        one.save(State({"n": 1}, run_id=run_id, step=1))
-    other.save(State({"n": 2}, run_id="c", step=1))
-
-    with pytest.raises(RunExistsError) as caught:
-        other.import_runs([line for run_id in "abc" for line in one.export_run(run_id)])
-
-    assert caught.value.__notes__ == ["imported before it: a, b"]
-    assert sorted(run.run_id for run in other.runs()) == ["a", "b", "c"]
-    assert other.load("c")["n"] == 2
 
 
 def test_from_a_server_and_back(tmp_path):

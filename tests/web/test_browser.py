@@ -5,7 +5,6 @@ from contextlib import ExitStack
 import pytest
 
 from stategraph import ExecutionError, State
-from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.web import app
 from tests.web.browser import CHROMIUM, MISSING, launched, served, window
@@ -149,23 +148,6 @@ def test_on_a_phone_it_is_seen_why_a_run_failed(site):
     assert page.get_by_role("columnheader", name="Who, why").count() == 1
 
 
-def test_times_go_on_where_nothing_else_happens(site):
-    """And a page that is not served any more says that it is out of date."""
-    _, _, asking, opened = site
-    asking.execute(State(run_id="r"))
-    page = opened("/run?id=r")
-    page.evaluate("window.stays = true")
-
-    page.locator(".head time", has_text="s ago").wait_for()
-    assert not page.locator(".stale").is_visible()
-    page.route("**/version*", lambda route: route.abort())
-    page.locator(".stale").wait_for()
-    assert "out of date" in page.locator(".stale").inner_text()
-    page.unroute("**/version*")
-    page.locator(".stale").wait_for(state="hidden")
-    assert page.evaluate("window.stays")
-
-
 def test_it_can_be_used_by_keyboard(site):
     """The first key leads past the head, and what has the focus is seen."""
     _, _, asking, opened = site
@@ -221,20 +203,3 @@ CONTRASTS = """() => {
   }
   return found;
 }"""
-
-
-def test_a_store_of_many_runs_is_paged_through(browser):
-    """Each page holds fifty."""
-    with MemoryStore() as store:
-        for number in range(1_000):
-            store.save(State(run_id=f"run-{number}"))
-        page = app(store)
-        with served(page) as address, window(browser, address, page.token) as shown:
-            assert shown.locator("tbody tr").count() == 50
-            for place in range(1, 4):
-                shown.get_by_role("link", name="older").click()
-                shown.get_by_role("link", name=f"run-{999 - 50 * place}", exact=True).wait_for()
-            assert shown.locator("tbody tr").count() == 50
-            shown.get_by_label("Id begins with").fill("run-77")
-            shown.get_by_role("button", name="Filter").click()
-            shown.get_by_role("link", name="run-779", exact=True).wait_for()
