@@ -24,6 +24,7 @@ from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.cli._options import parsed_pair
 from stategraph.cli._output import (
     Exit,
+    Failure,
     ago,
     exit_of,
     left_text,
@@ -33,9 +34,9 @@ from stategraph.cli._output import (
     number_text,
     value_text,
 )
+from stategraph.errors import StateGraphError
 from stategraph.graph import StateGraph
 from stategraph.state import State
-from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
 from stategraph.web._runs import Reader, bars_of, begin, change_of, form_of
@@ -76,38 +77,23 @@ class Pages:
 
     def routed(self) -> Starlette:
         """Return the application with all pages."""
-        shown = {
-            "/": self.runs,
-            "/run": self.run,
-            "/picture.svg": self.picture,
-            "/value": self.value,
-            "/version": self.version,
-        }
         return Starlette(
             routes=[
-                *(Route(path, self._endpoint(show)) for path, show in shown.items()),
+                Route("/", self.runs),
+                Route("/run", self.run),
+                Route("/picture.svg", self.picture),
+                Route("/value", self.value),
+                Route("/version", self.version),
                 Route("/change", self.change, methods=["POST"]),
                 Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
-            ]
+            ],
+            exception_handlers=dict.fromkeys((StateGraphError, Failure, ValueError), self._failed),
         )
 
-    def _endpoint(self, show: Any) -> Any:
-        """Return an endpoint that calls a function, and shows an error as a page."""
-
-        def endpoint(request: Request) -> Response:
-            try:
-                with unknown_shown():
-                    shown: Response = show(request, request.query_params)
-            except HTTPException:
-                raise
-            except Exception as error:  # noqa: BLE001 - a page shows any error of a store
-                return self._failed(request, error)
-            return shown
-
-        return endpoint
-
-    def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
+    def _failed(self, request: Request, error: Exception) -> Response:
+        """Show an error as a page. After a change, it has a link to the run."""
         code = _STATUS_CODES.get(exit_of(error), 500)
+        run_id = getattr(request.state, "run_id", "")
         return self._rendered(request, "problem.html", code, problem=message_of(error), run_id=run_id)
 
     def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
@@ -120,8 +106,9 @@ class Pages:
 
     # ------------------------------------------------------------------ looking
 
-    def runs(self, request: Request, query: Mapping[str, str]) -> Response:
+    def runs(self, request: Request) -> Response:
         """Show a page of runs, the newest first."""
+        query = request.query_params
         given = {name: query.get(name, "").strip() for name in _FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.store.runs(
@@ -150,8 +137,9 @@ class Pages:
             version=self.reader.version(None),
         )
 
-    def run(self, request: Request, query: Mapping[str, str]) -> Response:
+    def run(self, request: Request) -> Response:
         """Show a run: its status, its picture, its timeline, and the State of one checkpoint."""
+        query = request.query_params
         run_id = query.get("id", "")
         version = self.reader.version(run_id)
         rows, newest = self.reader.rows(run_id), self.store.load(run_id)
@@ -189,22 +177,23 @@ class Pages:
             version=version,
         )
 
-    def picture(self, request: Request, query: Mapping[str, str]) -> Response:
+    def picture(self, request: Request) -> Response:
         """Show the picture of a run."""
-        drawn = self.reader.picture(query.get("id", ""))
+        drawn = self.reader.picture(request.query_params.get("id", ""))
         return Response(drawn, media_type="image/svg+xml", headers={"content-security-policy": _PICTURE_POLICY})
 
-    def value(self, request: Request, query: Mapping[str, str]) -> Response:
+    def value(self, request: Request) -> Response:
         """Show a full value as text."""
+        query = request.query_params
         rows = self.reader.rows(query.get("id", ""))
         state = self.reader.state(rows, _number(query, "row", len(rows) - 1, len(rows) - 1))
         if query.get("key") not in state:
             raise HTTPException(404, "there is no such key")
         return PlainTextResponse(value_text(state[query["key"]], _LONGEST))
 
-    def version(self, request: Request, query: Mapping[str, str]) -> Response:
+    def version(self, request: Request) -> Response:
         """Return a text that changes when there may be something new to show."""
-        return JSONResponse({"version": self.reader.version(query.get("id") or None)})
+        return JSONResponse({"version": self.reader.version(request.query_params.get("id") or None)})
 
     def _graph_of(self, run: State | Summary) -> StateGraph | None:
         """Return the graph that can change a run; None for a nested run, which continues with its outer run."""
@@ -225,18 +214,14 @@ class Pages:
         return await run_in_threadpool(self._changed, request, given)
 
     def _changed(self, request: Request, given: Mapping[str, str]) -> Response:
-        run_id = given.get("id", "")
-        try:
-            with unknown_shown():
-                newest = self.reader.rows(run_id)[-1]
-            graph = self._graph_of(newest)
-            found = None if graph is None else change_of(graph, newest, given)
-            if found is None:
-                return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
-            change, leads_to = found
-            begin(change)
-        except Exception as error:  # noqa: BLE001 - the page shows it
-            return self._failed(request, error, run_id)
+        request.state.run_id = run_id = given.get("id", "")
+        newest = self.reader.rows(run_id)[-1]
+        graph = self._graph_of(newest)
+        found = None if graph is None else change_of(graph, newest, given)
+        if found is None:
+            return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
+        change, leads_to = found
+        begin(change)
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/run?{urlencode({'id': leads_to})}", 303)
 

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stategraph.errors import ConfigError
+from stategraph.stores._codec.opaque import unknown_shown
 
 _HEADERS = {
     "content-security-policy": (
@@ -67,7 +68,8 @@ class Guard:
 
         scope = self._placed(scope)
         refused = self._refused(Request(scope))
-        await (refused or self.app)(scope, receive, send_with_headers)
+        with unknown_shown():  # values of unregistered classes are shown with their fields
+            await (refused or self.app)(scope, receive, send_with_headers)
 
     def _placed(self, scope: Scope) -> Scope:
         """Return a scope with the path in the browser. Some proxies and servers leave out its beginning."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context
 from datetime import datetime
 from enum import Enum
 from functools import lru_cache, partial
@@ -162,8 +163,9 @@ def begin(change: Callable[[], Any]) -> None:
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
 
-    # A daemon thread may die: the next resume continues from the last checkpoint.
-    threading.Thread(target=work, name="stategraph-ui", daemon=True).start()
+    # A daemon thread may die: the next resume continues from the last checkpoint. The run needs its registered types,
+    # so it is not in the context of the page, where unknown values are shown.
+    threading.Thread(target=Context().run, args=(work,), name="stategraph-ui", daemon=True).start()
     with suppress(TimeoutError, ExecutionError, RunCancelledError):  # the run shows these errors
         done.result(_PATIENCE)
 
