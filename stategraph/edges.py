@@ -14,6 +14,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, failure_of, failures, is_true, name_of, problem_of
+from stategraph._values.frozen import is_settled
 from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 
@@ -243,15 +244,8 @@ def stable_repr(value: object) -> str:
         items = list(map(stable_repr, value))
         opening, closing = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
         return f"{opening}{', '.join(sorted(items) if opening == '{' else items)}{closing}"
-    return repr(value) if _is_atom(value) else f"<{type(value).__qualname__}>"
-
-
-def _is_atom(value: object) -> bool:
-    if isinstance(value, str | int | float | None):
-        return True
-    from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
-
-    return type(value) in ATOMS
+    is_stable = isinstance(value, str | int | float | None) or is_settled(value)
+    return repr(value) if is_stable else f"<{type(value).__qualname__}>"
 
 
 # --------------------------------------------------------------------------- routes

@@ -118,7 +118,6 @@ def _optional(name: str, value: _Value | None, cls: type[_Value]) -> _Value | No
 
 
 _NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
-_new, _set = object.__new__, object.__setattr__
 
 
 @naming_arguments("keys go into a mapping, as in State({'key': 1})")
@@ -222,7 +221,7 @@ class State(Draft, Mapping[str, Any]):
         time_ns = clock.now_ns() if timestamp is _NEW else _to_ns(timestamp)
         own = freeze_items(data), about, checkpoint_node, time_ns, step, took_ns, None
         for name, value in zip(OWN_SLOTS, own, strict=True):
-            _set(self, name, value)
+            object.__setattr__(self, name, value)
         if observer is not None:
             problem = listener_problem(observer)
             if problem:
@@ -428,7 +427,7 @@ def completed_by(
     if not about.is_plain:
         progress = about.progress and about.progress.after_step()
         about = _changed(about, {"error": None, "pause": None, "facts": None, "progress": progress})
-    draft = _new(Draft)
+    draft = Draft()
     draft._data = data
     draft._about = about
     draft.checkpoint_node = node
@@ -461,7 +460,7 @@ def _changed(about: Provenance, changes: Mapping[str, Any]) -> Provenance:
 
 
 def _draft_of(state: State) -> Draft:
-    draft = _new(Draft)
+    draft = Draft()
     draft._data = state._data
     draft._about = state._about
     draft.checkpoint_node = state.checkpoint_node
@@ -473,7 +472,7 @@ def _draft_of(state: State) -> Draft:
 
 
 def _unpickled(*own: Any) -> State:
-    draft = _new(Draft)
+    draft = Draft()
     for name, value in zip(OWN_SLOTS, own, strict=True):
         setattr(draft, name, value)
     draft.__class__ = State

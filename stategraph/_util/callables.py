@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, TracebackType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, TypeVar
 
 _Answer = TypeVar("_Answer")
@@ -19,18 +19,18 @@ def name_of(function: Callable[..., object]) -> str:
 
 def is_async_callable(function: object) -> bool:
     """Return whether the result of a call must be awaited, also for partials and an async ``__call__``."""
-    return _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
+    return _is(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def is_generator_callable(function: object) -> bool:
     """Return whether a call returns a sync or async generator, also for partials and ``__call__``."""
-    return _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
+    return _is(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def _is(test: Callable[[Any], bool], function: Any) -> bool:
+def _is(function: Any, *tests: Callable[[Any], bool]) -> bool:
     while isinstance(function, partial | staticmethod):
         function = function.func if isinstance(function, partial) else function.__func__
-    return test(function) or test(type(function).__call__)
+    return any(test(function) or test(type(function).__call__) for test in tests)
 
 
 # --------------------------------------------------------------------------- sync functions
@@ -52,13 +52,11 @@ def problem_of(function: object, arguments: int | None = None) -> str:
         return "it is async, and its result would not be awaited: define it with def"
     if is_generator_callable(function):
         return "it is a generator function: let it return its result instead of yielding it"
-    return "" if arguments is None else _arity_problem(function, arguments)
-
-
-def _arity_problem(function: Callable[..., object], arguments: int) -> str:
+    if arguments is None:
+        return ""
     try:
         signature = inspect.signature(function)
-    except Exception:
+    except Exception:  # some builtins have none
         return ""
     try:
         signature.bind(*[None] * arguments)
@@ -237,7 +235,7 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback from the user's first call on; its end if there is no such call."""
     at = after_ours = traceback
     while at is not None:
-        room = _room_of(at)
+        room = _room_of(at.tb_frame)
         if room != _OURS and room not in sys.stdlib_module_names:
             return at
         if room == _OURS:
@@ -246,10 +244,10 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     return after_ours
 
 
-def is_ours(traceback: TracebackType) -> bool:
-    """Return whether the first call of a traceback is in stategraph."""
-    return _room_of(traceback) == _OURS
+def is_ours(frame: FrameType) -> bool:
+    """Return whether a call is one of stategraph."""
+    return _room_of(frame) == _OURS
 
 
-def _room_of(traceback: TracebackType) -> str:
-    return str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+def _room_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -151,15 +151,14 @@ def shortened_traceback(error: BaseException) -> str:
         if cause is None:
             break
         error = cause
+    from traceback import walk_tb  # imported when used
+
     calls: list[str] = []
     theirs: list[str] = []
-    at = users_part(error.__traceback__)
-    while at is not None:
-        call = f"{_file_of(at.tb_frame)}:{at.tb_lineno} in {at.tb_frame.f_code.co_name}"
-        calls.append(call)
-        if not is_ours(at):
-            theirs.append(call)
-        at = at.tb_next
+    for frame, line in walk_tb(users_part(error.__traceback__)):
+        calls.append(f"{_file_of(frame)}:{line} in {frame.f_code.co_name}")
+        if not is_ours(frame):
+            theirs.append(calls[-1])
     return _storable("\n".join((theirs or calls)[-_CALLS:])[-_MESSAGE_LENGTH:])
 
 
