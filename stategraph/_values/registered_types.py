@@ -73,11 +73,11 @@ class RegisteredType:
                 f"it holds a {self.name} of version {version}, and version {self.version} is registered here: "
                 "load it with the code that saved it, or update this one"
             )
-        origin = f"{self.name} was saved with"
-        if version < self.version and self.upgrade is not None:
-            values = self._upgraded(self.upgrade, values, version)
-            origin = f"its upgrade from version {version} returned"
+        upgrade = self.upgrade if version < self.version else None
+        if upgrade is not None:
+            values = self._upgraded(upgrade, values, version)
         if set(values) != set(self.fields):
+            origin = f"its upgrade from version {version} returned" if upgrade else f"{self.name} was saved with"
             raise ValueError(
                 f"{origin} fields {sorted(values)}, and {self.name} has {sorted(self.fields)}: use "
                 f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "

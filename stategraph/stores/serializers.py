@@ -21,7 +21,7 @@ from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec, restored
+from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, UnusableValueError, find_codec, shown_as_opaque
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"
@@ -83,7 +83,11 @@ def _untagged(plain: dict[str, Any], depth: int) -> Any:
     name = plain[_TYPE]
     if type(name) is not str:  # a number is a tag in msgpack only
         raise DecodeError(f"it holds an unknown type {shorten(name)}")
-    return restored(find_codec(name), _from_plain(plain[_VALUE], depth + 1))
+    codec, parts = find_codec(name), _from_plain(plain[_VALUE], depth + 1)
+    try:
+        return codec.from_parts(parts)
+    except UnusableValueError as error:
+        return shown_as_opaque(codec, parts, error)
 
 
 def _key(key: Any) -> str:

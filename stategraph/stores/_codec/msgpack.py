@@ -18,7 +18,16 @@ import ormsgpack
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec, restored
+from stategraph.stores._codec.type_codecs import (
+    CODEC_OF,
+    FROZENSET,
+    SET,
+    DecodeError,
+    TypeCodec,
+    UnusableValueError,
+    find_codec,
+    shown_as_opaque,
+)
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder, is_writable
 
 _OPTIONS = (
@@ -196,7 +205,9 @@ def _restore(number: int, packed: bytes) -> Any:
         codec = find_codec(number)
         if codec.is_deep:
             return _Tagged(codec, packed)
-        return restored(codec, ormsgpack.unpackb(packed))
+        return codec.from_parts(ormsgpack.unpackb(packed))
+    except UnusableValueError:
+        return _Tagged(codec, packed)
     except BaseException as error:  # noqa: BLE001 - raised after ormsgpack has returned
         return _Failed(error)
 
@@ -212,7 +223,10 @@ def _finish(value: Any, depth: int) -> Any:
         return dict(zip(value, map(_finish, value.values(), repeat(depth + 1)), strict=True))
     if cls is _Tagged:
         parts = _finish(ormsgpack.unpackb(value.packed, ext_hook=_restore), depth + 1)
-        return restored(value.codec, parts)
+        try:
+            return value.codec.from_parts(parts)
+        except UnusableValueError as error:
+            return shown_as_opaque(value.codec, parts, error)
     if cls is _Failed:
         raise value.error
     return value

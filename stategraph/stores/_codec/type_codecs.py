@@ -33,11 +33,11 @@ class DecodeError(ValueError):
     """Bytes cannot be decoded: stategraph did not write them, or they hold a value that cannot be constructed here."""
 
 
-class ChangedClassError(DecodeError):
-    """A value cannot be constructed, because its class is not as it was when the value was saved."""
+class UnusableValueError(DecodeError):
+    """A value cannot be constructed here, for example because its class has changed since it was saved."""
 
 
-class UnavailableValueError(DecodeError):
+class UnavailableValueError(UnusableValueError):
     """A value cannot be constructed here: the process or the system lacks a class, a serializer or a time zone."""
 
 
@@ -195,13 +195,13 @@ def _enum_of(parts: Any) -> Enum:
     name, member, value = expect_list(parts, 3)
     registered = _registered(name)
     if not registered.is_enum:
-        raise ChangedClassError(f"{name} was saved as an enum and is none now")
+        raise UnusableValueError(f"{name} was saved as an enum and is none now")
     if member is None and issubclass(registered.cls, Flag):
         combined: Enum = registered.cls(value)
         return combined
     members: dict[str, Enum] = registered.cls.__members__  # type: ignore[attr-defined]
     if member not in members:
-        raise ChangedClassError(f"enum {name} has no member {member!r} now; add it again, or as an alias of another")
+        raise UnusableValueError(f"enum {name} has no member {member!r} now; add it again, or as an alias of another")
     return members[member]
 
 
@@ -218,11 +218,11 @@ def _object_of(parts: Any) -> object:
         raise DecodeError(f"it holds {shorten([version, values])} where a version and fields should be")
     registered = _registered(name)
     if registered.is_enum:
-        raise ChangedClassError(f"{name} was saved as an object with fields and is none now")
+        raise UnusableValueError(f"{name} was saved as an object with fields and is none now")
     try:
         return registered.restore(values, version)
     except ValueError as error:
-        raise ChangedClassError(str(error)) from error
+        raise UnusableValueError(str(error)) from error
 
 
 def _by_encoder(value: Any) -> Any:
@@ -354,16 +354,8 @@ def find_codec(tag: str | int) -> TypeCodec:
     return _BY_TAG[tag]
 
 
-def restored(codec: TypeCodec, parts: Any) -> Any:
-    """Return the value of parts; an Opaque if it cannot be constructed here and Opaque values are shown.
-
-    Raises:
-        UnavailableValueError, ChangedClassError: It cannot be constructed here.
-        Exception: The parts are not valid.
-    """
-    try:
-        return codec.from_parts(parts)
-    except (UnavailableValueError, ChangedClassError):
-        if not is_unknown_shown():
-            raise
-        return Opaque(codec.name, parts)
+def shown_as_opaque(codec: TypeCodec, parts: Any, error: Exception) -> Opaque:
+    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
+    if not is_unknown_shown():
+        raise error
+    return Opaque(codec.name, parts)
