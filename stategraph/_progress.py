@@ -19,11 +19,16 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.frozen import changed_items
-from stategraph._values.progress import Origin, Pause, evolved
+from stategraph._values.progress import NO_PROGRESS, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.state import OWN_SLOTS, State, data_of, evolve, with_data
 
 # --------------------------------------------------------------------------- answers to pauses, and their withdrawal
+
+
+def progress_of(state: State) -> Progress:
+    """Return the progress of a State; an empty one if it has none."""
+    return state.progress or NO_PROGRESS
 
 
 def awaited(state: State) -> Pause | None:
@@ -31,23 +36,21 @@ def awaited(state: State) -> Pause | None:
 
     After a resume in which no node has completed yet, it is the answered pause.
     """
-    progress = state.progress
-    if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
-        return state.pause
-    return progress.woken
+    progress = progress_of(state)
+    is_answered = state.pause is None and progress.woken is not None and progress.answer
+    return progress.woken if is_answered else state.pause
 
 
 def awake(paused: State, pause: Pause) -> State:
     """Return a paused State prepared to continue at its paused node; the answer can be added next."""
-    answered = paused.progress.answered if paused.progress else frozenset()
-    key = pause.response_param
-    answer = dict(paused.progress.answer) if paused.progress else {}
+    progress, key = progress_of(paused), pause.response_param
+    answer = dict(progress.answer)
     if key is not None:
         # The newest answer last; for a key answered twice, keep the value from before the step.
         answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
-    woken = attrs.evolve(pause, value=None, others=())
-    progress = evolved(paused.progress, next_node=pause.node, woken=woken, answer=answer, answered=answered - {key})
-    return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)
+    woken, answered = attrs.evolve(pause, value=None, others=()), progress.answered - {key}
+    changed = progress.changed(next_node=pause.node, woken=woken, answer=answer, answered=answered)
+    return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=changed)
 
 
 def waiting_again(paused: State, pause: Pause) -> State:
@@ -57,32 +60,32 @@ def waiting_again(paused: State, pause: Pause) -> State:
     """
     pause = attrs.evolve(pause, id="", response_param=None) if pause.others else pause
     state, key = awake(paused, pause), pause.response_param
-    answered = state.progress.answered if state.progress else frozenset()
-    return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
+    if key is None:
+        return state
+    progress = progress_of(state)
+    return evolve(state, progress=progress.changed(answered=progress.answered | {key}))
 
 
 def gives_back(state: State) -> bool:
     """Return whether a State holds answers that are withdrawn when a run returns to it."""
-    return state.progress is not None and bool(state.progress.answer)
+    return bool(progress_of(state).answer)
 
 
 def asking_again(state: State) -> State:
     """Return the State for a run that returns to it, without the answers given there: it asks again."""
-    progress = state.progress
-    if progress is None or not progress.answer:
+    progress = progress_of(state)
+    if not progress.answer:
         return state
     if state.pause is not None:  # for a further answer: the step begins again
         state = evolve(state, status=RunStatus.ACTIVE, pause=None)
     answered = progress.answered | progress.answer.keys()
-    return evolve(without_answers(state), progress=evolved(progress, answered=answered))
+    return evolve(without_answers(state), progress=progress.changed(answered=answered))
 
 
 def without_answers(state: State) -> State:
     """Return the State with its data from before the answers of the current step."""
-    progress = state.progress
-    if progress is None or not progress.answer:
-        return state
-    return _with_old_values(state, progress.answer)
+    answer = progress_of(state).answer
+    return _with_old_values(state, answer) if answer else state
 
 
 def is_overdue(pause: Pause) -> bool:
@@ -92,10 +95,8 @@ def is_overdue(pause: Pause) -> bool:
 
 def before_updates(state: State) -> State | None:
     """Return the State without the updates of a resume that nested runs have not received; None if there are none."""
-    replaced = state.progress.replaced if state.progress else None
-    if not replaced:
-        return None
-    return _with_old_values(state, replaced)
+    replaced = progress_of(state).replaced
+    return _with_old_values(state, replaced) if replaced else None
 
 
 def _with_old_values(state: State, olds: Mapping[str, tuple[Any, ...]]) -> State:
@@ -222,8 +223,7 @@ def accounted(
     had = data_of(before).keys()
     defaulted = (data_of(state).keys() - had) & persist
     written = Written(written.put | defaulted, written.gone)
-    origins: Mapping[str, Origin] = progress.origins if progress else {}
-    origins = origins_after(origins, persist, had, written, Origin(GIVEN, state.step, ()))
+    origins = origins_after(progress_of(state).origins, persist, had, written, Origin(GIVEN, state.step, ()))
     return evolve(state, progress=evolved(progress, origins=_origins_given(origins, persist, state, defaults)))
 
 

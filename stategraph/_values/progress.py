@@ -237,12 +237,12 @@ class Progress:
     def changed(self, **changes: Any) -> Progress | None:
         """Return the progress with changes; None if it is empty."""
         changed = attrs.evolve(self, **changes)
-        return None if changed == _EMPTY else changed
+        return None if changed == NO_PROGRESS else changed
 
 
 def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
     """Return the progress with changes. None stands for an empty progress."""
-    return (progress or _EMPTY).changed(**changes)
+    return (progress or NO_PROGRESS).changed(**changes)
 
 
 _OF_ONE_STEP: dict[str, Any] = {
@@ -256,7 +256,8 @@ _OF_ONE_STEP: dict[str, Any] = {
 }
 """The fields about the current step, with their values after the step."""
 
-_EMPTY = Progress()
+NO_PROGRESS = Progress()
+"""The progress of most States, for which `State.progress` is None."""
 
 
 def deadline_of(now: datetime, given: datetime | float | None) -> datetime | None:

@@ -166,14 +166,11 @@ def _check_version(cls: type, version: object, upgrade: object) -> None:
         raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
 
 
-def find_by_class(cls: type) -> RegisteredType | None:
-    """Return the registration of exactly this class."""
-    return _by_class.get(cls)
+find_by_class: Callable[[type], RegisteredType | None] = _by_class.get
+"""Returns the registration of exactly this class."""
 
-
-def find_by_name(name: str) -> RegisteredType | None:
-    """Return the registration with this name."""
-    return _by_name.get(name)
+find_by_name: Callable[[str], RegisteredType | None] = _by_name.get
+"""Returns the registration with this name."""
 
 
 def can_be_registered(cls: type) -> bool:
