@@ -145,19 +145,12 @@ def persisted(state: State, keys: AbstractSet[str] | None) -> State:
     return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
 
 
-_NONE: frozenset[str] = frozenset()
-
-
-def _keys(keys: Iterable[str]) -> frozenset[str]:
-    return frozenset(keys)
-
-
 @attrs.frozen
 class Written:
     """The keys that a step has set and removed."""
 
-    put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
-    gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
+    put: AbstractSet[str] = frozenset()
+    gone: AbstractSet[str] = frozenset()
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:

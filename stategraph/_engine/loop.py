@@ -266,7 +266,7 @@ def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), 
         return state
     from stategraph._progress import Written, accounted
 
-    return accounted(state, before, Written(put, gone), run.plan.persist, run.plan.defaults)
+    return accounted(state, before, Written(frozenset(put), frozenset(gone)), run.plan.persist, run.plan.defaults)
 
 
 def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
