@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._calls import TurnCall, signal_of
+from stategraph._calls import TurnCall
 from stategraph._drivers.sync import drive
 from stategraph._engine.calling import take_turn, turn_of
 from stategraph._text.shown import shorten
@@ -135,7 +135,8 @@ def perform(
     if not is_count(max_recoveries, at_least=1):
         raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
     try:
-        state = drive(take_turn(graph._sync_run(how, TurnCall), order, max_recoveries), signal_of(how))
+        run = graph._sync_run(how, TurnCall)
+        state = drive(take_turn(run, order, max_recoveries), run.signal)
     except RunCancelledError as stopped:
         state = _cancelled(graph, order.run_id, stopped)
     if state.status is RunStatus.FAILED:
