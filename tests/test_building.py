@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,26 @@ def test_unknown_names_are_found_when_the_graph_is_made(config: GraphConfig, tex
 
 
 # --------------------------------------------------------------------------- nodes
+
+
+def test_a_name_may_be_a_member_of_an_enum() -> None:
+    """The name is its value, which a store keeps."""
+
+    class Name(StrEnum):
+        WORK = "work"
+        MEND = "mend"
+
+    graph = StateGraph(
+        GraphConfig("enums", checkpoint=CheckpointConfig(interval=1, preserve=True)), store=MemoryStore()
+    )
+    graph.add_node(Name.MEND, lambda state: {"done": True})
+    graph.add_node(Name.WORK, lambda state: 1 / 0, on_error=Name.MEND)
+    graph.set_entry_point(Name.WORK)
+    graph.set_exit_point(Name.MEND)
+    graph.add_edge(Name.WORK, Name.MEND)
+
+    assert graph.execute(State())["done"]
+    assert {type(name) for name in graph.structure.nodes} == {str}
 
 
 class Methods:

@@ -117,8 +117,8 @@ COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
         (StateGraph("a").add_node, ["a", dict], {"retries": 3}, "did you mean 'retry'"),
         (COMPLETE.resume, ["r"], {"wiat": 3}, r"'wiat' is no argument here; did you mean 'wait'\?"),
         (COMPLETE.resume, ["r"], {"approved": 3}, r"data goes into a mapping: \{'approved': \.\.\.\}"),
-        (MapNode, [lambda: 1, "a", "b"], {}, r"a MapNode calls its function with an item: def function"),
-        (MapNode, [1, "a", "b"], {}, r"not callable; a MapNode calls its function with an item"),
+        (MapNode, [lambda: 1, "a", "b"], {}, r"the function of an item takes one argument: def function\(item\)"),
+        (MapNode, [1, "a", "b"], {}, r"not callable; the function of an item takes one argument"),
     ],
 )
 def test_a_wrong_argument(call: Callable[..., Any], arguments: list[Any], named: dict[str, Any], way_out: str) -> None:

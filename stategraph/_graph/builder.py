@@ -18,6 +18,7 @@ from stategraph._protocol import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
+from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, LibraryPredicate, Predicate, edges_of_route, predicate_problem, with_choices
 from stategraph.errors import GraphError, UnknownNodeError
@@ -26,7 +27,6 @@ from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph._values.progress import NodeOutline, Structures
     from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
 
@@ -80,10 +80,8 @@ class GraphBuilder:
         handlers = {name: policy.on_error for name, policy in policies.items() if policy.on_error is not None}
         failures = (EdgeStructure(name, handler, "on_error") for name, handler in handlers.items())
         edges = *(edge.structure for edge in self._edges), *failures
-        exits, outlines = tuple(name for name in nodes if name in self._exits), {}
-        if any(type(node) is not FunctionNode or policies[name].needs_execution for name, node in nodes.items()):
-            outlines = _outlines_of(nodes, policies, others)
-        return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines)
+        exits = tuple(name for name in nodes if name in self._exits)
+        return GraphStructure(tuple(nodes), edges, self._entry, exits, _outlines_of(nodes, policies, others))
 
     @property
     def fingerprint(self) -> str:
@@ -124,11 +122,12 @@ class GraphBuilder:
         if not is_name(name):
             allowed = "the name comes first" if callable(name) else "a name has 1 to 200 printable characters"
             raise self._error(f"a node is named {shorten(name)}; {allowed}")
+        name = _plain(name)
         try:
             new = node if isinstance(node, Node) else FunctionNode.of(node)
         except TypeError as error:
             raise self._error(f"node {name!r}: {error}") from None
-        policies = NodePolicies(retry, timeout, cache, on_error)
+        policies = NodePolicies(retry, timeout, cache, _plain(on_error) if isinstance(on_error, str) else on_error)
         with self._changing():
             if name in self._nodes:
                 raise self._error(f"node {name!r} is already there; give this one another name")
@@ -240,7 +239,7 @@ class GraphBuilder:
             UnknownNodeError: The graph has no such node.
             GraphError: The graph already has an entry point.
         """
-        self._known(node)
+        node = self._known(node)
         with self._changing():
             if self._entry is not None:
                 raise self._error(f"the entry point is {self._entry!r} already; {node!r} cannot be a second one")
@@ -252,7 +251,7 @@ class GraphBuilder:
         Raises:
             UnknownNodeError: The graph has no such node.
         """
-        self._known(node)
+        node = self._known(node)
         with self._changing():
             self._exits.add(node)
 
@@ -359,7 +358,7 @@ class GraphBuilder:
     def _known(self, node: str) -> str:
         if not isinstance(node, str) or node not in self._nodes:
             raise UnknownNodeError("node", node, self._nodes, self.name)
-        return node
+        return _plain(node)
 
     def _error(self, problem: str) -> GraphError:
         return GraphError(self.name, (problem,))
@@ -369,6 +368,11 @@ def _schema_of(cls: type) -> Schema:
     from stategraph._schema.schema import schema_of  # imported when used: few graphs have one
 
     return schema_of(cls)
+
+
+def _plain(name: str) -> str:
+    """Return a name as a plain str, also for a member of a StrEnum, which no store keeps."""
+    return str.__str__(name)
 
 
 def _own_name(function: NodeFunction) -> str:
@@ -383,14 +387,12 @@ def _outlines_of(
     nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], others: Structures
 ) -> dict[str, NodeOutline]:
     """Return the outlines of the nodes, except plain functions without policies."""
-    from stategraph._values.progress import NodeOutline  # imported when used: most nodes are plain functions
-
-    plain, outlines = NodeOutline(), {}
+    outlines = {}
     for name, node in nodes.items():
-        outline = node.outline(others) or plain
-        outline = attrs.evolve(outline, notes=(*outline.notes, *_notes(policies[name])))
-        if outline != plain:
-            outlines[name] = outline
+        outline, notes = node.outline(others), tuple(_notes(policies[name]))
+        if outline is not None or notes:
+            outline = outline or NodeOutline()
+            outlines[name] = attrs.evolve(outline, notes=(*outline.notes, *notes))
     return outlines
 
 

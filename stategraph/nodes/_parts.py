@@ -36,7 +36,7 @@ from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes.base import NestedStep, Node, PartOutcome, Question, StepContext
+from stategraph.nodes.base import NestedStep, Node, PartOutcome, Question, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy, check_policies
 from stategraph.state import State, evolve
@@ -80,10 +80,36 @@ class Workers:
         if self.rate is not None and not (is_seconds(self.rate) and self.rate >= 1e-9):
             raise ValueError(f"rate: {shorten(self.rate)} is not allowed; a number of items in a second, above 0, is")
 
+    def check(self, nodes: Collection[FunctionNode | GraphNode]) -> None:
+        """Raise TypeError if they cannot execute these functions and graphs."""
+        for node in nodes if self.processes else ():
+            if not isinstance(node, FunctionNode) or node.is_async or node.wants_context:
+                raise TypeError("processes: a part in a process is a sync function of its argument alone")
+
     @property
     def number(self) -> int:
         """The number of parts at the same time."""
         return self.most or min(32, (os.cpu_count() or 1) + 4)
+
+
+def part_node(function: Any, part: str, argument: str) -> FunctionNode | GraphNode:
+    """Return the node of a part for a function or a graph.
+
+    Args:
+        function: The function or the graph.
+        part: Names the part in errors.
+        argument: Names the argument of the function in errors.
+
+    Raises:
+        TypeError: it cannot be a part.
+    """
+    graph: GraphNode | None = graph_of(function)
+    if graph is not None:
+        return graph
+    node = FunctionNode.of(function, f"the function of {part} takes one argument: def function({argument})")
+    if node.is_generator:
+        raise TypeError(f"a generator emits chunks, which {part} cannot do")
+    return node
 
 
 @attrs.frozen

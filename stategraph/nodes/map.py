@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from stategraph._text.shown import shorten
 from stategraph._values.progress import NodeOutline, Structures
-from stategraph.nodes._parts import Job, PartsNode, Workers
-from stategraph.nodes.base import Node, StepContext, graph_of
+from stategraph.nodes._parts import Job, PartsNode, Workers, part_node
+from stategraph.nodes.base import Node, StepContext
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy
 from stategraph.state import State
@@ -63,17 +63,14 @@ class MapNode(PartsNode):
         self.over, self.into, self.on_error = over, into, on_error
         collects = on_error == "collect"
         self.workers = Workers(max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate)
-        graph: GraphNode | None = graph_of(function)
-        if graph is not None:
-            _check_graph_alone(self.workers)
-            self._node: FunctionNode | GraphNode = graph
-            return
-        rule = "a MapNode calls its function with an item: def function(item)"
-        self._node = node = FunctionNode.of(cast("Callable[..., Any]", function), rule)
-        if node.is_generator:
-            raise TypeError("a generator emits chunks, which an item cannot do")
-        if processes and (node.is_async or node.wants_context):
-            raise TypeError("processes: an item in a process needs a sync function of the item alone")
+        self._node = part_node(function, "an item", "item")
+        self.workers.check([self._node])
+        policies = {"retry": retry, "timeout": timeout, "rate": rate}
+        given = ", ".join(name for name, value in policies.items() if value is not None)
+        if given and not isinstance(self._node, FunctionNode):
+            raise TypeError(
+                f"{given}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)"
+            )
 
     @property
     def function(self) -> Callable[..., Any] | GraphNode:
@@ -137,12 +134,3 @@ class MapNode(PartsNode):
             found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
         return items
-
-
-def _check_graph_alone(workers: Workers) -> None:
-    """Raise TypeError if items that are graphs have options that belong to the nodes of the graphs."""
-    if workers.processes:
-        raise TypeError("processes: a graph runs in this process; only functions run in processes")
-    said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers, name) is not None)
-    if said:
-        raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")

@@ -13,8 +13,8 @@ from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
-from stategraph.nodes._parts import Job, PartsNode, Workers
-from stategraph.nodes.base import Node, StepContext, graph_of
+from stategraph.nodes._parts import Job, PartsNode, Workers, part_node
+from stategraph.nodes.base import Node, StepContext
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
 from stategraph.state import State
 
@@ -63,9 +63,8 @@ class ParallelNode(PartsNode):
         self._reducers = _checked_reducers(reducers)
         if on_failure not in ("cancel", "finish"):
             raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
-        if processes and any(map(_needs_this_process, self._branches.values())):
-            raise TypeError("processes: a branch in a process is a sync function of the data alone")
         self.workers = Workers(max_workers, processes, stops=on_failure == "cancel")
+        self.workers.check(self._branches.values())
 
     @property
     def branches(self) -> Mapping[str, NodeFunction | GraphNode]:
@@ -173,20 +172,8 @@ def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reduc
     return dict(reducers or {})
 
 
-def _needs_this_process(branch: FunctionNode | GraphNode) -> bool:
-    return not isinstance(branch, FunctionNode) or branch.is_async or branch.wants_context
-
-
 def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
-    graph: GraphNode | None = graph_of(function)
-    if graph is not None:
-        return graph
-    if isinstance(function, Node):
-        raise TypeError(f"branch {name!r}: a branch is a function or a graph, not a {type(function).__name__}")
     try:
-        branch = FunctionNode.of(function)
+        return part_node(function, "a branch", "state")
     except TypeError as error:
         raise TypeError(f"branch {name!r}: {error}") from None
-    if branch.is_generator:
-        raise TypeError(f"branch {name!r}: a generator emits chunks, which a branch cannot do")
-    return branch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -13,11 +14,10 @@ from stategraph._progress import awaited
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._values.ids import check_run_id
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
-from stategraph.errors import GraphError, InvalidRunIdError
+from stategraph.errors import GraphError
 from stategraph.nodes.base import NestedStep, Node, Question, StepContext
 from stategraph.nodes.function import with_changes
 from stategraph.state import State, evolve
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 16
 """The maximum depth of nested graphs."""
+
+_FITS_IDS = re.compile("[A-Za-z0-9_@+=-][A-Za-z0-9._@+=-]*")
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
 """The keys that enter or leave a nested graph: keys; keys by their new names; a function's result; None for all."""
@@ -157,7 +159,7 @@ class GraphNode(Node):
 
     def problems(self, name: str) -> Iterator[str]:
         """Yield the reasons why it cannot work: a name unfit for a run id, cycles, depth, and its own problems."""
-        if "/" in name or ":" in name or not _fits_ids(name):
+        if not _FITS_IDS.fullmatch(name):
             yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
         nesting = list(_nesting(self.graph, (self.graph.name,), (id(self.graph),)))
         yield from nesting
@@ -196,14 +198,6 @@ def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) ->
             yield f"graphs are nested more than {MAX_DEPTH} deep: {path}"
         else:
             yield from _nesting(node.graph, (*names, node.graph.name), (*above, id(node.graph)))
-
-
-def _fits_ids(name: str) -> bool:
-    try:
-        check_run_id(name)
-    except InvalidRunIdError:
-        return False
-    return True
 
 
 def _checked(option: str, keys: Keys) -> Any:
