@@ -116,6 +116,7 @@ class StateGraph(GraphBuilder):
 
         return picture_of(self.name, self.structure, self.store, run)
 
+    @naming_arguments()
     def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
         """Return this graph as a node of another graph. Its run is nested in the outer run and saved in that store.
 

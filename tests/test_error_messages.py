@@ -11,6 +11,7 @@ from stategraph import (
     CheckpointConfig,
     ConfigError,
     GraphConfig,
+    InterruptNode,
     MapNode,
     RetryPolicy,
     RunExistsError,
@@ -118,6 +119,9 @@ COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
         (COMPLETE.resume, ["r"], {"wiat": 3}, r"'wiat' is no argument here; did you mean 'wait'\?"),
         (COMPLETE.resume, ["r"], {"approved": 3}, r"data goes into a mapping: \{'approved': \.\.\.\}"),
         (MapNode, [lambda: 1, "a", "b"], {}, r"the function of an item takes one argument: def function\(item\)"),
+        (MapNode, [len], {"over": "a", "to": "b"}, r"MapNode\(\) has no argument 'to'; did you mean 'into'"),
+        (InterruptNode, ["a"], {"response": "b"}, "no argument 'response'; did you mean 'response_param'?"),
+        (StateGraph("g").as_node, [], {"input": ["a"]}, "no argument 'input'; did you mean 'inputs'?"),
         (MapNode, [1, "a", "b"], {}, r"not callable; the function of an item takes one argument"),
     ],
 )

@@ -360,17 +360,9 @@ def _model_of(value: Mapping[str, Any], cls: Any) -> Any:
     Unknown fields are an error unless the ``model_config`` of the model determines how they are treated.
     """
     if cls.model_config.get("extra") is None:
-        known = {name for field in cls.model_fields.items() for name in _names_of(*field)}
-        unknown = [key for key in value if key not in known]
-        if unknown and not any(_is_deep(field) for field in cls.model_fields.values()):
+        names = [key for name, field in cls.model_fields.items() for key in (name, field.alias, field.validation_alias)]
+        unknown = [key for key in value if key not in names]
+        # A field may be found in several places, which its alias describes.
+        if unknown and all(name is None or isinstance(name, str) for name in names):
             raise MismatchError(Mismatch("", f"the fields of {describe_type(cls)}", f"another one, {unknown[0]!r}"))
     return cls.model_validate(dict(value))
-
-
-def _names_of(name: str, field: Any) -> list[str]:
-    return [key for key in (name, field.alias, field.validation_alias) if isinstance(key, str)]
-
-
-def _is_deep(field: Any) -> bool:
-    """Return whether a field may be found in several places."""
-    return field.validation_alias is not None and not isinstance(field.validation_alias, str)

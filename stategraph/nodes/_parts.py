@@ -36,7 +36,7 @@ from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes.base import NestedStep, Node, PartOutcome, Question, StepContext, graph_of
+from stategraph.nodes.base import CompositeNode, NestedStep, Node, PartOutcome, Question, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy, check_policies
 from stategraph.state import State, evolve
@@ -127,16 +127,15 @@ class Job:
     node: FunctionNode | GraphNode
 
 
-class PartsNode(Node):
+class PartsNode(CompositeNode):
     """A node whose work consists of parts, each of which calls a function or runs a graph."""
 
-    has_parts = True
     has_branches = False
     """Whether its parts may run different graphs."""
     workers: Workers
 
     @property
-    def part_nodes(self) -> Collection[FunctionNode | GraphNode]:
+    def inner_nodes(self) -> Collection[FunctionNode | GraphNode]:
         """The functions and graphs of its parts."""
         raise NotImplementedError
 
@@ -165,26 +164,11 @@ class PartsNode(Node):
         raise NotImplementedError
 
     @property
-    def is_async(self) -> bool:  # type: ignore[override]
-        """Whether a part is async."""
-        return any(node.is_async for node in self.part_nodes)
-
-    @property
-    def pauses(self) -> bool:  # type: ignore[override]
-        """Whether the graph of a part pauses."""
-        return any(node.pauses for node in self.part_nodes)
-
-    @property
     def graphs(self) -> tuple[Node, ...]:
-        return tuple(chain.from_iterable(node.graphs for node in self.part_nodes))
-
-    @property
-    def asks_for(self) -> frozenset[str]:
-        """The keys of the graphs of its parts."""
-        return frozenset().union(*(node.asks_for for node in self.part_nodes))
+        return tuple(chain.from_iterable(node.graphs for node in self.inner_nodes))
 
     def problems(self, name: str) -> Iterator[str]:
-        return chain.from_iterable(node.problems(name) for node in self.part_nodes)
+        return chain.from_iterable(node.problems(name) for node in self.inner_nodes)
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Execute the parts, except those that finished in an earlier attempt, and combine their results.
@@ -209,12 +193,9 @@ class PartsNode(Node):
     def question(self, step: StepContext) -> Task[Question]:
         """Return the question of a part's graph."""
         pause = awaited(step.state)
-        for job in self.jobs(step) if pause is not None and self.graphs else ():
-            if (
-                pause is not None
-                and job.label == pause.part.partition("/")[0]
-                and not isinstance(job.node, FunctionNode)
-            ):
+        label = "" if pause is None else pause.part.partition("/")[0]
+        for job in self.jobs(step) if label and self.graphs else ():
+            if job.label == label and not isinstance(job.node, FunctionNode):
                 nested = self.nested_run(step, job, self.graph_input(job.node, job))
                 return (yield from job.node.question_in(nested))
         return (yield from super().question(step))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 from stategraph._protocol import Task
+from stategraph._text.shown import shorten
 from stategraph._values.ids import escaped, nested_id
 from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph.state import State
@@ -21,6 +22,12 @@ def graph_of(given: Any) -> Any:
     if isinstance(given, Node):
         return next((graph for graph in given.graphs if graph is given), None)
     return given.as_node() if hasattr(given, "as_node") else None
+
+
+def check_key(name: str, key: object) -> None:
+    """Raise TypeError, which names an argument, unless a key is a str."""
+    if not isinstance(key, str):
+        raise TypeError(f"{name}: {shorten(key)} is not allowed; the name of a key is")
 
 
 class _Nothing:
@@ -98,6 +105,32 @@ class Node:
     def problems(self, name: str) -> Iterator[str]:
         """Yield the reasons why it cannot work under this name in a graph."""
         yield from ()
+
+
+class CompositeNode(Node):
+    """A node that executes other nodes."""
+
+    has_parts = True
+
+    @property
+    def inner_nodes(self) -> Collection[Node]:
+        """The nodes that it executes."""
+        raise NotImplementedError
+
+    @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """Whether one of them is async."""
+        return any(node.is_async for node in self.inner_nodes)
+
+    @property
+    def pauses(self) -> bool:  # type: ignore[override]
+        """Whether one of them pauses."""
+        return any(node.pauses for node in self.inner_nodes)
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys of all of them."""
+        return frozenset().union(*(node.asks_for for node in self.inner_nodes))
 
 
 LONGEST_KEY = 255

@@ -10,9 +10,9 @@ import attrs
 from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._util.validators import LONGEST_WAIT, is_seconds
+from stategraph._util.validators import LONGEST_WAIT, is_seconds, naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
-from stategraph.nodes.base import NOTHING, Node, StepContext
+from stategraph.nodes.base import NOTHING, Node, StepContext, check_key
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -22,19 +22,13 @@ def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: 
         raise TypeError(f"{refusal}; a sync function of the answer is: {problem}")
 
 
-def _is_key(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    is_optional = attribute.name == "input_param"
-    if not isinstance(value, str) and not (is_optional and value is None):
-        allowed = "the key of what is shown, or None to show nothing, is" if is_optional else "the key of the answer is"
-        raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; {allowed}")
-
-
 _NOT_ASKED = (
     "The key was in the State before the run paused, and its value counts as the answer: take a response_param that "
     "nothing else sets, or remove the key before this node"
 )
 
 
+@naming_arguments()
 @attrs.frozen
 class InterruptNode(Node):
     """Pauses the run until it is answered.
@@ -58,8 +52,8 @@ class InterruptNode(Node):
         TypeError, ValueError: an argument is invalid, or `otherwise` is an answer that is refused.
     """
 
-    input_param: str | None = attrs.field(validator=_is_key)
-    response_param: str = attrs.field(validator=_is_key)
+    input_param: str | None = attrs.field()
+    response_param: str = attrs.field()
     reason: str = attrs.field(default="waits for an answer", kw_only=True)
     schema: Any = attrs.field(default=None, kw_only=True)
     validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
@@ -69,6 +63,9 @@ class InterruptNode(Node):
     pauses = True
 
     def __attrs_post_init__(self) -> None:
+        if self.input_param is not None:
+            check_key("input_param", self.input_param)
+        check_key("response_param", self.response_param)
         if self.schema is not None:
             self._check_schema()
         seconds = self.deadline

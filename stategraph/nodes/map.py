@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from stategraph._text.shown import shorten
+from stategraph._util.validators import naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes._parts import Job, PartsNode, Workers, part_node
-from stategraph.nodes.base import Node, StepContext
+from stategraph.nodes.base import Node, StepContext, check_key
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy
 from stategraph.state import State
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode, Nestable
 
 
+@naming_arguments()
 class MapNode(PartsNode):
     """Calls a function for each item of a list, several at the same time, and collects the results in order.
 
@@ -55,9 +57,8 @@ class MapNode(PartsNode):
         timeout: float | None = None,
         rate: float | None = None,
     ) -> None:
-        for name, key in (("over", over), ("into", into)):
-            if not isinstance(key, str):
-                raise TypeError(f"{name}: {shorten(key)} is not allowed; the name of a key is")
+        check_key("over", over)
+        check_key("into", into)
         if on_error not in ("raise", "collect"):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over, self.into, self.on_error = over, into, on_error
@@ -78,7 +79,7 @@ class MapNode(PartsNode):
         return self._node.given if isinstance(self._node, FunctionNode) else self._node
 
     @property
-    def part_nodes(self) -> tuple[FunctionNode | GraphNode]:
+    def inner_nodes(self) -> tuple[FunctionNode | GraphNode]:
         return (self._node,)
 
     @property

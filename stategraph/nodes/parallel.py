@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stategraph._progress import unwatched
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._util.validators import is_name
+from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts import Job, PartsNode, Workers, part_node
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Reducer = Callable[[Any, Any], Any]
 
 
+@naming_arguments()
 class ParallelNode(PartsNode):
     """Branches that receive the same State and run concurrently; their updates are merged in declared order.
 
@@ -74,7 +75,7 @@ class ParallelNode(PartsNode):
         return MappingProxyType(functions)
 
     @property
-    def part_nodes(self) -> Collection[FunctionNode | GraphNode]:
+    def inner_nodes(self) -> Collection[FunctionNode | GraphNode]:
         return self._branches.values()
 
     def typed(self, name: str, schema: Schema) -> ParallelNode:

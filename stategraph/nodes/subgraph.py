@@ -18,7 +18,7 @@ from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
-from stategraph.nodes.base import NestedStep, Node, Question, StepContext
+from stategraph.nodes.base import CompositeNode, NestedStep, Node, Question, StepContext
 from stategraph.nodes.function import with_changes
 from stategraph.state import State, evolve
 
@@ -49,28 +49,21 @@ class Nestable(Protocol):
         """Return its structure as one of several being built."""
 
 
-class GraphNode(Node):
+class GraphNode(CompositeNode):
     """Runs a graph as a step of another. `StateGraph.as_node` makes it.
 
     The nested run has its own id below the id of the outer run, and checkpoints in the same store: after a crash in the
     nested run, it continues from there.
     """
 
-    has_parts = True
-
     def __init__(self, graph: Nestable, plan: Callable[[], Any], inputs: Keys = None, outputs: Keys = None) -> None:
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
     @property
-    def is_async(self) -> bool:  # type: ignore[override]
-        """Whether a node of the nested graph is async."""
-        return any(stage.node.is_async for stage in self._plan().stages.values())
-
-    @property
-    def pauses(self) -> bool:  # type: ignore[override]
-        """Whether a node of the nested graph pauses."""
-        return any(stage.node.pauses for stage in self._plan().stages.values())
+    def inner_nodes(self) -> list[Node]:
+        """The nodes of its graph."""
+        return [stage.node for stage in self._plan().stages.values()]
 
     @property
     def reads(self) -> frozenset[str]:
@@ -127,11 +120,6 @@ class GraphNode(Node):
         except Exception:  # noqa: BLE001 - the updates may have fixed this
             old = {}
         return differing_items(old, given)
-
-    @property
-    def asks_for(self) -> frozenset[str]:
-        """The keys of its nodes."""
-        return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
     def question(self, step: StepContext) -> Task[Question]:
         return self.question_in(step.nested())
