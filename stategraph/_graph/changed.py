@@ -85,15 +85,13 @@ def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
     changes += [f"edge {edge} was added" for edge in here - there]
     changes += [f"edge {edge} was removed" for edge in there - here]
     if not changes and new.fingerprint != old.fingerprint:
-        changes = [f"the edges out of {name!r} are tried in another order" for name in _reordered(old, new)]
+        reordered = [name for name in new.nodes if _edges_out_of(name, new) != _edges_out_of(name, old)]
+        changes = [f"the edges out of {name!r} are tried in another order" for name in reordered]
     return tuple(changes)
 
 
-def _reordered(old: GraphStructure, new: GraphStructure) -> list[str]:
-    def out_of(structure: GraphStructure, name: str) -> list[EdgeStructure]:
-        return [edge for edge in structure.edges if edge.source == name]
-
-    return [name for name in new.nodes if out_of(new, name) != out_of(old, name)]
+def _edges_out_of(name: str, structure: GraphStructure) -> list[EdgeStructure]:
+    return [edge for edge in structure.edges if edge.source == name]
 
 
 # --------------------------------------------------------------------------- renamed nodes

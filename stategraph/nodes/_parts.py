@@ -32,8 +32,8 @@ from stategraph._protocol import (
     Task,
     limited,
 )
-from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.validators import is_seconds
+from stategraph._text.shown import describe_exception
+from stategraph._util.validators import Allowed, check_fields, is_count, is_seconds
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes.base import CompositeNode, NestedStep, Node, PartOutcome, Question, StepContext, graph_of
@@ -49,12 +49,23 @@ ATTEMPTS = "\nattempts"
 """Marks the saved attempts of parts: no node has such a name."""
 
 
+_ALLOWED: Allowed = {
+    "max_workers": ("a whole number from 1 on", lambda value: value is None or is_count(value, 1)),
+    "timeout": ("a number of seconds above 0", lambda value: value is None or is_seconds(value)),
+    "rate": (
+        "a number of items in a second, above 0",
+        lambda value: value is None or (is_seconds(value) and value >= 1e-9),
+    ),
+}
+"""The allowed values of each field of Workers: a description, and a test."""
+
+
 @attrs.frozen
 class Workers:
     """How parts are executed.
 
     Attributes:
-        most: The maximum number at the same time; None for the number of processors plus four.
+        max_workers: The maximum number at the same time; None for the number of processors plus four.
         processes: Whether they run in processes rather than threads.
         stops: Whether a failed part prevents others from beginning.
         collects: Whether an ErrorInfo becomes the result of a failed part, which then has not failed.
@@ -63,7 +74,7 @@ class Workers:
         rate: The maximum number of calls that begin in a second.
     """
 
-    most: int | None = None
+    max_workers: int | None = None
     processes: bool = False
     stops: bool = True
     collects: bool = False
@@ -72,13 +83,8 @@ class Workers:
     rate: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.most is not None and (type(self.most) is not int or self.most < 1):
-            raise ValueError(f"max_workers: {shorten(self.most)} is not allowed; a whole number from 1 on is")
+        check_fields(self, "", _ALLOWED)
         check_policies(self.retry, None)
-        if self.timeout is not None and not is_seconds(self.timeout):
-            raise ValueError(f"timeout: {shorten(self.timeout)} is not allowed; a number of seconds above 0 is")
-        if self.rate is not None and not (is_seconds(self.rate) and self.rate >= 1e-9):
-            raise ValueError(f"rate: {shorten(self.rate)} is not allowed; a number of items in a second, above 0, is")
 
     def check(self, nodes: Collection[FunctionNode | GraphNode]) -> None:
         """Raise TypeError if they cannot execute these functions and graphs."""
@@ -89,7 +95,7 @@ class Workers:
     @property
     def number(self) -> int:
         """The number of parts at the same time."""
-        return self.most or min(32, (os.cpu_count() or 1) + 4)
+        return self.max_workers or min(32, (os.cpu_count() or 1) + 4)
 
 
 def part_node(function: Any, part: str, argument: str) -> FunctionNode | GraphNode:

@@ -14,7 +14,7 @@ from stategraph.observers.base import Observer
 
 _DEBUG, _INFO, _WARNING, _ERROR = 10, 20, 30, 40  # as in the standard library, whose logging takes 5 ms to import
 _NAMES = {_DEBUG: "debug", _INFO: "info", _WARNING: "warning", _ERROR: "error"}
-_THRESHOLDS = {name: level for level, name in _NAMES.items()} | {"notset": 0, "warn": _WARNING, "critical": 50}
+_THRESHOLDS = {name: level for level, name in _NAMES.items()}
 _LEVELS = {
     EventType.GRAPH_START: _INFO,
     EventType.GRAPH_COMPLETE: _INFO,
