@@ -44,8 +44,7 @@ CAN_SEE = _OF_FILE
 """Whether a process can inspect the locks, and close the file, without releasing its own locks."""
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # the owners of bytes; a note may overwrite the note of another byte
 _JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # after the notes, the nodes at work; may overwrite too
-_UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
-_IS_BRIEF = struct.calcsize("<QqI")  # offset of the flag in a note that marks a brief lock
+_UNTIL_NOTED = 1.0  # seconds from the lock to the note, on a busy machine
 
 NodeRecorder: TypeAlias = Callable[[int, bytes], None]
 """Records the node at work; see `LockFile.node_recorder`."""
@@ -92,22 +91,21 @@ class LockFile:
             if error.errno in _BUSY:
                 return False
             raise
-        note = _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107])
-        try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
-            os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
-        except OSError:  # no space left: the owner stays unknown
-            pass
+        self._note(byte, _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107]))
         return True
 
     def unlock(self, byte: int) -> None:
-        """Unlock a byte. Until its next owner is recorded, the lock of that owner looks brief."""
-        try:  # noqa: SIM105
-            os.pwrite(self._fd, b"\1", byte % _NOTES * _NOTE.size + _IS_BRIEF)
-        except OSError:  # no space left
-            pass
-        try:  # noqa: SIM105
+        """Unlock a byte, and erase the record of its owner."""
+        self._note(byte, bytes(_NOTE.size))
+        try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
             self._set(fcntl.LOCK_UN, byte)
         except OSError:  # the lock ends with the process
+            pass
+
+    def _note(self, byte: int, note: bytes) -> None:
+        try:  # noqa: SIM105
+            os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
+        except OSError:  # no space left: the owner stays unknown
             pass
 
     def _set(self, operation: int, byte: int) -> None:
@@ -298,11 +296,10 @@ class LockOwners(Owners):
     # ------------------------------------------------------------------ looking
 
     def owner(self, run_id: str, table: Fences) -> Owner | None:
-        if not self._read_only:
-            self.forget_lost(run_id, table)
-            ownership = self.get(run_id)
-            if ownership is not None or not CAN_LOCK:
-                return None if ownership is None else ownership.owner
+        self.forget_lost(run_id, table)
+        ownership = self.get(run_id)
+        if ownership is not None:
+            return ownership.owner
         locks = self._seen()
         return None if locks is None else locks.owner(_byte(run_id, table.fence(run_id)[0]))
 
@@ -323,7 +320,7 @@ class LockOwners(Owners):
 
     def _seen(self) -> LockFile | None:
         """Return the file to inspect; None if it is missing, or inspection would change it."""
-        if not self._read_only:
+        if CAN_LOCK and not self._read_only:
             return self._opened()
         with suppress(OSError):
             return LockFile(self._path, read_only=True) if CAN_SEE else None

@@ -226,7 +226,7 @@ class Links:
         """Raise UnfitServerError if a server is too old or, where that matters, may lose acknowledged data."""
         commands: list[Sequence[str]] = [("INFO",)]
         if self._nodes.durable:
-            commands += [("CONFIG", "GET", "appendfsync"), ("CONFIG", "GET", "no-appendfsync-on-rewrite")]
+            commands.append(("CONFIG", "GET", "*appendfsync*"))
         found, *settings = self._round_trip(connection, commands)
         if isinstance(found, redis.ResponseError):
             raise found
@@ -237,8 +237,8 @@ class Links:
         if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
             raise UnfitServerError(f"it is Redis {version}; use 6.2 or newer")
         if self._nodes.durable:
-            pairs = [answer for answer in settings if isinstance(answer, list) and answer]
-            _check_durable(info, {name.decode(): value.decode() for name, value in pairs})
+            texts = [text.decode() for text in settings[0]] if isinstance(settings[0], list) else []
+            _check_durable(info, dict(zip(texts[::2], texts[1::2], strict=True)))
 
 
 def _check_durable(info: dict[str, str], config: dict[str, str]) -> None:
