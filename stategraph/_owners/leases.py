@@ -22,7 +22,6 @@ from typing import Protocol
 import attrs
 
 from stategraph._owners.base import Fence, Owners, Ownership, host_name, release
-from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
 
@@ -31,10 +30,7 @@ LEASE = 30.0
 
 _LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
 _RENEWALS_PER_LEASE = 3  # how often a process renews its lease before it would expire
-_SURE = 0.9  # share of the lease that this process relies on; the rest allows for clocks of different speed
 _AGAIN = 0.1  # of the time between two renewals: the delay before a failed renewal is tried again
-LAST_TRY = 1.0
-"""Seconds to wait for an answer once other processes may have taken the run."""
 
 
 @attrs.frozen
@@ -157,11 +153,10 @@ class LeaseOwners(Owners):
 
     def _begin(self) -> None:
         self._worker: Worker | None = None
-        self._renewed = self._sure_until = -float("inf")
+        self._renewed = -float("inf")
         self._to_free: dict[int, str] = {}
         self._wake = threading.Event()
         self._renewing = threading.RLock()
-        self._is_renewing = False
         self._thread: threading.Thread | None = None
 
     def own_nothing(self) -> None:
@@ -211,8 +206,7 @@ class LeaseOwners(Owners):
     def _free(self, ownership: Ownership) -> None:
         """Release a lease, and keep trying if that fails."""
         self._to_free[ownership.fence] = ownership.run_id
-        late_at = self._renewed + 2 * self._seconds / _RENEWALS_PER_LEASE  # the server seems to be down
-        if time.monotonic() > late_at or ownership.is_abandoned:
+        if ownership.is_abandoned:
             self._wake.set()
         else:
             with suppress(CheckpointError):
@@ -286,40 +280,6 @@ class LeaseOwners(Owners):
 
     # ------------------------------------------------------------------ renewing
 
-    def seconds_still_owned(self, run_id: str) -> float:
-        """Return how many seconds to wait for an answer about a run: as long as no other process can have taken it.
-
-        It is at least `LAST_TRY`, and infinite for a run that this process does not own.
-        """
-        ownership = self._by_run.get(given_id(run_id))
-        is_leased = ownership is not None and ownership.fence
-        return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")
-
-    def is_sure(self) -> bool:
-        """Return whether no other process can have taken a run of this process."""
-        return time.monotonic() < self._sure_until or not self._leased()
-
-    def _leased(self) -> list[Ownership]:
-        return [ownership for ownership in list(self._by_run.values()) if ownership.fence]
-
-    def make_sure(self) -> None:
-        """Renew the lease, and find out which runs were lost.
-
-        Raises:
-            CheckpointError: the server does not answer.
-        """
-        with self._renewing:
-            if not (self._is_renewing or self.is_sure()):
-                self._renew()
-
-    def in_doubt(self, error: CheckpointError) -> CheckpointError:
-        """Return the error for a run that another process may have taken while the server did not answer."""
-        reason = (
-            f"{error.reason}; this process could not renew its lease of {self._seconds:g} s, so others may have taken "
-            "the run, and this call stops: once the server answers, resume goes on unless others have"
-        )
-        return type(error)(error.run_id, reason)
-
     def live_worker(self) -> Worker:
         """Return this process, with a lease that a thread keeps renewing."""
         with self._renewing:
@@ -334,17 +294,10 @@ class LeaseOwners(Owners):
 
     def _renew(self) -> None:
         with self._renewing:
-            worker, now, self._is_renewing = self._worker, time.monotonic(), True
-            try:
-                if worker is not None:
-                    self._leases.renew_worker(worker, self._seconds)
-                    self._renewed = now
-                    if not self.is_sure():  # the lease had expired for a while
-                        for ownership in self._leased():
-                            self.forget_lost(ownership.run_id, self._leases)
-                    self._sure_until = now + _SURE * self._seconds
-            finally:
-                self._is_renewing = False
+            if self._worker is not None:
+                now = time.monotonic()
+                self._leases.renew_worker(self._worker, self._seconds)
+                self._renewed = now
 
     def renew_due(self) -> float:
         """Renew the lease; return the seconds until the next renewal, 0 for none."""
@@ -367,7 +320,7 @@ class LeaseOwners(Owners):
 
     def _report_late(self, error: CheckpointError) -> None:
         """Report to the log and to observers that the lease could not be renewed."""
-        leased = self._leased()
+        leased = [ownership for ownership in list(self._by_run.values()) if ownership.fence]
         left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
         message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
         logging.getLogger("stategraph").warning(message, len(leased), error.reason)

@@ -12,7 +12,7 @@ from math import inf
 from queue import Empty, LifoQueue
 from typing import Generic, Protocol, TypeVar
 
-from stategraph._owners.leases import LAST_TRY, LeaseOwners
+from stategraph._owners.leases import LeaseOwners
 from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_seconds
 from stategraph.errors import CheckpointError, ConfigError
@@ -164,28 +164,6 @@ class ServerTable(Table, Generic[_Connection]):
                 if not self._is_passing(error) or time.monotonic() + 2 * _RETRY_AFTER > give_up:
                     raise self._explained(error, run_id, kind) from error
             time.sleep(_RETRY_AFTER)
-
-    def _ask_surely(
-        self,
-        run_ids: Sequence[str],
-        work: Callable[[_Connection], _Answer],
-        kind: type[CheckpointError] = CheckpointError,
-    ) -> _Answer:
-        """Do some work as `_ask`, but give up once other processes may have taken a run that this process owns.
-
-        Raises:
-            CheckpointError: as `_ask`, or the leases may have expired.
-        """
-        owners, run_id = self.owners, run_ids[0] if len(run_ids) == 1 else ""
-        try:
-            answer = self._ask(run_id, work, kind, min(map(owners.seconds_still_owned, run_ids)))
-            if not owners.is_sure():
-                owners.make_sure()
-        except CheckpointError as error:
-            if min(map(owners.seconds_still_owned, run_ids)) > LAST_TRY:
-                raise
-            raise owners.in_doubt(error) from error.__cause__
-        return answer
 
 
 # --------------------------------------------------------------------------- options

@@ -14,7 +14,6 @@ from stategraph import (
     RunLostError,
     State,
 )
-from stategraph._owners import leases
 from stategraph.stores import PostgresStore
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres
@@ -40,27 +39,6 @@ def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
     yield open_one
     for store in stores:
         store.close()
-
-
-class TestNothingIsSure:
-    """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
-
-    def test_nobody_has_taken_it(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
-        """Then it is made sure of before the next node."""
-        store, other = opened(lease=0.5), opened()
-
-        def hangs(state: State) -> dict[str, Any]:
-            monkeypatch.setattr(leases.LeaseOwners, "renew_due", lambda self: 0.05)
-            time.sleep(0.7)
-            assert other.owner(RUN) is None
-            return {}
-
-        graph = make_graph(
-            {"a": hangs, "b": lambda state: {"is_owned": other.owner(RUN) is not None}},
-            store=store,
-            durability="async",
-        )
-        assert graph.execute(State(run_id=RUN))["is_owned"]
 
 
 WORK = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}

@@ -150,17 +150,13 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     def _explained(self, error: Exception, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
         return explained(error, run_id, self.store, kind)
 
-    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        return self._ask_surely([run_id], lambda server: server.found([(self._here(statement), values)])[0])
+    def query(self, run_id: str, statement: str, values: Sequence[Any], patience: float = inf) -> list[Any]:
+        request = self._here(statement), values
+        return self._ask(run_id, lambda server: server.found([request])[0], patience=patience)
 
     def _query_many(self, statement: str, values: Sequence[Any]) -> list[Any]:
         # Not prepared: a plan for a common label would be used for a rare one as well.
-        return self._ask_surely([""], lambda server: server.found([(statement, values)], prepares=False)[0])
-
-    def _change(self, run_id: str, statement: str, values: Sequence[Any], patience: float = inf) -> list[Any]:
-        """Run a statement that writes and may be repeated; return its rows."""
-        request = self._here(statement), values
-        return self._ask(run_id, lambda server: server.found([request])[0], patience=patience)
+        return self._ask("", lambda server: server.found([(statement, values)], prepares=False)[0])
 
     def _here(self, statement: str) -> str:
         return statement.replace("{s}.", self._words.schema)
@@ -185,7 +181,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
             # If the answer to the first request was lost, it may have made the write.
             return [made[place] or (was_sent and self._is_done(server, write)) for place, write in enumerate(writes)]
 
-        return self._ask_surely(run_ids, send, CheckpointSaveError)
+        return self._ask(run_ids[0] if len(run_ids) == 1 else "", send, CheckpointSaveError)
 
     def _is_done(self, server: Connection, write: Write) -> bool:
         """Return whether a run is as a write makes it: the seal covers the version as well."""
@@ -236,7 +232,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         statement, values = (_CANCEL, (run_id, by)) if is_cancelled else (_TAKE_UP, (run_id,))
-        self._change(run_id, statement, values)
+        self.query(run_id, statement, values)
 
     def cancelled_by(self, run_id: str) -> str | None:
         found = self.query(run_id, _CANCELLED_BY, (run_id,))
@@ -244,7 +240,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run, as `Leases.acquire`."""
-        found = self._change(run_id, _ACQUIRE, (run_id, worker.id, fence, instead, *nested_range(run_id)))
+        found = self.query(run_id, _ACQUIRE, (run_id, worker.id, fence, instead, *nested_range(run_id)))
         return bool(found[0][0]) if found else None
 
     def lease(self, run_id: str) -> Lease | None:
@@ -263,7 +259,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest abandoned run, as `Claims.claim`."""
-        found = self._change("", _CLAIM, (graph, worker.id, fence, json.dumps(list(tried))))
+        found = self.query("", _CLAIM, (graph, worker.id, fence, json.dumps(list(tried))))
         if not found:
             return None
         number, run_id, is_cancelled, left = found[0]
@@ -276,13 +272,13 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""
         statement, values = (_FREE, (run_id, fence)) if run_id else (_FREE_CLAIMED, (fence,))
-        self._change(run_id, statement, values, SHORT_PATIENCE)
+        self.query(run_id, statement, values, SHORT_PATIENCE)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Record that a process stays alive for so many seconds."""
         values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
-        self._change("", _RENEW, values, max(SHORT_PATIENCE, seconds / 3))
+        self.query("", _RENEW, values, max(SHORT_PATIENCE, seconds / 3))
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
-        self._change("", _END, (worker.id,), SHORT_PATIENCE)
+        self.query("", _END, (worker.id,), SHORT_PATIENCE)

@@ -88,7 +88,7 @@ class RedisTable(ServerTable[Links]):
         key, count = self._nodes.tags[0] + b":store", self._nodes.count
         new = {"partitions": count, "layout": _LAYOUT, "id": os.urandom(16)}
         commands = [*(("HSETNX", key, *item) for item in new.items()), ("HMGET", key, *new)]
-        *_, (partitions, layout, store_id) = self._answers("", [Command(0, words) for words in commands])
+        *_, (partitions, layout, store_id) = self._query("", *(Command(0, words) for words in commands))
         if int(layout) > _LAYOUT:
             reads = f"this version of stategraph reads up to {_LAYOUT}; update it"
             raise FormatError("", f"the {self.store} has keys of version {int(layout)} and {reads}")
@@ -108,20 +108,13 @@ class RedisTable(ServerTable[Links]):
             return ConfigError("checkpoint.options.url", "this server", allowed)
         return explained(error, run_id, self.store, kind)
 
-    def _answers(self, run_id: str, commands: Sequence[Command], patience: float = inf, replicas: int = 0) -> list[Any]:
+    def _query(self, run_id: str, *commands: Command, patience: float = inf, replicas: int = 0) -> list[Any]:
+        """Return the answers to commands, once so many replicas have what they write."""
         return self._ask(run_id, lambda links: _checked(links.ask(commands, replicas)), patience=patience)
-
-    def _query(self, run_id: str, *commands: Command) -> list[Any]:
-        """Return the answers to commands that read."""
-        return self._ask_surely([run_id], lambda links: _checked(links.ask(commands)))
 
     def _change(self, run_id: str, command: Command) -> Any:
         """Return the answer to a command that writes and may be repeated, once enough replicas have it."""
-        return self._answers(run_id, [command], replicas=self._replicas)[0]
-
-    def _notify(self, command: Command, patience: float = SHORT_PATIENCE) -> None:
-        """Run a command that writes, and is repeated later if it is lost."""
-        self._answers("", [command], patience)
+        return self._query(run_id, command, replicas=self._replicas)[0]
 
     # ------------------------------------------------------------------ writing
 
@@ -146,7 +139,7 @@ class RedisTable(ServerTable[Links]):
                 outcomes[place] = self._outcome(writes[place], answer, was_sent)
 
         if commands:
-            self._ask_surely([writes[place].run_id for place in commands], send, CheckpointSaveError)
+            self._ask(writes[0].run_id if len(writes) == 1 else "", send, CheckpointSaveError)
         return outcomes
 
     def _outcome(self, write: Write, answer: Any, was_sent: bool) -> bool | Exception:
@@ -166,7 +159,7 @@ class RedisTable(ServerTable[Links]):
             key = run_id.encode(errors="surrogateescape")
         except UnicodeEncodeError:  # `runs` never reports such an id
             return False
-        answers = self._answers(run_id, self._nodes.on_each(scripts.REMOVE, key, "", "", 0, 0))
+        answers = self._query(run_id, *self._nodes.on_each(scripts.REMOVE, key, "", "", 0, 0))
         return any(code == _WRITTEN for code, _ in answers)
 
     # ------------------------------------------------------------------ reading
@@ -288,17 +281,17 @@ class RedisTable(ServerTable[Links]):
 
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence."""
-        self._notify(self._nodes.script(run_id, scripts.FREE, fence))
+        self._query(run_id, self._nodes.script(run_id, scripts.FREE, fence), patience=SHORT_PATIENCE)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Record that a process stays alive for so many seconds."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._notify(renew, max(SHORT_PATIENCE, seconds / 3))
+        self._query("", renew, patience=max(SHORT_PATIENCE, seconds / 3))
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
-        self._notify(self._nodes.command(worker.id, "DEL", b":worker:"))
+        self._query("", self._nodes.command(worker.id, "DEL", b":worker:"), patience=SHORT_PATIENCE)
 
     def _of_lease(self, run_id: str, *names: str) -> list[bytes | None]:
         return list(self._query(run_id, self._nodes.command(run_id, "HMGET", b":lease:", *names))[0])

@@ -116,7 +116,9 @@ class RowStore(CheckpointStore):
             ownership.is_cancelled = True
 
     def _is_cancelled(self, ownership: Ownership) -> bool:
-        ownership.is_cancelled = ownership.is_cancelled or self._log.table.fence(ownership.run_id)[1]
+        if not ownership.is_cancelled:
+            fence, ownership.is_cancelled = self._log.table.fence(ownership.run_id)
+            ownership.is_lost = ownership.is_lost or fence != ownership.fence
         ownership.check()
         return ownership.is_cancelled
 
