@@ -94,10 +94,11 @@ class StoreSession:
         self.look_at = monotonic() + LOOK_AGAIN
         return self.ownership is not None and (self.ownership.is_cancelled or self.store._is_cancelled(self.ownership))
 
-    def stop_if_cancelled(self, _: object = None) -> None:
-        """Raise Stopped if any process cancelled the run."""
-        if self.check_cancelled():
-            raise Stopped("it was cancelled")
+    def stop_if_cancelled(self, state: State) -> None:
+        """Raise Stopped if any process cancelled the run, or RunLostError with its last State."""
+        with self._saving(state):
+            if self.check_cancelled():
+                raise Stopped("it was cancelled")
 
     def write(self, write: Callable[[], _Answer]) -> _Answer:
         """Write to the store as the owner of the run; return the result."""

@@ -160,7 +160,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
         if checks_cancellation and monotonic() >= services.look_at:
-            yield (Load, services.stop_if_cancelled, None)
+            yield (Load, services.stop_if_cancelled, state)
         if watched:
             yield from show(run, state)
         name = handler

@@ -414,7 +414,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
     if run.plan.write_behind or run.services.is_cancelled:
-        yield (Load, run.services.stop_if_cancelled, None)
+        yield (Load, run.services.stop_if_cancelled, state)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 

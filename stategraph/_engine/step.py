@@ -242,7 +242,7 @@ class StepExecution:
         yield from show(self.run, self.run.state)
         services = self.run.services
         if services.ownership is not None and (services.is_cancelled or monotonic() >= services.look_at):
-            yield from self.stored((Load, services.stop_if_cancelled, None))
+            yield from self.stored((Load, services.stop_if_cancelled, self.run.state))
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part together with the earlier ones. They are not saved with the run a second time."""

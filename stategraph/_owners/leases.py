@@ -179,13 +179,12 @@ class LeaseOwners(Owners):
         """
         if not ownership.is_direct or ownership.fence or ownership.is_lost:
             return False
-        ownership.has_known_fence = False  # until the lease is acquired, its fence is not the fence of the run
         self._lease(ownership, take_over=False)
-        ownership.has_known_fence = True
         return True
 
     def _lease(self, ownership: Ownership, *, take_over: bool) -> None:
         worker, instead = self.live_worker(), 0
+        ownership.has_known_fence = False  # until the lease is acquired, its fence is not the fence of the run
         ownership.fence = new_fence()  # first: release() needs this number, whatever happens
         while (cancelled := self._leases.acquire(ownership.run_id, worker, ownership.fence, instead)) is None:
             other = self._leases.lease(ownership.run_id)
@@ -195,21 +194,18 @@ class LeaseOwners(Owners):
                 ownership.fence = 0
                 raise RunBusyError(ownership.run_id, other.owner)
             instead = 0 if other is None else other.fence
-        ownership.is_cancelled = cancelled
+        ownership.is_cancelled, ownership.has_known_fence = cancelled, True
         ownership.check()
 
     def release(self, ownership: Ownership) -> None:
         super().release(ownership)
-        if ownership.fence:  # also after a takeover in this process
-            self._free(ownership)
-
-    def _free(self, ownership: Ownership) -> None:
-        """Release a lease, and keep trying if that fails."""
-        self._to_free[ownership.fence] = ownership.run_id
+        if not ownership.fence:
+            return
+        self._to_free[ownership.fence] = ownership.run_id  # also after a takeover in this process
         if ownership.is_abandoned:
             self._wake.set()
         else:
-            with suppress(CheckpointError):
+            with suppress(CheckpointError):  # then the thread that renews the lease repeats it
                 self._free_all()
 
     def _free_all(self) -> None:
@@ -284,29 +280,30 @@ class LeaseOwners(Owners):
         """Return this process, with a lease that a thread keeps renewing."""
         with self._renewing:
             self._worker = self._worker or _this_worker()
-            if self._renewed < time.monotonic() - self._seconds / _RENEWALS_PER_LEASE:
-                self._renew()
+            part = self._seconds / _RENEWALS_PER_LEASE
+            if self._renewed < time.monotonic() - part:
+                self._renew(self._worker)
             if self._thread is None:
-                args = weakref.ref(self), self._wake, self._seconds / _RENEWALS_PER_LEASE
+                args = weakref.ref(self), self._wake, part
                 self._thread = threading.Thread(target=_keep_renewing, args=args, name="stategraph-leases", daemon=True)
                 self._thread.start()
             return self._worker
 
-    def _renew(self) -> None:
+    def _renew(self, worker: Worker) -> None:
         with self._renewing:
-            if self._worker is not None:
-                now = time.monotonic()
-                self._leases.renew_worker(self._worker, self._seconds)
-                self._renewed = now
+            now = time.monotonic()
+            self._leases.renew_worker(worker, self._seconds)
+            self._renewed = now
 
     def renew_due(self) -> float:
         """Renew the lease; return the seconds until the next renewal, 0 for none."""
-        if self._worker is None:
+        worker = self._worker
+        if worker is None:
             return 0.0
         part = self._seconds / _RENEWALS_PER_LEASE
         try:
             if self._by_run:
-                self._renew()
+                self._renew(worker)
             self._free_all()
         except CheckpointError as error:
             if self._worker is not None:  # the store is still open
