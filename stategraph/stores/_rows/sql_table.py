@@ -115,10 +115,10 @@ class SqlTable(Table):
             cut = _cut_nested(words, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
         put = [row for row in batch.put if row.sequence >= batch.cut_below]
-        rows = [(*row_values(row, words), *this) for row in put]
+        rows = [row_values(row, words) for row in put]
         for many in words.together:
             while len(rows) >= many:
-                statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many])]))
+                statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many]), *this]))
                 del rows[:many]
         return statements
 
@@ -214,13 +214,21 @@ def _next_run(words: Dialect, fields: tuple[str, ...], guard: str) -> str:
 
 @cache
 def _put_rows(words: Dialect, many: int) -> str:
-    """Return the statement that writes rows. Its values: for each row its own, the run and its seal."""
-    key, fields, values = ", ".join(words.key), ", ".join(_ROW_FIELDS), ", ".join("?" * len(_ROW_FIELDS))
-    row = f"SELECT {words.key_of}, {values} FROM {words.schema}run WHERE run_id = ? AND seal = ?"
+    """Return the statement that writes rows. Its values: those of each row, the run and its seal."""
+    key, fields = ", ".join(words.key), ", ".join(_ROW_FIELDS)
+    if many == 1:
+        rows = f"SELECT {words.key_of}, {', '.join('?' * len(_ROW_FIELDS))} FROM {words.schema}run AS run"
+    else:  # one search for the run, which takes as long as the insertion of a row
+        row = f"({', '.join('?' * len(ROW_COLUMNS))})"
+        columns = ", ".join(f"row.column{place}" for place in range(2, len(ROW_COLUMNS) + 1))
+        made = ", ".join([row] * many)
+        rows = (
+            f"SELECT {words.key_of.replace('?', 'row.column1')}, {columns} FROM run CROSS JOIN (VALUES {made}) AS row"
+        )
     # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
     instead = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS)
     return (
-        f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {' UNION ALL '.join([row] * many)} "
+        f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {rows} WHERE run.run_id = ? AND run.seal = ? "
         f"ON CONFLICT ({key}) DO UPDATE SET {instead}"
     )
 
