@@ -12,6 +12,7 @@ from stategraph._text.shown import Hidden, shorten
 from stategraph._util.validators import (
     Allowed,
     check_fields,
+    encodable,
     is_count,
     is_name,
     is_seconds,
@@ -300,9 +301,11 @@ def _contents(path: object) -> Any:
     from pathlib import Path
 
     parsers = {".toml": tomllib.loads, ".json": json.loads}
-    if not isinstance(path, str | os.PathLike):
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    name = encodable(text) if isinstance(text, str) else None
+    if name is None:
         raise ConfigError("file", path, "the path of a file")
-    file = Path(path).absolute()
+    file = Path(name).absolute()
     parse = parsers.get(file.suffix.lower())
     if parse is None:
         raise ConfigError("file", str(file), f"a name that ends in {' or '.join(parsers)}")
