@@ -21,32 +21,109 @@ class EventType(StrEnum):
     """The types of events. The data of every event include ``run_id``."""
 
     STATE_CREATE = "state.create"
+    """A State that has an observer is created."""
+
     STATE_CLONE = "state.clone"
+    """A State that has an observer is copied."""
+
     STATE_SET = "state.set"
+    """Keys of a State that has an observer are set or removed. Data: `keys`."""
+
     STATE_MERGE = "state.merge"
+    """A mapping is merged into a State that has an observer. Data: `keys`."""
+
     GRAPH_START = "graph.start"
+    """A call of `execute` or `resume` begins or continues a run or a nested run."""
+
     GRAPH_COMPLETE = "graph.complete"
+    """The run is complete. Data: `took`."""
+
     GRAPH_PAUSE = "graph.pause"
+    """The run pauses. Data: `took`, `pause_node`, `reason` and `response_param`."""
+
     GRAPH_ERROR = "graph.error"
+    """The call ends early.
+
+    Data: `node`, the failed node or, if there is none, the last one entered; `error`, `error_type`, `traceback`,
+    `attempts` and `took`. A traceback has the last calls that led to the exception: file, line and function of each.
+    Files have the names under which they are imported. Calls of stategraph are left out, unless there are no others.
+    """
+
     NODE_START = "node.start"
+    """A node begins."""
+
     NODE_COMPLETE = "node.complete"
+    """A node has ended.
+
+    Data: `took`, `attempts`, and `outcome`: "completed", or "failed" if another node handles the failure.
+    """
+
     NODE_ERROR = "node.error"
+    """An attempt of a node has failed. Data: `attempt`, `error`, `error_type`, `traceback` and `took`."""
+
     NODE_RETRY = "node.retry"
+    """Another attempt follows a failed one.
+
+    Data: `attempt`, `error`, `error_type`, `traceback`, `took`, and `delay` in seconds.
+    """
+
     NODE_CHUNK = "node.chunk"
+    """A node has emitted a chunk. Data: `chunk`."""
+
     NODE_RECOMPUTE = "node.recompute"
+    """A node runs again on resume, for keys that are not saved. Data: `keys`."""
+
     PART_COMPLETE = "part.complete"
+    """A branch or an item is done, and saved if the store keeps parts.
+
+    Data: `part`; `total`, the number of parts; `took`, `attempt`, and `outcome`: "completed"; "collected" if its error
+    is its result, which adds `error`, `error_type` and `traceback`; "found" if an earlier call had finished it.
+    """
+
     PART_ERROR = "part.error"
+    """A branch or an item has failed.
+
+    Data: `part`, `total`, `took`, `attempt`, `outcome` ("failed"), `error`, `error_type` and `traceback`.
+    """
+
     PART_RETRY = "part.retry"
+    """An attempt of an item has failed, and another follows.
+
+    Data: as of `part.error`, with `outcome` "retried", and `delay` in seconds.
+    """
+
     CACHE_HIT = "cache.hit"
+    """A node with a cache found a result. Data: `key`."""
+
     CACHE_MISS = "cache.miss"
+    """A node with a cache found no result. Data: `key`, or None, and `reason`."""
+
     EDGE_EVALUATE = "edge.evaluate"
+    """An edge was tried. Data: `source`, `target`, `edge`, `predicate` and `result`."""
+
     EDGE_TRANSITION = "edge.transition"
+    """An edge is taken. Data: `source`, `target`, `edge` and `predicate`."""
+
     CYCLE_DETECTED = "cycle.detected"
+    """A node begins that this call has already completed."""
+
     CHECKPOINT_SAVE = "checkpoint.save"
+    """The run has saved a State. Data: `took`; with durability "async", the time to queue it."""
+
     CHECKPOINT_LOAD = "checkpoint.load"
+    """The run has loaded the State from which it continues. Data: `took`."""
+
     CHECKPOINT_RESUME = "checkpoint.resume"
+    """The run continues from a State."""
+
     CHECKPOINT_DELETE = "checkpoint.delete"
+    """The run is complete and was deleted."""
+
     LEASE_LATE = "lease.late"
+    """The server did not receive the renewal of the lease.
+
+    Data: `left`, the seconds after which others may take the run (0.0: now), and `error`, the reason.
+    """
 
 
 STATE_EVENTS = frozenset({EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE})

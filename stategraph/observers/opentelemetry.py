@@ -52,8 +52,27 @@ class _Run:
 class OpenTelemetryObserver(Observer):
     """Makes a span for each call of a graph, each nested run and each node, and measures them.
 
-    Nodes run in the context of their spans, in threads and tasks as well: spans that they begin are children. See
-    docs/observers.md for the names.
+    Nodes run in the context of their spans, in threads and tasks as well: spans that they begin are children.
+
+    The names of attributes begin with ``stategraph.``, except for ``error.type``. A span ``run NAME`` has ``graph``,
+    ``run.id``, ``call.id``, ``step`` (the last one before) and, at the end, ``status`` and ``last_step``; in a nested run
+    ``parent.run.id`` and ``parent.step``; after a pause ``pause.node``; after an error ``failed_node`` and
+    ``error.type``. Its link to the call before has ``link`` "call before".
+
+    A span ``node NAME`` has ``graph``, ``run.id``, ``node``, ``step``, ``attempts``, and ``outcome``: "completed",
+    "failed", "paused" or "cut off". It has ``cache.hit`` if it used a cached result, and for branches and items
+    ``parts.total``, ``parts.completed``, ``parts.collected``, ``parts.found`` and ``parts.failed``. A failed attempt is
+    an event ``exception`` with ``attempt``, another attempt an event ``retry``, and a failed part an event
+    ``exception`` with ``part``.
+
+    Metrics, and their attributes:
+
+    - ``stategraph.run.duration``: seconds of calls and nested runs; ``graph``, ``status``.
+    - ``stategraph.node.duration``: seconds of nodes that ended; ``graph``, ``node``, ``outcome``.
+    - ``stategraph.node.retries``: attempts after the first; ``graph``, ``node``.
+    - ``stategraph.parts``: branches and items that have ended; ``graph``, ``node``, ``outcome``.
+    - ``stategraph.checkpoint.save.duration``: seconds of saves; ``graph``.
+    - ``stategraph.runs.under_way``: the runs at work, nested ones included; ``graph``.
 
     Args:
         tracer_provider: Where spans go; the global provider if it is None.
