@@ -55,9 +55,9 @@ class OpenTelemetryObserver(Observer):
     Nodes run in the context of their spans, in threads and tasks as well: spans that they begin are children.
 
     The names of attributes begin with ``stategraph.``, except for ``error.type``. A span ``run NAME`` has ``graph``,
-    ``run.id``, ``call.id``, ``step`` (the last one before) and, at the end, ``status`` and ``last_step``; in a nested run
-    ``parent.run.id`` and ``parent.step``; after a pause ``pause.node``; after an error ``failed_node`` and
-    ``error.type``. Its link to the call before has ``link`` "call before".
+    ``run.id``, ``call.id``, ``step`` (the last one before) and, at the end, ``status`` and ``last_step``;
+    in a nested run ``parent.run.id`` and ``parent.step``; after a pause ``pause.node``; after an error ``failed_node``
+    and ``error.type``. Its link to the call before has ``link`` "call before".
 
     A span ``node NAME`` has ``graph``, ``run.id``, ``node``, ``step``, ``attempts``, and ``outcome``: "completed",
     "failed", "paused" or "cut off". It has ``cache.hit`` if it used a cached result, and for branches and items
