@@ -20,7 +20,7 @@ class RunNode(CommandType):
 
 
 class StartNode(CommandType):
-    """Call a node that is known to be async. The call only makes an awaitable."""
+    """Call a function that only makes an awaitable or the feed of a generator, in the thread of the run or its loop."""
 
 
 class Await(CommandType):

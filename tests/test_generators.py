@@ -7,11 +7,13 @@ import contextlib
 import decimal
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import ExecutionError, RunCancelledError, State, StateGraph, Updates
@@ -38,7 +40,19 @@ def nested(node: Any) -> StateGraph:
     return make_graph({"inner": alone(node, name="inner").as_node()}, store=MemoryStore())
 
 
-@pytest.fixture(params=[alone, limited, nested])
+@attrs.define
+class Talk:
+    """What such a node says."""
+
+    said: list[str] = attrs.field(factory=list)
+
+
+def typed(node: Any) -> StateGraph:
+    """-> the same, with a schema."""
+    return alone(node, schema=Talk)
+
+
+@pytest.fixture(params=[alone, limited, nested, typed])
 def make(request: pytest.FixtureRequest) -> Any:
     """Makes a graph of a node."""
     return request.param
@@ -122,6 +136,34 @@ class TestThread:
             yield Updates({"said": ["all"]})
 
         assert said(make(node)) == ["all"]
+
+    @pytest.mark.parametrize("graph_of", [alone, typed])
+    def test_other_runs_work_between_its_chunks(self, graph_of: Any) -> None:
+        """They use the worker threads of the loop, and the generator keeps its own."""
+        seen: set[int] = set()
+
+        def node(state: State) -> Iterator[Any]:
+            for number in range(3):
+                seen.add(threading.get_ident())
+                yield number
+
+        def slow(state: State) -> dict[str, Any]:
+            time.sleep(0.01)
+            return {}
+
+        async def main() -> None:
+            async for _ in graph_of(node).astream(State()):
+                await asyncio.gather(*(alone(slow).aexecute(State()) for _ in range(4)))
+
+        asyncio.run(main())
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize("graph_of", [alone, typed])
+def test_a_plain_function_returns_a_generator(graph_of: Any) -> None:
+    """It is no generator function, so its result is refused."""
+    with pytest.raises(ExecutionError, match=r"\(generator\); a node returns a State"):
+        graph_of(lambda state: (number for number in range(3))).execute(State())
 
 
 # --------------------------------------------------------------------------- what an async one may hold

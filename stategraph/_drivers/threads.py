@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import isgenerator
 from typing import Any, TypeAlias, cast
 
 from stategraph._drivers.calls import Outcome, Threads, call_apart, outcome_of
@@ -215,14 +214,14 @@ class CarriedRun:
         self._next: tuple[Command | None, BaseException | None] = None, None
         self.is_left = False
 
-    def go_on(self, command: Command) -> Any:
-        """Execute commands in this thread; return CARRIED_ON, or the value that the command itself must return."""
+    def go_on(self, command: Command) -> object:
+        """Execute commands in this thread; return CARRIED_ON."""
         kind, function, argument = command
         while True:
             function = cast(_Function, function)  # every command executed here is a call
             value = contextvars.copy_context().run(function, argument) if kind is RunNode else function(argument)
-            if self.is_left or isgenerator(value):  # a generator belongs to no worker thread
-                return value
+            if self.is_left:
+                return CARRIED_ON
             try:
                 kind, function, argument = self._task.send(value)
             except BaseException as end:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._protocol import CannotAwait, Finish, Task
+from stategraph._protocol import CannotAwait, Finish, StartNode, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.nodes.base import StepContext
 from stategraph.state import State
@@ -68,7 +68,7 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     without_object: Callable[[Any], Any] | None = None
     if isinstance(generator, TypedGenerator):
         generator, without_object = generator.generator, generator.without_object
-    feed = _feed_of(generator)
+    feed = yield (StartNode, _feed_of, generator)  # in the thread of the run, not in one that carries it on
     held: State | Updates | None = None  # the result, unless another item follows
     last: Any = None
     try:

@@ -82,7 +82,8 @@ class FunctionNode(Node):
         """Return the node with a function that is called with data, if this one takes an object of the schema."""
         from stategraph.nodes.schema_calls import TypedFunction, takes  # imported when used: few graphs have a schema
 
-        function = TypedFunction(self.function, schema, name, takes_object=takes(self.given, schema.cls))
+        takes_object = takes(self.given, schema.cls)
+        function = TypedFunction(self.function, schema, name, takes_object, self.is_generator)
         return attrs.evolve(self, function=function)
 
     def made_of(self) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from inspect import isasyncgen, isawaitable, isgenerator
+from inspect import isawaitable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,14 @@ class TypedFunction:
         schema: The schema of the objects.
         node: The node, for errors.
         takes_object: Whether the function takes an object.
+        is_generator: Whether the function is a generator function.
     """
 
     function: Callable[..., Any]
     schema: Schema
     node: str
     takes_object: bool
+    is_generator: bool
 
     def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
         argument, before = data, data
@@ -45,10 +47,10 @@ class TypedFunction:
             argument = self.schema.made_of(self.node, data)
             before = self.schema.snapshot(argument)
         result = self.function(argument, *context)
+        if self.is_generator:
+            return TypedGenerator(result, functools.partial(self._without_object, before))
         if isawaitable(result):
             return self._awaited(result, before)
-        if isgenerator(result) or isasyncgen(result):
-            return TypedGenerator(result, functools.partial(self._without_object, before))
         return self._without_object(before, result)
 
     async def _awaited(self, result: Awaitable[Any], before: Mapping[str, Any]) -> Any:
