@@ -100,7 +100,7 @@ class CheckpointConfig:
     """When and where the State of a run is saved.
 
     Attributes:
-        store: The name of the checkpoint store: "memory", "disk", "sqlite", or a registered name.
+        store: The name of the checkpoint store: "memory", "sqlite", "disk", "postgres", "redis", or a registered name.
         interval: Save after every so many steps; 0 never saves. None, the default, means 1 if a store other than
             "memory" is named or the graph receives a store object, and 0 otherwise.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
@@ -110,7 +110,8 @@ class CheckpointConfig:
             process loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full" or "windowed".
         window: How many of the newest checkpoints retention "windowed" keeps.
-        ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
+        ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run, or after the completion
+            of the original when it removes a fork of a completed run; None for never.
         persist: The only keys of the State that are saved; or ``{"except": [...]}``, the only keys that are not; None
             for all. A resume first runs the nodes again that wrote unsaved keys (docs/selective-persistence.md). It has
             no effect if nothing is saved.
@@ -118,7 +119,8 @@ class CheckpointConfig:
             the server. Processes renew their leases three times as often. It has no effect on one machine.
         serializer: How the store turns values into bytes: "msgpack", the fastest; "json", readable by other tools; or a
             registered name. A store reads the rows of all serializers.
-        options: The arguments of the store, such as ``{"path": "runs"}`` for "disk".
+        options: The arguments of the store: ``{"path": "runs.db"}``, a file, for "sqlite"; ``{"path": "runs"}``, a
+            folder, for "disk", both created if missing; ``{"dsn": ...}`` for "postgres"; ``{"url": ...}`` for "redis".
 
     Raises:
         ConfigError: A value is not allowed.

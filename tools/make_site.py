@@ -59,7 +59,7 @@ def _configuration() -> str:
     """Return zensical.toml with the address of the site, and with the pages of llms.txt as the navigation has them."""
     settings = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[.+?\]\((.+?)\) \| (.*) \|$", index, re.MULTILINE)
+    rows = re.findall(r"^- \[.+?\]\((.+?)\): (.*)$", index, re.MULTILINE)
     content = {f"docs/{page}": text for page, text in rows}
     lines = [settings, "[project.plugins.llmstxt.sections]"]
     for part in tomllib.loads(settings)["project"]["nav"]:
