@@ -22,6 +22,7 @@ from stategraph import (
     InterruptNode,
     NodeContext,
     Recovered,
+    RetryPolicy,
     RunCancelledError,
     RunExistsError,
     RunStatus,
@@ -333,6 +334,23 @@ class TestRecover:
         assert recovered(any_play, graph, cancel=stop) == []
         done = recovered(any_play, graph, max_recoveries=1)
         assert [one.error for one in done] == [None, None]
+
+    def test_workers_that_are_stopped_within_a_step(self, any_play: Scene) -> None:
+        """None of them counts as a lost owner, however many they are."""
+        stop = threading.Event()
+
+        def fail(state: State) -> None:
+            stop.set()
+            raise OSError("not yet")
+
+        retry = RetryPolicy(max_attempts=9, initial_delay=60)
+        graph = chat(any_play, {"a": fail}, policies={"a": {"retry": retry}})
+        graph.submit(State(run_id=RUN))
+
+        for _ in range(3):
+            stop.clear()
+            (stopped,) = recovered(any_play, graph, cancel=stop, max_recoveries=2)
+            assert isinstance(stopped.error, RunCancelledError)
 
 
 # --------------------------------------------------------------------------- cancel

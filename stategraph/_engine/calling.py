@@ -258,9 +258,21 @@ def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[S
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)
-    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1))
-    yield from amend(run, recorded(counted, Kind.UPDATE))
-    return (yield from resume_owned(run, saved.run_id))
+    yield from _count(run, saved, recoveries + 1)
+    try:
+        return (yield from resume_owned(run, saved.run_id))
+    except CheckpointError:  # the store would refuse the count as well
+        raise
+    except Exception:  # this owner has survived the step
+        newest = yield from newest_of(run, saved.run_id)
+        if newest is not None and newest.progress and newest.progress.recoveries:
+            yield from _count(run, newest, 0)
+        raise
+
+
+def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
+    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries))
+    return amend(run, recorded(counted, Kind.UPDATE))
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:
