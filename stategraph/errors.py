@@ -59,7 +59,7 @@ class ConfigError(StateGraphError, ValueError):
     def __attrs_post_init__(self) -> None:
         if may_be_secret(self.key):
             self.value = Hidden.of(self.value)
-            self.args = (self.key, self.value, self.allowed)
+            self.args: tuple[Any, ...] = (self.key, self.value, self.allowed)
 
     def __str__(self) -> str:
         value = self.value if self.is_shown else Hidden.of(self.value)
@@ -90,7 +90,8 @@ class UnknownNodeError(UnknownNameError, GraphError):
 
     def __init__(self, kind: str, name: str, known: Collection[str], graph: str = "") -> None:
         UnknownNameError.__init__(self, kind, name, known)
-        self.graph, self.problems = graph, ()
+        self.graph: str = graph
+        self.problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"graph {shorten(self.graph)}: {UnknownNameError.__str__(self)}; add_node comes first"

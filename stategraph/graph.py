@@ -91,10 +91,12 @@ class StateGraph(GraphBuilder):
             config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
-        self.config = config
-        self.observer = get_observer(config.observer) if observer is None else check_observer(observer)
+        self.config: GraphConfig = config
+        self.observer: Listener = get_observer(config.observer) if observer is None else check_observer(observer)
         options = checkpoint.store_options() if store is None else {}
-        self.store = get_checkpoint_store(checkpoint.store, **options) if store is None else checked_store(store)
+        self.store: CheckpointStore = (
+            get_checkpoint_store(checkpoint.store, **options) if store is None else checked_store(store)
+        )
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:

@@ -61,9 +61,11 @@ class MapNode(PartsNode):
         check_key("into", into)
         if on_error not in ("raise", "collect"):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
-        self.over, self.into, self.on_error = over, into, on_error
+        self.over: str = over
+        self.into: str = into
+        self.on_error: Literal["raise", "collect"] = on_error
         collects = on_error == "collect"
-        self.workers = Workers(max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate)
+        self.workers: Workers = Workers(max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate)
         self._node = part_node(function, "an item", "item")
         self.workers.check([self._node])
         policies = {"retry": retry, "timeout": timeout, "rate": rate}

@@ -64,7 +64,7 @@ class ParallelNode(PartsNode):
         self._reducers = _checked_reducers(reducers)
         if on_failure not in ("cancel", "finish"):
             raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
-        self.workers = Workers(max_workers, processes, stops=on_failure == "cancel")
+        self.workers: Workers = Workers(max_workers, processes, stops=on_failure == "cancel")
         self.workers.check(self._branches.values())
 
     @property

@@ -57,7 +57,8 @@ class GraphNode(CompositeNode):
     """
 
     def __init__(self, graph: Nestable, plan: Callable[[], Any], inputs: Keys = None, outputs: Keys = None) -> None:
-        self.graph, self._plan = graph, plan
+        self.graph: Nestable = graph
+        self._plan = plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
     @property

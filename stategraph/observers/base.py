@@ -46,7 +46,7 @@ class MultiObserver(Observer):
         self.observers: tuple[Listener, ...] = tuple(observer for given in observers for observer in _each(given))
         entering = [observer for observer in self.observers if hasattr(observer, "enter_node")]
         if entering:
-            self.enter_node = partial(_enter_all, entering)
+            self.enter_node: Callable[..., Callable[[], object]] = partial(_enter_all, entering)
 
     def on_event(self, event: Event) -> None:
         for observer in self.observers:

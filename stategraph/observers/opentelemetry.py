@@ -12,10 +12,10 @@ import attrs
 
 try:
     from opentelemetry import context, metrics, trace
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _missing:
     raise ModuleNotFoundError(
-        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install '.[otel]'", name=error.name
-    ) from error
+        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install '.[otel]'", name=_missing.name
+    ) from _missing
 
 from stategraph._values import clock
 from stategraph._values.events import Event, EventType

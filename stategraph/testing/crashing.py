@@ -54,8 +54,10 @@ class MortalStore(CheckpointStore):
     """
 
     def __init__(self, kept: CheckpointStore, dies_at: int | None = None, *, after: bool = False) -> None:
-        self.kept, self.is_dead = kept, False
-        self._dies_at, self.after = dies_at, after
+        self.kept: CheckpointStore = kept
+        self.is_dead: bool = False
+        self.after: bool = after
+        self._dies_at = dies_at
         self.writes: list[str] = []
 
     @property

@@ -45,10 +45,10 @@ class Guard:
     app: ASGIApp
 
     def __init__(self, token: str | None, hosts: Iterable[str], root_path: str) -> None:
-        self.token = secrets.token_urlsafe(24) if token is None else token
-        self.hosts = frozenset(map(host_of, hosts))
-        self.csrf = secrets.token_urlsafe(24)
-        self.root_path = f"/{root_path.strip('/')}".rstrip("/")
+        self.token: str = secrets.token_urlsafe(24) if token is None else token
+        self.hosts: frozenset[str] = frozenset(map(host_of, hosts))
+        self.csrf: str = secrets.token_urlsafe(24)
+        self.root_path: str = f"/{root_path.strip('/')}".rstrip("/")
         # All ports of a host share cookies, so each page needs its own name.
         self._cookie = f"stategraph_{secrets.token_hex(6)}"
         self._sessions: deque[str] = deque(maxlen=_MOST_SESSIONS)

@@ -70,7 +70,7 @@ class RowStore(CheckpointStore):
         serializer: str = "msgpack",
         compress: bool = False,
     ) -> None:
-        self.signing_key = signing_key(sign_with)
+        self.signing_key: SigningKey | None = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
         encoder = CheckpointEncoder(sealer, serializer, compress)
         self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
