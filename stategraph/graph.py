@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from stategraph._calls import (
     Call,
@@ -33,7 +33,7 @@ from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
 from stategraph.observers import check_observer, get_observer, with_progress
-from stategraph.state import State
+from stategraph.state import S, State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
@@ -51,7 +51,7 @@ _TaskOf: TypeAlias = Callable[..., Task[State]]
 """Returns the task of a call, given its run, its options and its arguments."""
 
 
-class StateGraph(GraphBuilder):
+class StateGraph(GraphBuilder[S]):
     """A workflow: named nodes, and edges with conditions between them.
 
     Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`. Then `execute` a State on it, or
@@ -74,6 +74,26 @@ class StateGraph(GraphBuilder):
         UnknownNameError: No store or observer has the name in the config.
     """
 
+    @overload
+    def __init__(
+        self: StateGraph[Any],
+        config: GraphConfig | str,
+        *,
+        observer: Listener | str | None = None,
+        store: CheckpointStore | str | os.PathLike[str] | None = None,
+        preserve: bool | None = None,
+        schema: None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        config: GraphConfig | str,
+        *,
+        observer: Listener | str | None = None,
+        store: CheckpointStore | str | os.PathLike[str] | None = None,
+        preserve: bool | None = None,
+        schema: type[S],
+    ) -> None: ...
     @naming_arguments("a GraphConfig takes all other settings")
     def __init__(
         self,
@@ -134,7 +154,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ running
 
-    def execute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
+    def execute(self, state: State[S], **how: Unpack[ExecuteCall]) -> State[S]:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, continues to count its steps.
@@ -170,7 +190,7 @@ class StateGraph(GraphBuilder):
         """
         return drive(*self._task(ExecuteCall, executed, how, state))
 
-    async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
+    async def aexecute(self, state: State[S], **how: Unpack[ExecuteCall]) -> State[S]:
         """Run a State as `execute` does, on the running event loop.
 
         Sync nodes and the store work in threads. Cancelling the task stops the run: an async node at once, a sync node
@@ -178,7 +198,7 @@ class StateGraph(GraphBuilder):
         """
         return await self._adrive(ExecuteCall, executed, how, state)
 
-    def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
+    def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State[S]:
         """Continue a run from its last checkpoint, with the next edge out of the last completed node.
 
         Args:
@@ -208,11 +228,13 @@ class StateGraph(GraphBuilder):
         """
         return drive(*self._task(ResumeCall, resumed, how, run_id, updates))
 
-    async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
+    async def aresume(
+        self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
+    ) -> State[S]:
         """Continue a run as `resume` does, on the running event loop; see `aexecute`."""
         return await self._adrive(ResumeCall, resumed, how, run_id, updates)
 
-    def run(self, state: State, **how: Unpack[RunCall]) -> State:
+    def run(self, state: State[S], **how: Unpack[RunCall]) -> State[S]:
         """Run a State once per run_id, however often this is called.
 
         A new run is executed. An unfinished run is resumed. If the run is complete, paused or cancelled, nothing runs,
@@ -222,11 +244,11 @@ class StateGraph(GraphBuilder):
         """
         return drive(*self._task(RunCall, run_once, how, state))
 
-    async def arun(self, state: State, **how: Unpack[RunCall]) -> State:
+    async def arun(self, state: State[S], **how: Unpack[RunCall]) -> State[S]:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
         return await self._adrive(RunCall, run_once, how, state)
 
-    def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
+    def run_many(self, states: Iterable[State[S]], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
         """Run many States as `run` does, several at the same time; iterate over the results in the order of the States.
 
         A failed run does not stop the others: its result holds the error. States are taken lazily, at most two per
@@ -245,7 +267,7 @@ class StateGraph(GraphBuilder):
         return Batch(self.run, states, max_workers, how)
 
     def arun_many(
-        self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
+        self, states: Iterable[State[S]], *, max_workers: int = 8, **how: Unpack[RunCall]
     ) -> AsyncGenerator[Recovered, None]:
         """Run many States as `run_many` does, each in a task of the running event loop; ``aclose()`` cancels them."""
         from stategraph._capabilities import abatch  # imported when used
@@ -253,7 +275,7 @@ class StateGraph(GraphBuilder):
         self._runnable()
         return abatch(partial(self.arun, **how), states, max_workers)
 
-    def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
+    def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State[S]:
         """Continue a conversation: finish the previous turn, then execute the run with this input.
 
         The first turn begins the run. A cancelled turn is not finished. Conversations require ``preserve=True``: a run
@@ -271,11 +293,11 @@ class StateGraph(GraphBuilder):
         """
         return drive(*self._task(TurnCall, turned, how, run_id, input))
 
-    async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
+    async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State[S]:
         """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
         return await self._adrive(TurnCall, turned, how, run_id, input)
 
-    def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
+    def submit(self, state: State[S], *, labels: Mapping[str, str] | None = None) -> State[S]:
         """Save a State as a run that waits for its first node. `recover` begins it.
 
         Raises:
@@ -353,7 +375,7 @@ class StateGraph(GraphBuilder):
 
         drive(cancel(self._new_run({"by": by}), run_id), None)
 
-    def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
+    def stream(self, state: State[S], **how: Unpack[ExecuteCall]) -> Stream[S]:
         """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run continues when the next State is requested.
@@ -361,11 +383,13 @@ class StateGraph(GraphBuilder):
         """
         return self._stream(ExecuteCall, executed, how, state)
 
-    def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
+    def stream_resume(
+        self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
+    ) -> Stream[S]:
         """Continue a run as `resume` does, yielding States as `stream` does."""
         return self._stream(ResumeCall, resumed, how, run_id, updates)
 
-    def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
+    def astream(self, state: State[S], **how: Unpack[ExecuteCall]) -> AsyncStream[S]:
         """Run a State as `stream` does, on the running event loop.
 
         Use ``async with graph.astream(state) as states`` around a loop that may end early: the run has stopped when the
@@ -375,11 +399,11 @@ class StateGraph(GraphBuilder):
 
     def astream_resume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
-    ) -> AsyncStream:
+    ) -> AsyncStream[S]:
         """Continue a run as `resume` does, yielding States as `astream` does."""
         return self._astream(ResumeCall, resumed, how, run_id, updates)
 
-    def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State]:
+    def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State[S]]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
 
         They are the States that `stream` yields, without chunks, and the State in which the run paused, failed or was
@@ -398,7 +422,7 @@ class StateGraph(GraphBuilder):
 
     def afollow(
         self, run_id: str, *, wait: float | None = None, timeout: float | None = None
-    ) -> AsyncGenerator[State, None]:
+    ) -> AsyncGenerator[State[S], None]:
         """Yield the States that `follow` yields, on the running event loop."""
         from stategraph._capabilities import afollow  # imported when used
 
@@ -419,12 +443,12 @@ class StateGraph(GraphBuilder):
         run = self._new_run(how, kind)
         return adrive(task_of(run, how, *arguments), run.signal, self.store)
 
-    def _stream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Stream:
+    def _stream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Stream[S]:
         from stategraph._drivers.streams import Stream  # imported when used
 
         return Stream(*self._task(kind, task_of, how, *arguments, shows=True))
 
-    def _astream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> AsyncStream:
+    def _astream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> AsyncStream[S]:
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, kind, shows=True)

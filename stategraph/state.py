@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -33,6 +33,14 @@ from stategraph.errors import InvalidRunIdError
 if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar  # with a default; checkers know it without an installation
+
+    S = _TypeVar("S", default=Any)
+    S_co = _TypeVar("S_co", default=Any, covariant=True)
+else:
+    S = TypeVar("S")
+    S_co = TypeVar("S_co", covariant=True)
 _Value = TypeVar("_Value")
 _REPR_LIMIT = 120  # characters of the keys in a repr
 
@@ -122,8 +130,10 @@ _NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
 
 @naming_arguments("keys go into a mapping, as in State({'key': 1})")
 @attrs.frozen(repr=False, init=False, slots=False)  # Draft has the slots
-class State(Draft, Mapping[str, Any]):
+class State(Draft, Mapping[str, Any], Generic[S_co]):
     """An immutable mapping of application data that knows its run. A saved State is a checkpoint.
+
+    For type checkers, ``State[Order]`` is a State of a graph with the schema ``Order``.
 
     Read values with ``state["key"]``. Every change returns a new State that shares all unchanged values. Lists, dicts
     and sets become read-only (see `stategraph._values.frozen`).
@@ -294,6 +304,21 @@ class State(Draft, Mapping[str, Any]):
         """Return pairs of key and value in the order of `keys`."""
         return self._data.items()
 
+    def to(self, schema: type[_Value]) -> _Value:
+        """Return the data as an object of an attrs class, a dataclass, a Pydantic model or a TypedDict.
+
+        Values are converted as for a node that is annotated with the class; see docs/typed-states.md. A TypedDict is
+        returned as a dict.
+
+        Raises:
+            SchemaError: A key is no field, a required field is missing, or a value does not fit.
+            ConfigError: The class is none of these.
+        """
+        from importlib import import_module  # by name: State must not depend on schemas
+
+        value: _Value = import_module("stategraph._schema.schema").schema_of(schema).object_of(self._data)
+        return value
+
     def to_json(self) -> str:
         """Return the data as JSON, as the serializer "json" saves them. Values of types that JSON lacks are tagged.
 
@@ -315,18 +340,18 @@ class State(Draft, Mapping[str, Any]):
 
     # ------------------------------------------------------------------ changing, which returns a new State
 
-    def set(self, key: str, value: Any) -> State:
+    def set(self, key: str, value: Any) -> State[S_co]:
         """Return this State with `key` set to `value`."""
         data = self._data.copy()
         data[plain_key(key)] = freeze_at(key, value)
         return self._changed(EventType.STATE_SET, data, (key,))
 
-    def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
+    def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State[S_co]:
         """Return this State with the items of the mapping and the keywords set."""
         changes = {**(mapping or {}), **more}
         return self._changed(EventType.STATE_SET, lay_over(self._data, changes), changes)
 
-    def remove(self, key: str) -> State:
+    def remove(self, key: str) -> State[S_co]:
         """Return this State without `key`.
 
         Raises:
@@ -336,16 +361,16 @@ class State(Draft, Mapping[str, Any]):
         del data[key]
         return self._changed(EventType.STATE_SET, data, (key,))
 
-    def merge(self, other: Mapping[str, Any]) -> State:
+    def merge(self, other: Mapping[str, Any]) -> State[S_co]:
         """Return this State with the data of a mapping or another State laid over its own. Its other fields stay."""
         check_mapping(other)
         return self._changed(EventType.STATE_MERGE, lay_over(self._data, other), other)
 
-    def clone(self) -> State:
+    def clone(self) -> State[S_co]:
         """Return an equal State."""
         return self._changed(EventType.STATE_CLONE, self._data)
 
-    def set_checkpoint_node(self, node: str) -> State:
+    def set_checkpoint_node(self, node: str) -> State[S_co]:
         """Return this State as produced by `node`, with a new timestamp."""
         if not isinstance(node, str):
             raise TypeError(f"a checkpoint_node is a str, not {type(node).__name__}")
@@ -358,7 +383,7 @@ class State(Draft, Mapping[str, Any]):
         *,
         response_param: str | None = None,
         deadline: datetime | float | None = None,
-    ) -> State:
+    ) -> State[S_co]:
         """Return a State that pauses the run when a node returns it: the run is saved and the call returns.
 
         Other changes of the node are discarded: when the run is resumed, the node runs again.

@@ -94,7 +94,7 @@ def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
     }
     graph = make_graph(nodes, store=store, preserve=True, **HOW[how])
 
-    async def main() -> list[Any]:
+    async def main() -> Any:
         some = [State({"n": n, "list": [{"n": item} for item in range(3)]}, run_id=f"run-{n}") for n in range(runs)]
         return await asyncio.gather(*[graph.aexecute(state) for state in some], return_exceptions=True)
 

@@ -80,7 +80,7 @@ def test_two_tasks_of_one_loop_execute_one_run(any_store: CheckpointStore) -> No
 
     graph = make_graph({"a": node, "b": node}, store=any_store)
 
-    async def main() -> list[Any]:
+    async def main() -> Any:
         both = (graph.aexecute(State(run_id=RUN)) for _ in range(2))
         return await asyncio.gather(*both, return_exceptions=True)
 

@@ -551,3 +551,46 @@ def test_a_saved_state_that_does_not_fit_any_more_goes_on_by_no_door(
     assert pickle.loads(pickle.dumps(caught.value)).run_id == RUN
     assert (store.load(RUN).step, dict(store.load(RUN)), ran) == (saved.step, dict(saved), [])
     assert call(before, "resume", RUN).status is RunStatus.COMPLETED
+
+
+# --------------------------------------------------------------------------- objects of States
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_data_of_a_state_as_an_object(schema: Any) -> None:
+    """Values are converted as for a node, and missing ones have their defaults."""
+    order = State({"id": "1", "items": [{"name": "a"}], "total": 3}).to(schema)
+
+    assert type(order) is schema
+    assert order == schema(id="1", items=[Item("a")], total=3.0)
+    assert type(order.total) is float
+
+
+def test_the_data_of_a_state_as_a_typed_dict() -> None:
+    """It is a dict; the State may be that of a graph with another schema."""
+
+    class Named(TypedDict):
+        id: str
+
+    assert State({"id": "1"}).to(Named) == {"id": "1"}
+    with pytest.raises(SchemaError, match="'id' of Named: expected str, found nothing"):
+        State().to(Named)
+
+
+def test_data_that_is_no_object_of_the_class() -> None:
+    """The error has the path of the value. A class without fields is none to convert to."""
+    with pytest.raises(SchemaError, match=r"'items\[0\].name' of FrozenAttrs: expected str, found 1 \(int\)"):
+        State({"id": "1", "items": [{"name": 1}]}).to(FrozenAttrs)
+    with pytest.raises(SchemaError, match="'nmae' of FrozenAttrs: expected one of its fields"):
+        State({"id": "1", "nmae": 1}).to(FrozenAttrs)
+    with pytest.raises(ConfigError, match="schema: .* is not allowed; an attrs class"):
+        State().to(int)
+
+
+def test_graphs_and_states_with_a_parameter_are_those_without_one() -> None:
+    """It is for type checkers: at run time, a State with it is a State like any other."""
+    state = State[Order]({"id": "1"}, run_id=RUN)
+
+    assert type(state) is State
+    assert pickle.loads(pickle.dumps(state)) == state
+    assert isinstance(StateGraph[Order]("orders", schema=Order), StateGraph)

@@ -12,7 +12,7 @@ from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
 from stategraph.errors import ExecutionError, RunCancelledError
-from stategraph.state import State
+from stategraph.state import S_co, State
 
 _ABANDONED = (
     "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
@@ -41,7 +41,7 @@ class _RunStream:
             self._performer.clock.go_on()  # otherwise the limits of running parts would never pass
 
 
-class Stream(_RunStream, Generator[State, None, State]):
+class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
     """A run that continues when its next State is requested.
 
     Closing it, leaving its ``with`` block, or throwing an error into it stops the run at a checkpoint, from which
@@ -55,7 +55,7 @@ class Stream(_RunStream, Generator[State, None, State]):
         self._task = task
         self._performer = Performer(signal)
 
-    def __next__(self) -> State:
+    def __next__(self) -> State[S_co]:
         try:
             answer = self._carry_out(self._task.send, None)
         except Shown as shown:
@@ -66,7 +66,7 @@ class Stream(_RunStream, Generator[State, None, State]):
             raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopIteration(answer)
 
-    def send(self, value: None, /) -> State:
+    def send(self, value: None, /) -> State[S_co]:
         return self.__next__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> NoReturn:
@@ -105,7 +105,7 @@ class Stream(_RunStream, Generator[State, None, State]):
         self.close()
 
 
-class AsyncStream(_RunStream, AsyncGenerator[State, None]):
+class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
     """A run on the running event loop that continues when its next State is requested.
 
     Closing it, leaving its ``async with`` block, or throwing an error into it stops the run at a checkpoint, from which
@@ -123,7 +123,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
         self._performer.show(shows=True)
         self._is_waited_for = False
 
-    async def __anext__(self) -> State:
+    async def __anext__(self) -> State[S_co]:
         try:
             await self._carry_out(self._task.send, None)
         except Shown as shown:
@@ -134,7 +134,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State, None]):
             raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopAsyncIteration
 
-    async def asend(self, value: None, /) -> State:
+    async def asend(self, value: None, /) -> State[S_co]:
         return await self.__anext__()
 
     async def athrow(self, typ: Any, val: Any = None, tb: object = None, /) -> NoReturn:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 import attrs
 
@@ -23,18 +23,33 @@ from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, LibraryPredicate, Predicate, edges_of_route, predicate_problem, with_choices
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
-from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
+from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.state import S, S_co, State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes.function import GivenFunction
     from stategraph.policies import CachePolicy, RetryPolicy
-    from stategraph.state import State
 
-_Function = TypeVar("_Function", bound=GivenFunction)
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 _ITS_OWN = object()  # the name of a function
 
 
-class GraphBuilder:
+class _Decorator(Protocol[S_co]):
+    """Adds a function of a State, or of an object of the schema, as a node, and returns it."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[State[S_co], _P], _Result], /
+    ) -> Callable[Concatenate[Any, _P], _Result]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S_co, _P], _Result], /
+    ) -> Callable[Concatenate[Any, _P], _Result]: ...
+
+
+class GraphBuilder(Generic[S]):
     """The nodes and edges of a graph that is being built.
 
     Args:
@@ -94,7 +109,7 @@ class GraphBuilder:
     def add_node(
         self,
         name: str,
-        node: GivenFunction | Node,
+        node: GivenFunction[S] | Node,
         *,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
@@ -135,9 +150,13 @@ class GraphBuilder:
             self._policies[name] = policies
 
     @overload
-    def node(self, function: _Function, /) -> _Function: ...
+    def node(
+        self, function: Callable[Concatenate[State[S], _P], _Result], /
+    ) -> Callable[Concatenate[Any, _P], _Result]: ...
     @overload
-    def node(self, name: str = ..., /, **policies: Unpack[Policies]) -> Callable[[_Function], _Function]: ...
+    def node(self, function: Callable[Concatenate[S, _P], _Result], /) -> Callable[Concatenate[Any, _P], _Result]: ...
+    @overload
+    def node(self, name: str = ..., /, **policies: Unpack[Policies]) -> _Decorator[S]: ...
     def node(self, function_or_name: Any = _ITS_OWN, /, **policies: Unpack[Policies]) -> Any:
         """Add a function as a node; use it as a decorator.
 
@@ -146,13 +165,13 @@ class GraphBuilder:
         """
         name = function_or_name if isinstance(function_or_name, str) else None
 
-        def add(function: _Function) -> _Function:
+        def add(function: Any) -> Any:
             self.add_node(_own_name(function) if name is None else name, function, **policies)
             return function
 
         return add if function_or_name is _ITS_OWN or name is not None else add(function_or_name)
 
-    def add_sequence(self, *nodes: GivenFunction | str) -> None:
+    def add_sequence(self, *nodes: GivenFunction[S] | str) -> None:
         """Add functions as nodes under their own names, and an edge from each to the next.
 
         A str is the name of a node that was added before: ``graph.add_sequence("review", publish, notify)``.

@@ -194,6 +194,10 @@ class Schema:
         except Exception as error:
             raise SchemaError(node, self.name, "", "values that it takes", describe_exception(error)) from error
 
+    def object_of(self, data: Mapping[str, Any]) -> Any:
+        """Return an instance with the data, converted. Raises the errors of `checked` and `made_of`."""
+        return self.made_of("", self.checked("", data, data))
+
     def snapshot(self, instance: Any) -> dict[str, Any]:
         """Return copies of the values of an instance, which later changes do not affect."""
         return {name: _snapshot(getattr(instance, name)) for name in self.fields}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import attrs
@@ -13,7 +13,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
 from stategraph._values.frozen import changed_items, lay_over, plain_key
 from stategraph.nodes.base import Node, NodeContext, StepContext
-from stategraph.state import State, data_of
+from stategraph.state import S, State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
@@ -22,9 +22,14 @@ NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; also with a NodeContext, if it has a parameter for one."""
 
 if TYPE_CHECKING:
-    GivenFunction: TypeAlias = Callable[[Any], Any] | Callable[[Any, NodeContext], Any]
-else:  # for type checkers only
-    GivenFunction: TypeAlias = NodeFunction
+    _Result: TypeAlias = State[S] | S | Mapping[str, Any]
+    _Returned: TypeAlias = _Result[S] | Awaitable[_Result[S]] | Iterator[Any] | AsyncIterator[Any]
+    GivenFunction: TypeAlias = (
+        Callable[[State[S]], _Returned[S]]  # the first one: a lambda gets a State
+        | Callable[[State[S], NodeContext], _Returned[S]]
+        | Callable[[S], _Returned[S]]
+        | Callable[[S, NodeContext], _Returned[S]]
+    )
 
 
 _OF_GRAPH = "graph.as_node() makes a node of a graph"
