@@ -583,7 +583,7 @@ def test_data_that_is_no_object_of_the_class() -> None:
         State({"id": "1", "items": [{"name": 1}]}).to(FrozenAttrs)
     with pytest.raises(SchemaError, match="'nmae' of FrozenAttrs: expected one of its fields"):
         State({"id": "1", "nmae": 1}).to(FrozenAttrs)
-    with pytest.raises(ConfigError, match="schema: .* is not allowed; an attrs class"):
+    with pytest.raises(ConfigError, match=r"schema: .* is not allowed; an attrs class"):
         State().to(int)
 
 
