@@ -65,7 +65,9 @@ class MapNode(PartsNode):
         self.into: str = into
         self.on_error: Literal["raise", "collect"] = on_error
         collects = on_error == "collect"
-        self.workers: Workers = Workers(max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate)
+        self.workers: Workers = Workers(
+            max_workers, processes, collects=collects, retry=retry, timeout=timeout, rate=rate
+        )
         self._node = part_node(function, "an item", "item")
         self.workers.check([self._node])
         policies = {"retry": retry, "timeout": timeout, "rate": rate}
