@@ -10,6 +10,8 @@ EXTRAS := cli,testing,progress,dbos,otel,pydantic,postgres,redis,ui,zstd
 DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffix .py,config dbos engine errors events opentelemetry package progress pydantic resume schema state))
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 PROSE  := README.md AGENTS.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
+# Slips that tests make on purpose.
+SLIPS  := abd,chekpoint,intervall,lables,memroy,nam,nmae,reviw,thrid,waitin,wiat,wrok
 MEASURED := $(shell find stategraph -name '*.py')
 UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
@@ -53,6 +55,7 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the ty
 	@$(BIN)/python tools/check_slips.py
 	$(BIN)/pyright --verifytypes stategraph --ignoreexternal --pythonpath $(BIN)/python | grep 'completeness score: 100%'
 	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tools
+	$(BIN)/codespell -D - -D tools/plain_words.txt -L $(SLIPS) tests proof
 	$(BIN)/proselint check --config tools/proselint.json $(PROSE)
 
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend

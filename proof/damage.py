@@ -124,7 +124,7 @@ def _source(part: str, folder: Path) -> Source:
 
 
 def _content(folder: Path) -> dict[str, bytes]:
-    """-> the files of a store; the shared memory is not one: whoever opens first makes it anew."""
+    """Return the files of a store without the shared memory, which the first connection creates again."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
 
 

@@ -40,7 +40,7 @@ KILLS = 60  # at full length, on either database
 _WORKERS = 3
 _RUNS = 12  # for each kill
 _LAPSE = 2.0
-_LONGEST = 120.0  # seconds until runs have to end that nobody disturbs any more
+_LONGEST = 120.0  # seconds that undisturbed runs may take to end
 _MODULUS = 10_007
 _TOP = Path(proof.__file__).parent.parent
 
@@ -181,7 +181,7 @@ class Place:
         return 0.02 * self.is_noted
 
     def undisturbed(self, data: Data) -> State:
-        """Return the final State of a run that nobody disturbs."""
+        """Return the final State of an undisturbed run."""
         graph = attrs.evolve(self, is_noted=False).graph(MemoryStore())
         state = graph.run(State(data))
         while state.pause is not None:
@@ -278,13 +278,13 @@ class _Disturbed:
             time.sleep(0.05)
 
     def _finish(self, runner: DBOSRunner, handles: list[TurnHandle], graph: StateGraph) -> None:
-        """Let all runs end, with nobody disturbed any more. Who is frozen stays so."""
+        """Wait until all runs end, without further faults. Frozen workers stay frozen."""
         until = time.monotonic() + _LONGEST
         while graph.store.count(status=RunStatus.COMPLETED) < len(handles) and time.monotonic() < until:
             self._answer(runner, 0.5)
 
     def _look(self, graph: StateGraph, inputs: dict[str, Data]) -> None:
-        """Every run has ended as one that nobody disturbs; no step was made more often than workers were lost."""
+        """Check that every run ended like an undisturbed one; a step runs at most once more for each lost worker."""
         kinds = kinds_of(self.place.seed)
         for run_id, data in inputs.items():
             state = graph.store.load(run_id)

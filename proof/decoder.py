@@ -50,7 +50,7 @@ def _states() -> Iterator[State]:
 
 def _sealed(encoding: str) -> Target:
     """Return what decodes a whole State, of a payload under a checksum that fits."""
-    about = (3, 3, 3, 0, Kind.STEP, "node", 1, State().status, None, "somebody", 7, 2, "here:1", 1, encoding)
+    about = (3, 3, 3, 0, Kind.STEP, "node", 1, State().status, None, "someone", 7, 2, "here:1", 1, encoding)
 
     def decode(payload: bytes) -> object:
         row = Sealer().seal(_RUN, CheckpointRecord(*about, payload), b"")
@@ -73,7 +73,7 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     kept = [state_to_bytes(state) for state in states]
     run = RunRecord(
         *(_RUN, 1, 5, 4, 3, 1, Kind.PAUSE, "node", 1, State().status, ErrorInfo("E", "m", "n", "at 1")),
-        *("somebody", "g", ParentStep("other", 2), Policy("windowed", 3, 1.5), 1, (("customer", "anna"),)),
+        *("someone", "g", ParentStep("other", 2), Policy("windowed", 3, 1.5), 1, (("customer", "anna"),)),
     )
     targets: dict[str, tuple[Target, list[bytes]]] = {
         "packed rows": (lambda data: unpack_row(_RUN, data), kept),

@@ -1,6 +1,6 @@
 """Ways to tamper with a store: by statements on its database, and by payloads that are sealed as if they were saved.
 
-A checksum is no signature: whoever can write to a store without a key can make rows that are in order.
+A checksum is no signature: anyone who can write to a store without a key can make valid rows.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _sqlite() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _codec() -> Iterator[tuple[str, str, bytes]]:
-    """-> payloads that nobody saved: how each is wrong, its encoding, and itself."""
+    """Yield forged payloads: the defect, the encoding and the bytes."""
     for number, (name, parts) in product(range(34), _PARTS.items()):
         value = ormsgpack.Ext(number, parts if isinstance(parts, bytes) else ormsgpack.packb(parts))
         yield f"{name} as type {number}", "msgpack", ormsgpack.packb([[{"x": value}, {}, [], _ABOUT]])[1:]

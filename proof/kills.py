@@ -1,4 +1,4 @@
-"""Runs that are killed again and again end as if nobody had killed them, and repeat no checkpointed step.
+"""Runs that are killed again and again end like undisturbed runs, and repeat no checkpointed step.
 
 One run in a process, and many at once on one event loop.
 """
@@ -114,7 +114,7 @@ def graph_of(case: Case, store: CheckpointStore, log: int) -> StateGraph:
     graph = StateGraph(config, store=store)
 
     def work(state: State, context: NodeContext) -> dict[str, Any]:
-        os.write(log, b"%d %d\n" % (state["n"], context.step))  # appended as a whole, whoever else writes
+        os.write(log, b"%d %d\n" % (state["n"], context.step))  # one write: lines of other processes cannot split it
         if case.runs == 1:
             time.sleep(_PAUSE)
         return work_of_step(dict(state), context.step)
@@ -279,7 +279,7 @@ def _state_of(store: CheckpointStore, number: int) -> State:
 
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
-    whole = Report("runs that are killed and resumed end as if nobody had, and repeat no checkpointed step")
+    whole = Report("runs that are killed and resumed end like undisturbed ones, and repeat no checkpointed step")
     with ThreadPoolExecutor(2) as pool:
         for report in pool.map(_Killer.run, _dealt(share, seed)):
             whole.add(report)

@@ -3,7 +3,7 @@
 The engine yields each effect as a command. So calls are driven command by command, in all orders: one that is not
 driven for a while is one that is frozen. At each command it is checked that no two calls own the run, and that nothing
 is written by one that has lost it; in the end, that each that has lost was told, that no State is of two calls at once,
-and that somebody can go on with the run.
+and that the run can be resumed.
 
 Situations that are the same (the store, and what each call was answered so far) go on in the same ways: these are tried
 once, and the orders that lead through them are counted.
@@ -148,12 +148,12 @@ class World:
             elif call.was_refused and not isinstance(call.end, RunLostError | KeyboardInterrupt):
                 self.wrong.append(f"{call.name} has lost the run, and ended with {call.end!r}")
         if self.store.owner(RUN) is not None:
-            self.wrong.append("somebody owns the run in the end")
+            self.wrong.append("the run still has an owner in the end")
             return
         try:
             self._go_on()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody can go on
-            self.wrong.append(f"nobody can go on with the run: {error!r}")
+        except Exception as error:  # noqa: BLE001 - any error means that the run is stuck
+            self.wrong.append(f"the run cannot be resumed: {error!r}")
 
     def _go_on(self) -> None:
         graph = graph_of(self.case.kind, "D", self.store, "sync")
@@ -284,9 +284,9 @@ def _chosen(store: str, share: float, seed: int) -> list[int]:
 
 def try_out(store: str, numbers: list[int]) -> Report:
     """Try the cases with these numbers."""
-    for module in (base, locks):  # who writes by hand is driven as well: nobody waits for that
+    for module in (base, locks):  # writes by hand are driven as well and never wait
         vars(module)["LONGEST_WRITE"] = 0.0
-    warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of calls that crash are awaited by nobody
+    warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of crashed calls are never awaited
     report, all_cases = Report(""), cases(store)
     for number in numbers:
         with limited(600):

@@ -49,7 +49,8 @@ def _prove(servers: Servers, title: str, count: int, seed: int) -> Report:
 def _requests(recorded: list[Change], source: Path, count: int, seed: int, report: Report) -> Iterator[dict[str, Any]]:
     """-> requests to check images, which are there when each is asked for."""
     randomness = random.Random(seed)  # noqa: S311 - no secret
-    disk = Disk([change for change in recorded if not change.path.endswith("-shm")])  # made anew by whoever opens first
+    # The first connection creates the shared memory again.
+    disk = Disk([change for change in recorded if not change.path.endswith("-shm")])
     for number, at in enumerate(_moments(disk, count, randomness)):
         luck = list(Luck)[number % len(Luck)]
         disk.go_to(at)

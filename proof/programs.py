@@ -213,7 +213,7 @@ class Interpreter:
             case "child" | "hopeless child":
                 self._child(level, step, name)
                 return
-        if step.kind in {"derive", "cached"}:  # nobody can tell how often these are called
+        if step.kind in {"derive", "cached"}:  # how often these are called is undefined
             new = derived(name, step.sources, data) if step.kind == "derive" else changed("mix", name, data)[0]
             data.update(new)
             return

@@ -1,8 +1,7 @@
-"""Races for one run, in threads and processes, on each store; processes are killed and frozen at random moments.
+"""Calls race for one run in threads and processes on each store; processes are killed and frozen at random.
 
-Calls that begin at the same time start, resume, take over, delete and roll back one run. Of those that may not take it
-from each other one does the work, and each of its steps is made once; whoever has lost it is told, and what is saved
-then is of those who own it.
+The calls start, resume, take over, delete and roll back the run at the same time. Without a take-over exactly one call
+does the work and runs each step once. A call that loses the run gets an error, and only the owner saves States.
 """
 
 from __future__ import annotations

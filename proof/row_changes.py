@@ -1,4 +1,4 @@
-"""The rows of a store as SQLite has them, and what somebody may do to them who can write to the file.
+"""The rows of a store as SQLite keeps them, and the changes that anyone with write access to the file can make.
 
 What columns there are is asked of SQLite: a column that is new is changed as all others are.
 """
@@ -29,7 +29,7 @@ _CONSTRAINTS = re.compile(r"\bNOT NULL\b|\b(?:TEXT|BLOB|REAL|INTEGER)\b(?! PRIMA
 
 
 class UnchangeableError(Exception):
-    """What cannot be changed so, whoever tries."""
+    """SQLite itself refuses the change."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def by_run(rows: Rows) -> dict[str, dict[Key, Mapping[str, Any]]]:
 
 @attrs.frozen
 class Material:
-    """What somebody has: the rows of a store as they are, as they were, and those of another store with the same key.
+    """Rows to tamper with: the current and earlier rows of a store, and the rows of another store with the same key.
 
     Attributes:
         now, others: Of these.
@@ -141,7 +141,7 @@ def _remove(database: sqlite3.Connection, key: Key) -> None:
 
 
 def _made_up(value: Any, randomness: random.Random) -> Any:
-    """Return a value that nobody has written."""
+    """Return a value that was never written."""
     flipped = value
     if isinstance(value, str | bytes) and value:
         data = bytearray(value.encode(errors="surrogateescape") if isinstance(value, str) else value)
@@ -276,4 +276,4 @@ CHANGES: dict[Change, int] = {
     put_back: 4,
     change_schema: 1,
 }
-"""What somebody may do, and how often beside the others."""
+"""The changes with their relative frequencies."""

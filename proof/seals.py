@@ -1,4 +1,4 @@
-"""A signed store that somebody has changed without its key says what was saved, or that it cannot be trusted.
+"""A signed store that was changed without its key returns saved values, or reports that it cannot be trusted.
 
 Cells, rows and runs come to be what others are: of the same run, of another, of one that was deleted, of another store
 with the same key, or something made up; rows are removed, copied and exchanged, tables changed. Then all of the store
@@ -107,7 +107,7 @@ def _built(folder: Path, salt: str) -> _Scene:
         for run in ("done", "back", "gone"):
             store.retain(run, Policy("full"))
         store.retain("window", Policy("windowed", 2))
-        for run in ("anew", "gone"):
+        for run in ("again", "gone"):
             scene.save(store, run, [1, 2, 3])
             scene.save_parts(store, run, 4)
             scene.delete(store, run)
@@ -117,8 +117,8 @@ def _built(folder: Path, salt: str) -> _Scene:
         scene.save(store, "failed", [1, 2], status="failed", error=ErrorInfo("E", "no", "x"), labels={"a": salt})
         scene.save(store, "waits", [1, 2], status="paused", pause=pause)
         scene.save(json_store, "json", [1, 2, 3])
-        scene.save(store, "anew", [1, 2])
-        scene.save_parts(store, "anew", 3)
+        scene.save(store, "again", [1, 2])
+        scene.save_parts(store, "again", 3)
         scene.save(store, "nested", [1])
         scene.save(store, "nested/#2/child", [1, 2], parent=ParentStep("nested", 1))
         scene.did(store.fork("done", "fork/1", 3))
@@ -143,7 +143,7 @@ class _Refused:
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
-    """Return an answer, or an error that nobody is to see."""
+    """Return an answer, or the foreign error that a call raised."""
     try:
         return ask()
     except StateGraphError:
@@ -158,7 +158,7 @@ class _Judge:
 
     Attributes:
         scene: What was saved.
-        truth: What the store says of each run where nobody has changed it.
+        truth: The answers of the unchanged store about each run.
         touched: The runs that were changed; None if all of the store is.
         may_be_former: Whether a run may be as it once was.
         more: States that a call has saved since, or returned, by run.
@@ -377,7 +377,7 @@ def _work(count: int, seed: str) -> Report:
 
 
 def _unseen(scene: _Scene, judge: _Judge) -> Iterator[str]:
-    """Yield that a change by somebody with the key is not seen: else nothing would be proved."""
+    """Yield a failure if the judge misses a change that was made with the key: it would prove nothing."""
     with _opened(scene.folder) as store:
         store.amend(store.load("failed").set("n", 99))
     judge.touched, judge.may_be_former, judge.more = {"failed"}, False, {}

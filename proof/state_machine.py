@@ -1,4 +1,4 @@
-"""A store does what the plainest model of a store does, whatever is asked of it, in whatever order, by two handles."""
+"""A store behaves like the plainest model of a store under random calls by two handles."""
 
 # ruff: noqa: S101 - Hypothesis looks for a shorter way to the assertion that fails
 
@@ -294,7 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.did("delete")
 
     def gone(self, run_id: str, number: int) -> None:
-        """A handle that has saved a run goes on with none that others have begun anew, unless it has looked since."""
+        """Forget the run, and let each handle notice: a handle that missed it may not save a new run of the id."""
         self.model.delete(self.handle(number), run_id)
         for store in self.stores:
             with suppress(CheckpointNotFoundError):
@@ -309,7 +309,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["delete", "prune", "reopen", "crash", "move", "runs"]), run_id=RUN_IDS, number=HANDLES)
     def seldom(self, kind: str, run_id: str, number: int) -> None:
-        """What is asked less often, so that runs grow long."""
+        """Call what would keep runs short, and therefore seldom."""
         if kind == "delete":
             self.delete(run_id, number)
         elif kind in ("crash", "move"):

@@ -1,4 +1,4 @@
-"""Stores that somebody has tampered with, in every way that is known: nothing runs, and nothing outside is touched.
+"""Stores that were tampered with in every known way run nothing and touch nothing outside.
 
 Each is used in a process with an audit hook, by which the interpreter tells what it opens, imports and runs. What
 SQLite does by itself it does not tell: the files beside the store are looked at, and tables that planted statements

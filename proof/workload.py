@@ -1,6 +1,6 @@
 """The process under test: it saves the States of runs step by step, and writes down what it was told was saved.
 
-A script is the same every time, so whoever looks at what is left knows every State that can have been saved.
+A script is deterministic, so every State that it can have saved is known.
 """
 
 from __future__ import annotations

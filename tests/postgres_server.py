@@ -89,7 +89,7 @@ def crash(killed: Any) -> None:
             os.kill(one, signal.SIGKILL)
     while any(map(_is_running, doomed)):
         time.sleep(0.01)
-    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):  # of one that nobody has waited for yet
+    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):  # of a server that has not been waited for
         (killed.pgdata / name).unlink(missing_ok=True)
     for _ in range(20):
         with suppress(Exception):

@@ -96,7 +96,7 @@ class SimulatedProcess:
 
 
 def cancels(process: SimulatedProcess) -> None:
-    """Set the cancel event, as somebody might do at any time."""
+    """Set the cancel event, as another thread might do at any time."""
     process.cancel.set()
 
 
@@ -294,7 +294,7 @@ def call_async(graph: StateGraph, process: SimulatedProcess, method: str, *argum
 
 
 class LeftError(Exception):
-    """Somebody left an iteration over a run before it ended."""
+    """The caller left an iteration over a run before it ended."""
 
 
 def iterate_sync(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:

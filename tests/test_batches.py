@@ -51,7 +51,7 @@ class TestBothDrivers:
         assert [result.state["n"] for result in results if not result.error] == [2 * n for n in range(20) if n != 3]
 
     def test_an_id_that_comes_twice_is_named(self, collect):
-        """The second is refused as what it is, and not as a run that somebody else owns."""
+        """The second is refused as a duplicate, not as a run with another owner."""
         twice = [State({"n": n}, run_id=run_id) for n, run_id in enumerate(["a", "b", "a"])]
         results = collect(graph_of(double), twice, max_workers=3)
         assert [result.error is None for result in results] == [True, True, False]

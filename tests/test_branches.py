@@ -243,7 +243,7 @@ class TestFailures:
         assert len(done) <= 1
 
 
-def test_a_branch_that_was_cancelled_by_somebody_else(memory_play: Scene) -> None:
+def test_a_branch_that_was_cancelled_from_outside(memory_play: Scene) -> None:
     """It has failed, and the run does not hang."""
 
     async def cancelled(state: State) -> dict[str, Any]:

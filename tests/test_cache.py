@@ -255,7 +255,7 @@ class TestBrokenCaches:
 
 
 class TestSignatures:
-    """Results that are signed: what somebody else has put into the folder is not used."""
+    """Signed results: a result without the right signature is not used."""
 
     def found(self, folder: Path, key: bytes | None) -> Any:
         """-> what comes of looking for the result that `keep` keeps."""

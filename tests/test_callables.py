@@ -136,8 +136,8 @@ LATE: dict[str, Callable[..., Any]] = {
     "a generator": lambda *arguments: (one for one in [1]),
     "an async generator": lambda *arguments: yielded(),
 }
-"""Plain functions whose answers nobody would wait for. Each coroutine is closed, as Python warns of it otherwise, and
-that is an error in these tests."""
+"""Plain functions that return a coroutine or a generator. Each coroutine must be closed: Python warns of it otherwise,
+and warnings are errors in these tests."""
 
 
 @pytest.fixture(params=LATE)

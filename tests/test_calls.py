@@ -565,7 +565,7 @@ class TestProcesses:
         assert graph.store.load("last").status is RunStatus.COMPLETED
         assert Counter((folder / "log").read_text().splitlines())["poison b"] == 3
         assert list(graph.recover()) == []
-        assert graph.resume("poison").status is RunStatus.COMPLETED  # here, it kills nobody
+        assert graph.resume("poison").status is RunStatus.COMPLETED  # here, it kills no process
 
     @pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=str)
     def test_cancelling_what_another_is_at_work_on(self, shared: Any, options: dict[str, Any]) -> None:

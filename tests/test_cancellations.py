@@ -64,7 +64,7 @@ async def left_alone() -> None:
 
 
 class Consumer:
-    """Somebody who iterates over a run; what is shown is in `shown`."""
+    """A caller that iterates over a run and collects the States in `shown`."""
 
     def __init__(self, graph: Any, most: int = 1000) -> None:
         self.shown: list[State] = []
@@ -154,7 +154,7 @@ class TestIterating:
 class TestExecuting:
     """The task that runs a graph is cancelled."""
 
-    def test_a_node_that_fails_meanwhile(self) -> None:
+    def test_a_node_that_fails_during_the_cancellation(self) -> None:
         """The cancellation is heard of all the same; the failure is saved, and its cause."""
         gate, store = Gate(), MemoryStore()
 

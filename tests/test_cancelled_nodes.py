@@ -35,7 +35,7 @@ def futures_cancelled(argument: Any) -> Any:
 
 
 async def waits_for_cancelled(argument: Any) -> Any:
-    """Wait for a task that somebody has cancelled."""
+    """Wait for a cancelled task."""
     other = asyncio.create_task(asyncio.sleep(PATIENCE))
     asyncio.get_running_loop().call_soon(other.cancel, "its own")
     await other

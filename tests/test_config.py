@@ -292,7 +292,7 @@ def told(make: Any) -> str:
 
 
 def refuse(name: str) -> None:
-    """As a store of somebody does with one of its options."""
+    """Raise an error that shows an option, as a custom store may."""
     raise ConfigError(f"checkpoint.options.{name}", SECRET, "another one")
 
 
@@ -306,7 +306,7 @@ def refuse(name: str) -> None:
         lambda name: GraphConfig.from_dict({"name": "g", "checkpoint": {name: SECRET}}),
         refuse,
     ],
-    ids=["store", "several", "observer", "misplaced", "misplaced deeper", "store of somebody"],
+    ids=["store", "several", "observer", "misplaced", "misplaced deeper", "custom store"],
 )
 def test_a_secret_is_in_no_error(make: Any) -> None:
     """Neither in its text, nor in its repr, nor in what it carries."""

@@ -42,7 +42,7 @@ def add(state: State) -> dict[str, int]:
     return {"n": state.get("n", 0) + 1}
 
 
-async def aadd(state: State) -> dict[str, int]:
+async def add_async(state: State) -> dict[str, int]:
     await asyncio.sleep(0)
     return {"n": state.get("n", 0) + 1}
 
@@ -50,7 +50,7 @@ async def aadd(state: State) -> dict[str, int]:
 class TestKillAt:
     def test_the_store_holds_what_a_killed_process_leaves(self, any_store: CheckpointStore) -> None:
         """The step is the newest one that is saved, and a resume goes on from there."""
-        graph = graph_of(add, aadd, add, store=any_store)
+        graph = graph_of(add, add_async, add, store=any_store)
         after: list[State] = []
         with kill_at(2):
             after.append(graph.execute(State(run_id="a")))
@@ -87,7 +87,7 @@ class TestKillAt:
 
 
 class TestFailAt:
-    @pytest.mark.parametrize("node", [add, aadd, lambda state, context: {"n": state.get("n", 0) + 1}])
+    @pytest.mark.parametrize("node", [add, add_async, lambda state, context: {"n": state.get("n", 0) + 1}])
     def test_the_node_fails_and_a_resume_goes_on(self, node: Any) -> None:
         """Before it has done anything."""
         graph = graph_of(add, node, add, store=MemoryStore())
@@ -175,7 +175,7 @@ class TestResumesEverywhere:
             MapNode(lambda item: item * 2, over="items", into="doubled", max_workers=1),
             ParallelNode({"left": left, "right": right}, max_workers=1),
             InterruptNode("n", "answer"),
-            aadd,
+            add_async,
             store=store,
             interval=0,
         )

@@ -359,7 +359,7 @@ def test_what_a_runner_is_made_with_is_checked(scene):
     ]
     for error, graphs, options in wrongs:
         with pytest.raises(error) as refused:
-            DBOSRunner(*graphs, **{"url": "postgresql://nobody@nowhere/never", **options})
+            DBOSRunner(*graphs, **{"url": "postgresql://unknown@nowhere/never", **options})
         assert "hush" not in str(refused.value)
     limits: list[dict[str, Any]] = [{"concurrency": 0}, {"per_worker": 1.5}, {"rate": (1, 0)}, {"rate": 5}]
     for wrong in limits:

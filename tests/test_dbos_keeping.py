@@ -64,7 +64,7 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
         wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
 
 
-def test_a_run_that_somebody_takes_away_ends_its_turn(scene):
+def test_a_run_that_is_taken_over_ends_its_turn(scene):
     """It is no worker that has taken it: the error shows."""
     with scene.runner() as runner:
         scene.hold("run")
@@ -122,7 +122,7 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
     assert len(scene.notes("run")) == 3
 
 
-def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
+def test_a_node_that_does_not_end_does_not_keep_the_runner_open(scene):
     """Its turn is given back, and waited for by who gets it."""
     runner = scene.runner().launch()
     scene.hold("run")

@@ -126,7 +126,7 @@ def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None
         follow(graph, "a", timeout=0.02)
 
 
-def test_a_run_that_is_deleted_and_begun_anew_between_two_reads(
+def test_a_run_that_is_deleted_and_begins_again_between_two_reads(
     any_store: CheckpointStore, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that has gone with the earlier run is no error, also where the new one has as many steps."""

@@ -22,7 +22,7 @@ from tests.scenarios import RUN, Scene, as_async_chunks, as_sync, call_async, ma
 from tests.test_streams import stream
 
 pytestmark = pytest.mark.timeout(60)
-NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
+NAME: ContextVar[str] = ContextVar("NAME", default="unset")
 
 
 def alone(node: Any, **options: Any) -> StateGraph:
@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=["execute", "stream"])
 def said(request: pytest.FixtureRequest, memory_play: Scene) -> Callable[[StateGraph], Any]:
-    """-> what a graph has said, run by every driver, with somebody who iterates over the run and without."""
+    """-> what a graph has said, run by every driver, with a caller that iterates over the run and without."""
     if request.param == "execute":
         return lambda graph: memory_play.execute(graph)["said"]
     return lambda graph: stream(memory_play, graph, "stream", State(run_id=RUN))[-1]["said"]
@@ -85,7 +85,7 @@ def precise(state: State) -> Iterator[Any]:
 
 def named(state: State) -> Iterator[Any]:
     """Have a name for a while."""
-    token = NAME.set("somebody")
+    token = NAME.set("caller")
     yield "one"
     found = NAME.get()
     NAME.reset(token)
@@ -96,7 +96,7 @@ def named(state: State) -> Iterator[Any]:
 class TestContext:
     """The context variables of a generator."""
 
-    @pytest.mark.parametrize(("node", "found"), [(precise, ["0." + 50 * "3"]), (named, ["somebody", "nobody"])])
+    @pytest.mark.parametrize(("node", "found"), [(precise, ["0." + 50 * "3"]), (named, ["caller", "unset"])])
     def test_it_is_set_until_the_generator_resets_it(
         self, make: Any, said: Any, kind: Any, node: Any, found: list[str]
     ) -> None:
@@ -226,7 +226,7 @@ class TestNeverAhead:
     """The generator goes on when its next chunk is asked for."""
 
     def test_between_two_chunks(self, memory_play: Scene, kind: Any) -> None:
-        """However long somebody looks."""
+        """However long the caller takes between two chunks."""
         log: list[str] = []
 
         def node(state: State) -> Iterator[Any]:

@@ -33,7 +33,7 @@ ORDERS = [{"id": 1}, {"id": 2}, {"id": 3}]
 
 @attrs.define
 class Desk:
-    """Orders that somebody approves, one by one, and what was done for them."""
+    """Orders that a person approves one by one, and a log of the work for them."""
 
     store: Any
     as_node: Any = staticmethod(lambda function: function)
@@ -164,7 +164,7 @@ class TestItems:
         assert isinstance(final["done"][1], ErrorInfo)
         assert final["done"][0]["paid"] is True
 
-    def test_an_item_that_has_changed_begins_anew(self, play: Scene, desk: Desk) -> None:
+    def test_a_changed_item_begins_again(self, play: Scene, desk: Desk) -> None:
         """The others wait where they did."""
         paused = start(play, desk.orders())
         assert paused.pause is not None

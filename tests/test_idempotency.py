@@ -117,7 +117,7 @@ def test_a_step_that_is_repeated(any_play: Scene, notes: Notes, depth: int) -> N
     assert notes.keys == [f"flow/run/{'#2/in/' * depth}#2/pay"] * 2
 
 
-def test_a_run_that_is_begun_anew(any_play: Scene, notes: Notes) -> None:
+def test_a_run_that_begins_again(any_play: Scene, notes: Notes) -> None:
     """Deleted, and executed once more under its id: what was paid is not paid again."""
     graph = make_graph({"pay": notes.node, "end": returns({})}, store=any_play.store, preserve=True)
     any_play.execute(graph)

@@ -142,7 +142,7 @@ class TestTheRunWithin:
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("how", ["fails", "pauses"])
     def test_it_never_outlives_the_run_around_it(self, tmp_path: Path, how: str, durability: str, depth: int) -> None:
-        """A process that dies while it is saved leaves nothing that a run of the same id, begun anew with other input,
+        """A process that dies while it is saved leaves nothing that a run of the same id, begun again with other input,
         would take for its own."""
 
         def build(store: CheckpointStore, is_first: bool) -> StateGraph:
@@ -166,7 +166,7 @@ class TestTheRunWithin:
             is_lost = RUN not in store.list()
             graph = build(store, False)
             final = graph.execute(State({"n": 2}, run_id=RUN)) if is_lost else graph.resume(RUN)
-            if final.status is RunStatus.PAUSED:  # it had paused within, but nobody was told
+            if final.status is RunStatus.PAUSED:  # it had paused within, but the caller did not see it
                 final = graph.resume(RUN)
             assert dict(final) == dict.fromkeys(["n", "before", "a", "last"], 2 if is_lost else 1), process.passed
             if len(process.passed) < until:

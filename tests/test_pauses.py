@@ -232,7 +232,7 @@ class TestGoingBack:
     def test_an_answer_that_will_not_do(self, play: Scene, goes_back: str, is_within: bool) -> None:
         """It is refused as the first time, whether or not the run has asked again yet."""
         ask: Any = InterruptNode(None, "ok", validator=lambda ok: ok == "yes")
-        if is_within and goes_back == "fork":  # a rollback lets a run within begin anew: then it is input that it gets
+        if is_within and goes_back == "fork":  # after a rollback a nested run begins again and gets the answer as input
             ask = make_graph({"question": ask}, store=play.store).as_node()
         nodes = {"a": trace("a"), "ask": ask, "end": trace("end")}
         graph = make_graph(nodes, store=play.store, name="outer", retention="full", preserve=True)

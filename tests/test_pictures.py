@@ -195,7 +195,7 @@ def test_a_run_can_be_drawn_from_its_store_alone(tmp_path):
         assert picture_of_run(store, "r").to_svg() == svg
         assert picture_of_run(store, store.load("r")).to_svg() == svg
         with pytest.raises(CheckpointNotFoundError):
-            picture_of_run(store, "nobody")
+            picture_of_run(store, "unknown")
 
 
 # --------------------------------------------------------------------------- where it goes

@@ -114,7 +114,7 @@ def _fork(root: Path, work: Callable[[], None], timeout: float) -> str:
         try:
             work()
             status = 0
-        except BaseException:  # noqa: BLE001 - told to whoever asks
+        except BaseException:  # noqa: BLE001 - reported to the client
             (root / "trace").write_text(traceback.format_exc())
         finally:
             os._exit(status)

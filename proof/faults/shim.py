@@ -59,7 +59,7 @@ def build() -> Path:
     folder = Path(tempfile.gettempdir()) / f"stategraph-faults-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise UnavailableError(f"{folder} belongs to somebody else")
+        raise UnavailableError(f"{folder} belongs to another user")
     library = folder / f"{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}.so"
     if not library.exists():
         _compile(compiler, library)

@@ -81,7 +81,7 @@ class _Load:
 
 def killed(server: Server, times: int, seed: int) -> Report:
     """Kill a server under load and start it again."""
-    report = Report(f"{server.kind}: a server that is killed loses no acknowledged save, and nobody hangs or is told")
+    report = Report(f"{server.kind}: a server that is killed loses no acknowledged save, and no call hangs or fails")
     choice = random.Random(f"killed {seed}")  # noqa: S311 - no secret
     options = server.place()
     with limited(60 + 20 * times), closing(server.open(options, patience=60, lease=60)) as store:

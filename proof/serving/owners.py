@@ -68,7 +68,7 @@ class Process:
 
 def struck(server: Server, count: int, seed: int) -> Report:
     """Freeze or kill owners, take their runs over, and wake them."""
-    title = "the run of an owner that is frozen or killed is free within its lease and 2 s, and nobody writes over it"
+    title = "the run of an owner that is frozen or killed is free within its lease and 2 s, and stays intact"
     report = Report(f"{server.kind}: {title}")
     choice = random.Random(f"struck {seed}")  # noqa: S311 - no secret
     options = server.place() | {"lease": LEASE}

@@ -37,7 +37,7 @@ def test_an_answer_is_json_or_text(shop):
     """What is no JSON is meant as it stands."""
     given = {"waiting": '{"paid": [1, 2.5]}', "second": "yes please"}
     assert call("--store", "runs.db", "fork", "waiting", "second").code == 0
-    assert process("resume", "second", "--graph", "app:make", cwd=shop).code == 4  # a copy asks anew
+    assert process("resume", "second", "--graph", "app:make", cwd=shop).code == 4  # a copy asks again
     for run_id, value in given.items():
         assert process("answer", run_id, value, "--graph", "app:make", cwd=shop).code == 0
 
@@ -125,7 +125,7 @@ def test_the_graph_has_a_store_of_its_own(shop):
     assert process("--store", "./runs.db", "resume", "done", "--graph", "app:graph", cwd=shop).code == 5
     assert process(*ANSWER, cwd=shop).code == 2  # without a value
     assert process("answer", "done", "1", "--graph", "app:graph", cwd=shop).code == 5
-    assert process("answer", "nobody", "1", "--graph", "app:graph", cwd=shop).code == 3
+    assert process("answer", "unknown", "1", "--graph", "app:graph", cwd=shop).code == 3
 
 
 # --------------------------------------------------------------------------- without one
@@ -138,7 +138,7 @@ def test_a_run_is_forked(store):
     assert told["parent"] == {"run_id": "done", "step": 1}
     assert told["data"]["order"]["value"][0] == "shop.Order"
     assert call("fork", "done", "copy").code == 5
-    assert call("fork", "nobody", "copy2").code == 3
+    assert call("fork", "unknown", "copy2").code == 3
 
 
 def test_a_run_is_taken_back(store):
@@ -157,7 +157,7 @@ def test_a_run_is_cancelled(store):
     told = json.loads(call("show", "left", "--json").out)
     assert (told["status"], told["kind"], told["by"]) == ("cancelled", "cancel", "ann")
     assert call("cancel", "left").code == 0
-    assert (call("cancel", "done").code, call("cancel", "nobody").code) == (5, 3)
+    assert (call("cancel", "done").code, call("cancel", "unknown").code) == (5, 3)
 
 
 def test_a_run_is_forgotten(store):

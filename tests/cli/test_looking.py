@@ -170,7 +170,7 @@ def test_a_store_on_a_server(shop, monkeypatch):
     monkeypatch.setenv("RUNS_DSN", dsn())
     toml = TOML.replace("sqlite", "postgres").replace('path = "runs.db"', 'dsn = "RUNS_DSN"\nschema = "of_cli"')
     (shop / "graph.toml").write_text(toml, encoding="utf-8")
-    assert call("runs").code == 3  # no table is made by whoever looks
+    assert call("runs").code == 3  # looking creates no table
     with PostgresStore(dsn(), schema="of_cli") as server:
         server.import_runs(call("--store", "runs.db", "export", "waiting").out.splitlines())
 
@@ -179,11 +179,11 @@ def test_a_store_on_a_server(shop, monkeypatch):
     assert call("cancel", "waiting").out == "waiting: cancelled\n"
     assert json.loads(call("doctor", "--json").out)["runs"] == {"cancelled": 1}
     assert call("delete", "waiting", "--yes").code == 0
-    monkeypatch.setenv("RUNS_DSN", "postgresql://nobody:hush@127.0.0.1:1/none")
+    monkeypatch.setenv("RUNS_DSN", "postgresql://unknown:hush@127.0.0.1:1/none")
     (shop / "graph.toml").write_text(f"{toml}\npatience = 0.5\n", encoding="utf-8")
-    nobody = call("runs")
-    assert nobody.code == 1
-    assert "hush" not in nobody.err
+    unknown = call("runs")
+    assert unknown.code == 1
+    assert "hush" not in unknown.err
 
 
 # --------------------------------------------------------------------------- nothing is changed
@@ -233,12 +233,12 @@ def test_what_a_killed_writer_left_is_seen(shop):
 @pytest.mark.parametrize(
     ("arguments", "code", "name"),
     [
-        (["show", "nobody"], 3, "not_found"),
-        (["history", "nobody"], 3, "not_found"),
+        (["show", "unknown"], 3, "not_found"),
+        (["history", "unknown"], 3, "not_found"),
         (["show", "done", "--key", "nothing"], 3, "not_found"),
         (["show", "done", "--step", "99"], 3, "not_found"),
         (["diff", "done", "1", "99"], 3, "not_found"),
-        (["export", "nobody"], 3, "not_found"),
+        (["export", "unknown"], 3, "not_found"),
         (["show", "a b"], 2, "usage"),
         (["show"], 2, "usage"),
         (["nothing"], 2, "usage"),
@@ -275,7 +275,7 @@ def test_a_table_fits_the_terminal_and_has_colours(shop):
     assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
 
 
-def test_a_pipe_that_nobody_reads_any_longer_ends_the_command(shop):
+def test_a_pipe_that_unknown_reads_any_longer_ends_the_command(shop):
     """Without a traceback."""
     command = f"{sys.executable} -m stategraph.cli --store runs.db export done | head -c 1"
     done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True, check=False)

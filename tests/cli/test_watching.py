@@ -54,7 +54,7 @@ def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
 
 
 def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
-    """And goes on watching: somebody may resume the run."""
+    """It keeps watching, since another process may resume the run."""
     submitted({"seconds": 60})
     watch = ["--store", "letters.db", "watch", "letter-0", "--every", "0.05"]
     with started("work", "app:letters", cwd=shop) as worker:

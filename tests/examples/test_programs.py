@@ -88,7 +88,7 @@ class TestAssistant:
         assert second == (0, "Your name is Ada. [step 9]\nYou have said 4 things to me. Tell me more. [step 12]\n")
 
 
-def test_a_killed_map_does_not_begin_anew(tmp_path: Path) -> None:
+def test_a_killed_map_does_not_begin_again(tmp_path: Path) -> None:
     """What was saved before the kill is not done again; the example checks that all was done, and what was not."""
     code, text = run(tmp_path, "map_files")
 

@@ -143,7 +143,7 @@ class StoreContract(CheckpointStoreContract):
             assert len(store.runs()) == len([store.load(run_id) for run_id in store.list()])
             assert [store.changed_since(token, *about) for _ in range(3)] == [None, None, None]
 
-    def test_a_run_that_nobody_is_at_work_on_is_cancelled_at_once(self, store: CheckpointStore) -> None:
+    def test_a_run_without_an_owner_is_cancelled_at_once(self, store: CheckpointStore) -> None:
         """With its data as they are; the history knows by whom. To cancel it once more changes nothing."""
         store.save(State({"n": 1}, run_id="a", step=1, checkpoint_node="one"))
 
@@ -161,7 +161,7 @@ class StoreContract(CheckpointStoreContract):
         with pytest.raises(RunCompleteError):
             store.cancel("a")
         with pytest.raises(CheckpointNotFoundError):
-            store.cancel("nobody")
+            store.cancel("unknown")
 
     def test_diff_names_what_changed(self, full: CheckpointStore) -> None:
         """Keys added, removed and changed between two steps, of one run or of two."""
@@ -248,7 +248,7 @@ class StoreContract(CheckpointStoreContract):
         owners: list[Any] = []
 
         def cancelled() -> None:
-            owners.extend(store.cancel(RUN, by=name) for name in (by, "somebody who came too late"))
+            owners.extend(store.cancel(RUN, by=name) for name in (by, "a later caller"))
             time.sleep(0.1)  # where steps are not saved at once, a run looks only now and then
 
         with pytest.raises(RunCancelledError) as stopped:
@@ -264,7 +264,7 @@ class StoreContract(CheckpointStoreContract):
         assert list(graph_of(store, has_third=True).recover()) == []
         assert graph_of(store, has_third=True).resume(RUN).step == 3
 
-    def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
+    def test_a_run_without_an_owner(self, store: CheckpointStore) -> None:
         """It is taken up by one sweep and no other, or cancelled at once."""
         graph = graph_of(store)
         graph.submit(State(run_id=RUN))
@@ -308,7 +308,7 @@ class StoreContract(CheckpointStoreContract):
         assert run.load_parts("a", 3, "other") == {"x": "o"}
         assert run.load_parts("a", 4, "map") == {"x": "later"}
         assert run.load_parts("b", 3, "map") == {"x": "of b"}
-        assert run.load_parts("a", 5, "map") == run.load_parts("nobody", 3, "map") == {}
+        assert run.load_parts("a", 5, "map") == run.load_parts("unknown", 3, "map") == {}
 
     def test_parts_come_in_batches(self, run: CheckpointStore) -> None:
         """What came later is added; of a label that comes twice, the later value and what it was made of count."""
@@ -356,7 +356,7 @@ class StoreContract(CheckpointStoreContract):
         save_nested(run, *children)
 
         run.drop_parts("a", step, newer_too=newer_too)
-        run.drop_parts("nobody", step)
+        run.drop_parts("unknown", step)
 
         left = {} if newer_too else {"x": 4}
         assert [run.load_parts("a", number, "map") for number in (2, 3, 4)] == [{}, {}, left]

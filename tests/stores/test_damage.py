@@ -113,7 +113,7 @@ def again():
 class TestPrune:
     @pytest.mark.parametrize("change", ["status = 'completed'", "status = 'completed', timestamp_ns = 0"])
     def test_a_run_is_over_when_it_was_saved_so(self, store, path, change):
-        """And not when somebody has written so into the list of runs: that is damage, which is reported."""
+        """A row that was changed to say so is damage, which is reported."""
         saved(store, 1, policy=OVER)
         sql(path, f"UPDATE run SET {change}")
 

@@ -69,7 +69,7 @@ class TestOlderFolders:
     """Runs that stand as entries in the cache of diskcache are copied at the first opening."""
 
     def test_runs_keep_their_order_and_numbers(self, older: Path) -> None:
-        """Also where somebody has forged a number, which no seal covers: then only the order is kept."""
+        """With forged numbers, which no seal covers, at least the order is kept."""
         with closing(sqlite3.connect(older / "cache.db")) as database:
             rows = database.execute("SELECT key FROM Cache WHERE key GLOB 'run:*' ORDER BY rowid").fetchall()
         expected = [key.removeprefix("run:") for (key,) in rows if "#" not in key]

@@ -22,7 +22,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
 from tests.stores.inside import connection_of, table_of
 
-SECRET = "a secret that nobody is to find"
+SECRET = "a secret that must not be found"
 STORES: dict[str, Callable[[Path], Any]] = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     "disk": DiskStore,

@@ -1,4 +1,4 @@
-"""Whose files a store uses: none that somebody else can write to, has planted, or has put in the place of another."""
+"""A store uses no file that another user can write to, has planted, or has put in the place of another."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from stategraph.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
 STORES = {"sqlite": SqliteStore, "disk": DiskStore}
-NOBODY = 65534
+OTHER_USER = 65534
 is_root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a file away")
 
 
@@ -137,7 +137,7 @@ class TestModes:
 
 
 class TestLinks:
-    """Links, which somebody may have planted, or made for good reasons."""
+    """Links, planted by another user or made on purpose."""
 
     def test_to_a_database(self, folder: Path, tmp_path: Path) -> None:
         """It is followed, as deep as it leads; SQLite keeps the log beside the file, not beside the link."""
@@ -202,7 +202,7 @@ class TestTakenAway:
     """Files that are moved, removed or replaced while a store has them open: what is saved then would be lost."""
 
     def change(self, kind: str, folder: Path, how: str) -> None:
-        """Do what somebody may do by mistake."""
+        """Make a mistake that people make with files of a store."""
         file = file_of(kind, folder)
         if how == "the folder is deleted":
             shutil.rmtree(folder)
@@ -285,7 +285,7 @@ with SqliteStore(sys.argv[1], read_only=True) as store:
 
 
 @is_root
-@pytest.mark.unmeasured  # as somebody else, coverage has no folder to write to either
+@pytest.mark.unmeasured  # as another user, coverage has no folder to write to either
 class TestReadingWhereNothingCanBeWritten:
     """SQLite wants to write an index beside the log, even to read."""
 
@@ -301,9 +301,9 @@ class TestReadingWhereNothingCanBeWritten:
             file.chmod(0o644)
             yield file
 
-    def test_a_database_that_nobody_has_open(self, file: Path) -> None:
+    def test_a_database_that_is_not_open(self, file: Path) -> None:
         """It is read as it is, and nothing is made."""
-        done = run(READER, file, NOBODY)
+        done = run(READER, file, OTHER_USER)
 
         assert (done.stdout, done.stderr) == ("1\n", "")
         assert {path.name for path in file.parent.iterdir()} == {"runs.db", "runs.db-owners"}
@@ -316,7 +316,7 @@ class TestReadingWhereNothingCanBeWritten:
             content = file.read_bytes()
         file.write_bytes(content)
         named(file.parent, "sqlite", "-wal").write_bytes(log)
-        done = run(READER, file, NOBODY)
+        done = run(READER, file, OTHER_USER)
 
         assert "ConfigError" in done.stderr
         assert "runs.db-wal; copy both" in done.stderr

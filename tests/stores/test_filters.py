@@ -123,9 +123,9 @@ def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
     assert "SCAN run" not in str(plan)
 
 
-@pytest.mark.skipif(not CAN_SEE, reason="nobody can tell what others have locked")
+@pytest.mark.skipif(not CAN_SEE, reason="locks of other processes are invisible here")
 class TestOwned:
-    """Runs that somebody is at work on are found by what is locked, not one by one."""
+    """The store finds owned runs by their locks, not by asking for each run."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -150,7 +150,7 @@ class TestOwned:
         """Also one that was taken over; one that was never saved is none."""
         for run_id, fence in [("run-05", 1), ("run-02", 0), ("run-07", 0), ("never-saved", 0)]:
             assert another.lock(_byte(run_id, fence))
-        another.lock(_byte("run-03", 7))  # of somebody who has lost it long ago
+        another.lock(_byte("run-03", 7))  # of an owner that lost it long ago
         monkeypatch.setattr(opened, "owner", None)  # which looks at one run
 
         found = [run.run_id for run in opened.runs(owned=True)]

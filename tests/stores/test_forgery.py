@@ -1,4 +1,4 @@
-"""What somebody does who can write to the file, and has no key: nothing of it is taken for what was saved."""
+"""Changes by a writer without the key are never taken for saved values."""
 
 import shutil
 import sqlite3
@@ -70,7 +70,7 @@ class TestSavedAgain:
     @pytest.mark.parametrize("signed", [True, False])
     @pytest.mark.parametrize("status", ["failed", "completed"])
     @pytest.mark.parametrize("steps", [1, 2])
-    def test_a_body_that_was_changed_meanwhile(self, opened, change_bodies, signed, status, steps):
+    def test_a_body_that_was_changed_since(self, opened, change_bodies, signed, status, steps):
         """It gets no signature, and no checksum either: what was saved takes its place."""
         store = opened() if signed else opened(sign_with=None)
         saved(store, *range(1, steps + 1))

@@ -116,7 +116,7 @@ def store(request, tmp_path):
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_run_that_is_executed_anew_takes_no_parts_of_other_data(store, durability):
+def test_a_run_that_begins_again_takes_no_parts_of_other_data(store, durability):
     """A run failed within a step, and begins again from the entry point with other items."""
 
     def item(number):

@@ -165,7 +165,7 @@ def test_an_owner_that_lives_keeps_its_run(
 class TestByHand:
     """Writes to the store that are none of a run."""
 
-    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., Store]) -> None:
+    def test_of_a_run_with_an_owner(self, opened: Callable[..., Store]) -> None:
         """They are refused, whatever they are."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:

@@ -128,7 +128,7 @@ def test_a_process_that_is_killed_while_it_migrates_leaves_it_as_it_was(path, st
 
 
 def test_it_is_read_as_it_is_by_who_only_reads(path, next_version):
-    """Nothing is written, and it looks like the newest; another process may migrate it meanwhile."""
+    """A read-only store writes nothing and reads like the newest version, even while another process migrates it."""
     before = path.read_bytes()
     with SqliteStore(path, read_only=True) as reader:
         assert reader.load("history/json", 5).step == 5

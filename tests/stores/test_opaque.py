@@ -93,8 +93,8 @@ def test_runs_and_history_show_what_a_pause_asks(store, strange):
     assert dict(row.pause.value.fields) == dict(same.pause.value.fields) == {"number": 7, "note": "two"}
 
 
-def test_whoever_does_not_ask_for_it_is_refused(store, strange):
-    """Before and after somebody did: it holds for one call."""
+def test_without_the_option_the_value_is_refused(store, strange):
+    """`unknown="opaque"` holds for one call; other calls refuse the value."""
     order, _, forget = strange
     store.save(State({"a": order}, run_id="a", step=1))
     forget()

@@ -93,7 +93,7 @@ def test_a_lost_checkpoint_is_missed(store: Any, place: int, monkeypatch: pytest
             list(store.iter_history("a"))
 
 
-def test_a_run_that_is_deleted_meanwhile(store: Any) -> None:
+def test_a_run_that_is_deleted_between_pages(store: Any) -> None:
     """It is no damage."""
     rows = store.iter_history("a")
     next(rows)

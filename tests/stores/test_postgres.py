@@ -139,7 +139,7 @@ class TestOpening:
     def test_the_password_is_nowhere(self, schema: str) -> None:
         """It is in no error, whether the server refuses it or is silent, and in no repr of a store or config."""
         secret = "geheim-1234"
-        where = [f"postgresql://nobody:{secret}@/nowhere?host={folder_of(dsn())}"]
+        where = [f"postgresql://unknown:{secret}@/nowhere?host={folder_of(dsn())}"]
         where.append(f"postgresql://app:{secret}@127.0.0.1:1/x")
         for one in where:
             with pytest.raises(CheckpointError) as caught:
@@ -237,7 +237,7 @@ class TestOpening:
         with opened() as store:
             for number in range(3):
                 store.save(State(run_id=f"run-{number}", timestamp=began))
-            # Many more, which nobody reads: the server takes an index where there is much to leave out.
+            # Many rows that no query returns: the server uses an index where it can skip many rows.
             admin.execute(MANY.replace("SCHEMA", schema))
             admin.execute(f"ANALYZE {schema}.run")
             store.save(State(run_id="run-7", labels={"team": "a"}))

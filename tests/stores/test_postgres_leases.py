@@ -56,7 +56,7 @@ def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
 class TestSweepers:
     """Going on with what was left unfinished, many at the same time."""
 
-    def test_nobody_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+    def test_no_worker_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """A run that one sweeper is claiming is left to it by the others."""
         store = opened()
         run_ids = leave_unfinished(store, 3)

@@ -65,7 +65,7 @@ def test_a_statement_runs(statement: str, schema: str) -> None:
     run(statement, schema)
 
 
-def test_runs_that_nobody_goes_on_with(store: PostgresStore, schema: str) -> None:
+def test_abandoned_runs(store: PostgresStore, schema: str) -> None:
     """Are found, and no others."""
     (orphans,) = [statement for statement in STATEMENTS if "NOT EXISTS" in statement]
     with make_graph(traces("ab"), store=store).stream(State(run_id="at-work")) as states:

@@ -32,7 +32,7 @@ def test_all_that_is_due_goes(store, monkeypatch, together):
     assert store.list() == []
 
 
-def test_one_that_somebody_owns_stays(store):
+def test_a_run_with_an_owner_stays(store):
     with owned(store, "run-07"):
         assert "run-07" not in store.prune().runs
 
@@ -40,7 +40,7 @@ def test_one_that_somebody_owns_stays(store):
     assert store.prune().runs == ("run-07",)
 
 
-def test_one_that_goes_on_meanwhile_stays(store, monkeypatch):
+def test_a_run_that_is_resumed_during_the_prune_stays(store, monkeypatch):
     """A write since the run was looked at has made another version of it."""
 
     def another_writes():

@@ -130,7 +130,7 @@ class TestScripts:
 
 
 class TestValues:
-    """What somebody else may have put there."""
+    """Keys that other programs may have written under the prefix."""
 
     def test_damage(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """Is told, whatever it is, and the run can be deleted."""
@@ -376,7 +376,7 @@ def _is_whole(node: Any) -> bool:
     return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
-def move_slot(slot: int, source: Server, target: Server, meanwhile: Callable[[], Any]) -> None:
+def move_slot(slot: int, source: Server, target: Server, during: Callable[[], Any]) -> None:
     """Move a slot of a cluster to another node."""
     with source.client() as one, target.client() as other:
         ids = [client.execute_command("CLUSTER MYID") for client in (one, other)]
@@ -384,6 +384,6 @@ def move_slot(slot: int, source: Server, target: Server, meanwhile: Callable[[],
         one.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1])
         keys = one.execute_command("CLUSTER GETKEYSINSLOT", slot, 1000)
         one.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-        meanwhile()
+        during()
         for client in (other, one):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])

@@ -54,10 +54,10 @@ def assert_all_come_back(path: Path, states: Sequence[State]) -> None:
             assert is_same(dict(loaded), dict(state))
 
 
-def run_of(*datas: dict[str, Any]) -> list[State]:
+def run_of(*contents: dict[str, Any]) -> list[State]:
     """-> the States of a run, each laid over the one before."""
     states = [State(run_id="a")]
-    for step, data in enumerate(datas, 1):
+    for step, data in enumerate(contents, 1):
         states.append(attrs.evolve(states[-1].update(data), step=step, checkpoint_node=f"node-{step}"))
     return states[1:]
 

@@ -57,7 +57,7 @@ def graph_of_all_kinds(store=None):
     graph.add_node("ask", InterruptNode(None, "verdict"))
     for source, target in (("begin", "each"), ("each", "sides"), ("sides", "nested"), ("mend", "ask")):
         graph.add_edge(source, target)
-    graph.add_edge("nested", "ask", key_equals("to", "nobody"))
+    graph.add_edge("nested", "ask", key_equals("to", "unknown"))
     graph.add_edge("nested", "ask")
     graph.set_entry_point("begin")
     graph.set_exit_point("ask")
@@ -106,7 +106,7 @@ def graph_with(store, node):
     return graph
 
 
-def test_what_has_changed_since_is_kept_anew(tmp_path):
+def test_a_changed_structure_is_kept_again(tmp_path):
     """The fingerprint is the same, what is drawn is not."""
 
     def fails(state):

@@ -49,7 +49,7 @@ def saved(store, *steps, **data):
         store.save(State({"n": step, **data}, run_id="a", step=step))
 
 
-def test_a_run_that_another_began_anew(store, other):
+def test_a_run_that_another_began_again(store, other):
     """Nothing of the old one gets into it, until it is loaded."""
     saved(store, 1)
     other.delete("a")
@@ -67,7 +67,7 @@ def test_a_run_that_another_began_anew(store, other):
     assert other.load("a") == state
 
 
-def test_a_run_that_another_deleted_begins_anew(store, other):
+def test_a_run_that_another_deleted_begins_again(store, other):
     """It is not behind anything."""
     saved(store, 1, 2, 3)
     other.delete("a")
@@ -99,7 +99,7 @@ class TestNestedRunsOfARunThatWasDeleted:
         return store
 
     @staticmethod
-    def begun_anew(other):
+    def begun_again(other):
         other.delete("a")
         saved(other, 1, text="another run")
 
@@ -110,7 +110,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @pytest.mark.parametrize("step", [1, 2])
     def test_a_save_is_refused(self, dead, other, step):
-        self.begun_anew(other)
+        self.begun_again(other)
 
         with pytest.raises(StepConflictError, match="deleted"):
             dead.save(nested(step, status="failed"))
@@ -120,7 +120,7 @@ class TestNestedRunsOfARunThatWasDeleted:
     @pytest.mark.parametrize("has_parts", [False, True])
     def test_parts_are_refused(self, dead, other, has_parts):
         dead.save_parts("a", [Part(2, "map", "x", "dead")])
-        self.begun_anew(other)
+        self.begun_again(other)
         if has_parts:
             other.save_parts("a", [Part(2, "map", "y", "new")])
 
@@ -132,7 +132,7 @@ class TestNestedRunsOfARunThatWasDeleted:
     @pytest.mark.parametrize("begins", ["load", "look"])
     def test_the_way_out(self, dead, other, begins):
         """Who loads the new run, or begins a run of the id, goes on with that."""
-        self.begun_anew(other)
+        self.begun_again(other)
         if begins == "load":
             dead.load("a")
         else:

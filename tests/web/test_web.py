@@ -41,7 +41,7 @@ def until(condition, seconds=20):
 
 
 def test_runs_are_listed_and_filtered(page, store, graph):
-    """By status, graph, beginning of the id, labels, day, and whether somebody is at work."""
+    """By status, graph, beginning of the id, labels, day, and whether a process owns the run."""
     graph.execute(State({"photos": []}, run_id="a-1"), labels={"customer": "c7"})
     graph.submit(State({"photos": []}, run_id="b-1"))
 
