@@ -408,7 +408,7 @@ class StateGraph(GraphBuilder[S]):
 
         They are the States that `stream` yields, without chunks, and the State in which the run paused, failed or was
         cancelled. The iteration ends when the run ends or is deleted. It skips States that retention removes before
-        they are read.
+        they are read. It polls the store every 5 to 250 milliseconds, for a fifth of the time at most.
 
         Args:
             run_id: The run.

@@ -61,13 +61,13 @@ class RetryPolicy:
         backoff_multiplier: The factor between one delay and the next.
         max_delay: The longest delay in seconds.
         jitter: The most seconds, chosen at random, that are added to a delay; the sum is at most `max_delay`.
-        retry_on: The exceptions to retry: exception classes, or a function of the exception that returns whether to
-            retry. Several failed parts of a node raise an ExceptionGroup: classes match a group if they match all
+        retry_on: The exceptions to retry: exception classes, or a sync function of the exception that returns whether
+            to retry. Several failed parts of a node raise an ExceptionGroup: classes match a group if they match all
             exceptions in it. A nested graph raises an ExecutionError: classes match it if they match it or its cause.
         random: The source of the jitter: a function that returns numbers from 0 up to 1, such as
             ``random.Random(7).random``. By default ``random.random``.
-        delay: A function of the exception that returns the seconds to wait, for example from a "Retry-After" header,
-            without a limit by `max_delay`; or None to use the delay of the policy.
+        delay: A sync function of the exception that returns the seconds to wait, for example from a "Retry-After"
+            header, without a limit by `max_delay`; or None to use the delay of the policy.
 
     Raises:
         ConfigError: A value is not allowed.

@@ -42,8 +42,8 @@ class InterruptNode(Node):
         response_param: The key of the answer.
         reason: Why the run waits, for people.
         schema: A type that the answer must fit, by the rules of a graph's schema; other answers are refused.
-        validator: Called with the answer. False or an exception refuses it, True or None accepts it. Any other result
-            is an error of the validator.
+        validator: A sync function of the answer. False or an exception refuses it, True or None accepts it. Any other
+            result is an error of the validator.
         deadline: Seconds from the pause in which it can be answered; None for ever.
         otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
             resumed run continues at its `on_error` or fails; resumed once more, it asks again.

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class MapNode(PartsNode):
     """Calls a function for each item of a list, several at the same time, and collects the results in order.
 
-    Each result is saved separately as it arrives: after a crash only the other items run again.
+    Each result is saved separately as it arrives: after a crash only the other items run again. Sync functions run in
+    threads, async functions as tasks; an item whose task is cancelled by other code has failed.
 
     Args:
         function: A sync or async function of an item (and, if it has a second parameter for it, of a NodeContext). Or a
@@ -34,8 +35,9 @@ class MapNode(PartsNode):
         on_error: "raise": once an item has failed, no other begins, and the errors are raised as an ExceptionGroup.
             "collect": an ErrorInfo takes the place of its result.
         processes: Run the items in processes, for CPU-bound work. The function must be importable.
-        retry: When and how often a failed item is retried, without the others. The count of attempts continues after a
-            crash; a resume after the node has failed begins again.
+        retry: When and how often a failed item is retried, without the others. The count of attempts
+            (`NodeContext.attempt`; without `retry` it is that of the node) continues after a crash; a resume after the
+            node has failed begins again. A run that has to stop ends the wait for an attempt immediately.
         timeout: Seconds that one attempt of an item may take. An async item is cancelled, a process is killed; a thread
             cannot be stopped and is abandoned.
         rate: The maximum number of items that begin in a second, evenly spaced; each attempt counts.

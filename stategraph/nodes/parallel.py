@@ -30,7 +30,7 @@ class ParallelNode(PartsNode):
     """Branches that receive the same State and run concurrently; their updates are merged in declared order.
 
     Each finished branch is saved separately: after a crash only the others run again. Sync functions run in threads,
-    async functions as tasks.
+    async functions as tasks; a branch whose task is cancelled by other code has failed.
 
     Args:
         branches: Functions as for a node, by the names of the branches. Or graphs, or the results of their `as_node`:
