@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Protocol, TypedDict
 from uuid import UUID
 
 import attrs
@@ -29,6 +29,7 @@ from stategraph import (
     InterruptNode,
     MapNode,
     NodeContext,
+    ParallelNode,
     RunStatus,
     SchemaError,
     State,
@@ -594,3 +595,90 @@ def test_graphs_and_states_with_a_parameter_are_those_without_one() -> None:
     assert type(state) is State
     assert pickle.loads(pickle.dumps(state)) == state
     assert isinstance(StateGraph[Order]("orders", schema=Order), StateGraph)
+
+
+# --------------------------------------------------------------------------- nodes of another class
+
+
+@attrs.frozen
+class Invoice:
+    id: str
+
+
+class Job(TypedDict):
+    id: str
+    note: str
+
+
+class SmallJob(TypedDict):
+    id: str
+
+
+class OtherJob(TypedDict):
+    path: str
+
+
+class HasId(Protocol):
+    id: str
+
+
+def annotated(annotation: Any, as_node: Any = as_sync) -> Any:
+    """Return a node whose parameter has this annotation."""
+
+    def node(given: Any) -> dict[str, Any]:
+        return {"note": type(given).__name__}
+
+    node.__annotations__["given"] = annotation
+    return as_node(node)
+
+
+@pytest.mark.parametrize(
+    ("schema", "cls"),
+    [
+        (Order, Invoice),
+        (Order, str),
+        (Order, OtherJob),
+        (Order, Annotated[Invoice, "doc"]),
+        (Job, Invoice),
+        (Job, OtherJob),
+    ],
+)
+@pytest.mark.parametrize("as_node", [as_sync, as_async, lambda node: ParallelNode({"branch": node})])
+def test_a_node_of_another_class_is_refused(schema: Any, cls: Any, as_node: Any) -> None:
+    """The error is raised where the node is added, and names the node, its class and the schema."""
+    graph = StateGraph("orders", schema=schema)
+    name = (cls if isinstance(cls, type) else Invoice).__name__
+    message = rf"^graph 'orders': node 'a': it takes an? {name}, and the schema of the graph is {schema.__name__}: "
+
+    with pytest.raises(GraphError, match=message):
+        graph.add_node("a", annotated(cls, as_node))
+    assert graph.nodes == {}
+
+
+def test_a_class_that_is_defined_below_is_refused_when_the_graph_is_built() -> None:
+    """The annotation cannot be resolved before."""
+    graph = make({"a": annotated("Below")})
+    globals()["Below"] = Invoice
+    try:
+        with pytest.raises(GraphError, match="node 'a': it takes an Invoice, and the schema of the graph is"):
+            graph.validate()
+    finally:
+        del globals()["Below"]
+
+
+@pytest.mark.parametrize(
+    "cls", [State, State[Order], Mapping, Mapping[str, Any], dict, object, Any, HasId, SmallJob, "No"]
+)
+def test_a_node_that_may_take_a_state_gets_one(cls: Any) -> None:
+    """So does one whose annotation cannot be resolved."""
+    assert make({"a": annotated(cls)}).execute(State({"id": "1"}))["note"] == "State"
+
+
+def test_a_node_of_a_base_class_gets_an_object() -> None:
+    """An object of the schema is one of its base classes."""
+
+    @attrs.frozen
+    class Special(FrozenAttrs):
+        pass
+
+    assert make({"a": annotated(FrozenAttrs)}, Special).execute(State({"id": "1"}))["note"] == "Special"

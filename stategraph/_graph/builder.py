@@ -131,7 +131,8 @@ class GraphBuilder(Generic[S]):
                 message and node. The failed node counts as a step.
 
         Raises:
-            GraphError: The name is taken or not valid, or the node cannot be called with a State.
+            GraphError: The name is taken or not valid, the node cannot be called with a State, or its first parameter
+                is annotated with a class that is not the schema.
             ConfigError: A policy has a wrong type or value.
         """
         if not is_name(name):
@@ -142,6 +143,7 @@ class GraphBuilder(Generic[S]):
             new = node if isinstance(node, Node) else FunctionNode.of(node)
         except TypeError as error:
             raise self._error(f"node {name!r}: {error}") from None
+        self._typed(name, new)
         policies = NodePolicies(retry, timeout, cache, _plain(on_error) if isinstance(on_error, str) else on_error)
         with self._changing():
             if name in self._nodes:
@@ -350,9 +352,7 @@ class GraphBuilder(Generic[S]):
 
     def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
         """Return the compiled form of a node. It is not plain if its reads or results are watched."""
-        node, policies = self._nodes[name], self._policies[name]
-        if self._schema is not None and self._schema.has_objects:
-            node = node.typed(name, self._schema)
+        node, policies = self._typed(name, self._nodes[name]), self._policies[name]
         edges = tuple(edge for edge in self._edges if edge.source == name)
         if any(isinstance(edge.predicate, LibraryPredicate) and edge.predicate.is_of_route for edge in edges):
             edges = tuple(with_choices(edges))
@@ -363,6 +363,13 @@ class GraphBuilder(Generic[S]):
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)
+
+    def _typed(self, name: str, node: Node) -> Node:
+        """Return a node adapted to the schema. Raises GraphError if it takes another class."""
+        try:
+            return node if self._schema is None else node.typed(name, self._schema)
+        except TypeError as error:
+            raise self._error(f"node {name!r}: {error}") from None
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -91,7 +91,7 @@ class Node:
         return answer
 
     def typed(self, name: str, schema: Schema) -> Node:
-        """Return the node adapted to a graph with a schema, under this name."""
+        """Return the node adapted to a graph with a schema. Raises TypeError if it takes another class."""
         return self
 
     def made_of(self) -> tuple[Any, ...] | None:

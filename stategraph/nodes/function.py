@@ -84,12 +84,17 @@ class FunctionNode(Node):
         return lambda argument: function(argument, context)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
-        """Return the node with a function that is called with data, if this one takes an object of the schema."""
-        from stategraph.nodes.schema_calls import TypedFunction, takes  # imported when used: few graphs have a schema
+        """Return the node with a function that is called with data, and may take and return objects of the schema.
 
-        takes_object = takes(self.given, schema.cls)
-        function = TypedFunction(self.function, schema, name, takes_object, self.is_generator)
-        return attrs.evolve(self, function=function)
+        Raises:
+            TypeError: The first parameter is annotated with another class.
+        """
+        from stategraph.nodes.schema_calls import TypedFunction, takes_object  # imported when used: with a schema
+
+        is_typed = takes_object(self.given, schema)
+        if not schema.has_objects:
+            return self
+        return attrs.evolve(self, function=TypedFunction(self.function, schema, name, is_typed, self.is_generator))
 
     def made_of(self) -> tuple[Any, ...]:
         return (self.given,)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from stategraph._text.shown import with_article
 from stategraph._values.registered_types import is_record
 from stategraph.nodes._chunks import ChangesOfObject, TypedGenerator
 from stategraph.state import State
@@ -62,10 +63,34 @@ class TypedFunction:
         return result
 
 
-def takes(function: Callable[..., Any], cls: type) -> bool:
-    """Return whether the first parameter of a function is annotated with this class."""
-    annotation = _annotation(function, cls)
-    return (typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation) is cls
+def takes_object(function: Callable[..., Any], schema: Schema) -> bool:
+    """Return whether the first parameter of a function is annotated with the class of the schema, or a base of it.
+
+    Raises:
+        TypeError: It is annotated with a class of which neither an object of the schema nor a State is an instance.
+    """
+    annotation = _annotation(function, schema.cls)
+    cls: Any = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+    if typing.is_typeddict(cls):
+        is_refused = not cls.__annotations__.keys() <= schema.fields.keys()
+    elif _accepts_states(cls):
+        return False
+    else:
+        is_refused = not schema.has_objects or not issubclass(schema.cls, cls)
+    if is_refused:
+        raise TypeError(
+            f"it takes {with_article(cls.__name__)}, and the schema of the graph is {schema.name}: "
+            f"annotate it with {schema.name} or State"
+        )
+    return schema.has_objects and not typing.is_typeddict(cls)
+
+
+def _accepts_states(annotation: Any) -> bool:
+    """Return whether a State may be passed for an annotation, as far as it can be known."""
+    is_open = not isinstance(annotation, type) or annotation in (Any, inspect.Parameter.empty)
+    if is_open or getattr(annotation, "_is_protocol", False):
+        return True
+    return issubclass(State, annotation) or issubclass(annotation, Mapping)
 
 
 def object_class(function: Callable[..., Any]) -> type | None:
