@@ -94,6 +94,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     enter, save_state, ownership = run.path.append, run.services.save, run.services.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     emits_saves = EventType.CHECKPOINT_SAVE in run.wanted
+    is_timed = plan.saves or run.shows or bool(run.wanted)
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     checks_cancellation, services = plan.saves and (interval != 1 or plan.write_behind), run.services
     services.look_at = monotonic() + LOOK_AGAIN
@@ -118,7 +119,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if not left:
             raise too_many_nodes(run, name)
         left -= 1
-        stage, step, keys, handler, began = stages[name], None, None, "", monotonic_ns()
+        stage, step, keys, handler = stages[name], None, None, ""
+        began = monotonic_ns() if is_timed else 0
         try:
             if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
@@ -139,7 +141,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
-        run.state = state = completed_by(name, state, data, monotonic_ns() - began, keys)
+        run.state = state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(handler))
         if handler:
