@@ -163,9 +163,10 @@ def _called(name: str, function: Callable[[], Any]) -> Any:
         return function()
     except StateGraphError:
         raise
-    except ModuleNotFoundError as error:
-        raise Failure(Exit.USAGE, f"{name}: {error}; the working directory is {Path.cwd()}") from error
     except Exception as error:
         *_, last = traceback.extract_tb(error.__traceback__)
+        # Where code of the user has imported a missing module, its line is the last.
+        if isinstance(error, ModuleNotFoundError) and last.filename.startswith("<frozen "):
+            raise Failure(Exit.USAGE, f"{name}: {error}; the working directory is {Path.cwd()}") from error
         place = f"{last.filename}, line {last.lineno}"
         raise Failure(Exit.FAILED, f"{name} failed: {describe_exception(error)} ({place})") from error

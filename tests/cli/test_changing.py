@@ -97,11 +97,14 @@ def test_a_run_is_resumed(shop):
         ("app:broken", 1, "no graph today"),
         ("app:MapNode", 2, "name a StateGraph, or a function without parameters that returns one"),
         ("bad:graph", 1, "ZeroDivisionError"),
+        ("no_module:graph", 2, "No module named 'no_module'"),
+        ("needs:graph", 1, "needs.py, line 1"),
     ],
 )
 def test_a_graph_that_cannot_be_had(shop, graph, code, said):
     """It is said why, in one line."""
     (shop / "bad.py").write_text("1 / 0\n", encoding="utf-8")
+    (shop / "needs.py").write_text("import no_module\n", encoding="utf-8")
 
     result = process("resume", "left", "--graph", graph, cwd=shop)
 
