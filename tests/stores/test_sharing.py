@@ -2,14 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from stategraph import register_type
+from stategraph import NotSerializableError, State, register_type
 from stategraph._values.frozen import freeze_items
 from stategraph.stores._codec import msgpack as codec
+from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 
 
@@ -51,3 +53,18 @@ def test_a_long_list_that_is_shared_is_frozen_once() -> None:
     frozen = freeze_items({"value": [shared, [shared, (shared, {"x": shared})]]})["value"]
 
     assert frozen[0] is frozen[1][0] is frozen[1][1][0] is frozen[1][1][1]["x"]
+
+
+@pytest.mark.parametrize("make", [lambda one: [one, one], lambda one: Two({"x": one}, (one,))], ids=["lists", "objects"])
+@pytest.mark.parametrize("serializer", ["msgpack", "json"])
+def test_a_small_value_that_would_fill_the_memory_is_refused(
+    make: Callable[[Any], Any], serializer: str, tmp_path: Path
+) -> None:
+    """40 levels are written as a million million values."""
+    store = SqliteStore(tmp_path / "runs.db", serializer=serializer)
+
+    with pytest.raises(NotSerializableError, match=r"^value.*refers to the same containers so often"):
+        store.save(State({"value": repeated(lambda inner, _: make(inner), 40, [1])}, run_id="a"))
+
+    assert store.list() == []
+    store.close()

@@ -29,6 +29,19 @@ from stategraph.stores._codec.type_codecs import (
     find_codec,
 )
 
+_MOST_REPEATED = 10_000_000
+"""The most items of repeated containers, where a container itself counts as 10.
+
+Memory holds a shared container once. Bytes have no references, and repeat it: a few dozen lists that each hold the next
+one twice would fill any memory. Items that are not repeated may be of any number.
+"""
+
+_TOO_OFTEN = (
+    f"it refers to the same containers so often that more than {_MOST_REPEATED:,} values would be written again; keep "
+    "each of them once, and refer to it by a name or a number"
+)
+
+_SIZED = (list, tuple, dict, set, frozenset)
 _MANY = 300_000  # containers of a level: fewer are visited faster than compared
 _SOME = 16  # items: a test for atoms is not faster for fewer
 
@@ -41,7 +54,14 @@ class EncodedValue:
 
 
 class ValueEncoder(ABC):
-    """Convert values to types that a format supports. Subclasses define how a format tags other types."""
+    """Convert values to types that a format supports. Subclasses define how a format tags other types.
+
+    Use one encoder for values that are written together: it counts what is repeated.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # containers by their ids; none of them ends, so no other gets its id
+        self._repeated = 0
 
     @abstractmethod
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
@@ -89,11 +109,21 @@ class ValueEncoder(ABC):
             raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
         method = _CONTAINERS.get(type(value))
         if method is not None:
+            self._count(value)
             return method(self, value, depth + 1)
         registered = find_by_class(type(value))
         if registered is not None:
             return self._registered(registered, value, depth + 1)
         raise NotSerializableError("", _why_not(value))
+
+    def _count(self, value: Any) -> None:
+        """Count a container and its items if it is repeated; raise NotSerializableError if that happens too often."""
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value
+            return
+        self._repeated += 10 + (len(value) if isinstance(value, _SIZED) else 0)
+        if self._repeated > _MOST_REPEATED:
+            raise NotSerializableError("", _TOO_OFTEN)
 
     def _leaf(self, value: Any) -> Any:
         codec = CODEC_OF[type(value)]
@@ -136,6 +166,7 @@ class ValueEncoder(ABC):
     def _registered(self, registered: RegisteredType, value: Any, depth: int) -> Any:
         if registered.is_enum:
             return self.tagged(ENUM, self.prepared(enum_parts(registered.name, value), 0))
+        self._count(value)
         try:
             values = registered.values_of(value)
         except ValueError as error:
@@ -199,9 +230,13 @@ def _why_not(value: Any) -> str:
 
 
 def is_writable(containers: list[Any]) -> bool:
-    """Return whether settled containers are nested at most `MAX_DEPTH` levels deep."""
+    """Return whether settled containers are nested at most `MAX_DEPTH` levels deep, and none of a large level is
+    repeated there. The encoder checks all others."""
     level = containers
     for _ in range(MAX_DEPTH):
+        is_large = len(level) > _MANY or sum(map(len, level)) > _MOST_REPEATED
+        if is_large and len(set(map(id, level))) < len(level):
+            return False
         level = _next_level(level)
         if not level:
             return True
@@ -209,11 +244,11 @@ def is_writable(containers: list[Any]) -> bool:
 
 
 def _next_level(level: list[Any]) -> list[Any]:
-    """Return the containers among the items of containers; of many, each one once, since they may be shared."""
+    """Return the containers among the items of containers."""
     nested = []
     for container in level:
         items = container.values() if isinstance(container, dict) else container
         if len(items) > _SOME and ATOMS.issuperset(map(type, items)):
             continue
         nested += [item for item in items if type(item) not in ATOMS]
-    return nested if len(nested) < _MANY else [*{id(item): item for item in nested}.values()]
+    return nested
