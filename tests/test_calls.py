@@ -25,6 +25,7 @@ from stategraph import (
     RetryPolicy,
     RunCancelledError,
     RunExistsError,
+    RunLostError,
     RunStatus,
     State,
     StateGraph,
@@ -409,6 +410,20 @@ class TestCancel:
         assert any_play.store.load(RUN).status is RunStatus.CANCELLED
         assert "told to stop" in str(stopped.value.__cause__)
         assert any_play.resume(chat(any_play))["trace"] == ["a", "b"]
+
+    def test_a_node_whose_run_is_lost(self, any_play: Scene) -> None:
+        """It is to stop, and handles no error."""
+        seen: list[bool] = []
+
+        def looks(state: State, context: NodeContext) -> dict[str, Any]:
+            any_play.store.delete(RUN, take_over=True)
+            seen.extend(context.cancelled for _ in range(2))
+            return {}
+
+        with pytest.raises(RunLostError):
+            any_play.execute(chat(any_play, {"a": trace("a"), "b": looks}))
+
+        assert seen == [True, True]
 
     @pytest.mark.parametrize(
         ("is_async", "from_another", "is_nested"),

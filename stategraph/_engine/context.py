@@ -23,7 +23,7 @@ from stategraph._values.events import EventType, report
 from stategraph._values.progress import Part
 from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
-from stategraph.errors import ExecutionError
+from stategraph.errors import ExecutionError, RunLostError
 from stategraph.nodes.base import NodeContext
 from stategraph.state import State, took_ns_of
 
@@ -122,9 +122,13 @@ class StopCheck:
         self._services, self._signal = services, signal
 
     def __call__(self) -> bool:
-        if self._services.is_cancelled or (self._signal is not None and self._signal.is_due()):
+        services = self._services
+        if services.is_cancelled or services.is_lost or (self._signal is not None and self._signal.is_due()):
             return True
-        return monotonic() >= self._services.look_at and self._services.check_cancelled()
+        try:
+            return monotonic() >= services.look_at and services.check_cancelled()
+        except RunLostError:  # the next save or check of the engine raises it: a node could try again
+            return True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (bool,)

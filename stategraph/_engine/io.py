@@ -83,6 +83,11 @@ class StoreSession:
         """Whether the run is known to be cancelled."""
         return self.ownership is not None and self.ownership.is_cancelled
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the run is known to be lost."""
+        return self.ownership is not None and self.ownership.is_lost
+
     def own(self, about: tuple[Ownership, bool]) -> None:
         """Become the owner of a run; if the second item is true, take it from its owner."""
         ownership, take_over = about
