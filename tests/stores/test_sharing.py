@@ -55,7 +55,7 @@ def test_a_long_list_that_is_shared_is_frozen_once() -> None:
     assert frozen[0] is frozen[1][0] is frozen[1][1][0] is frozen[1][1][1]["x"]
 
 
-@pytest.mark.parametrize("make", [lambda one: [one, one], lambda one: Two({"x": one}, (one,))], ids=["lists", "objects"])
+@pytest.mark.parametrize("make", [lambda one: [one, one], lambda one: Two({"x": one}, one)], ids=["lists", "objects"])
 @pytest.mark.parametrize("serializer", ["msgpack", "json"])
 def test_a_small_value_that_would_fill_the_memory_is_refused(
     make: Callable[[Any], Any], serializer: str, tmp_path: Path
