@@ -414,9 +414,10 @@ class TestCancel:
     def test_a_node_whose_run_is_lost(self, any_play: Scene) -> None:
         """It is to stop, and handles no error."""
         seen: list[bool] = []
+        store: Any = any_play.store
 
         def looks(state: State, context: NodeContext) -> dict[str, Any]:
-            any_play.store.delete(RUN, take_over=True)
+            store.delete(RUN, take_over=True)
             seen.extend(context.cancelled for _ in range(2))
             return {}
 
