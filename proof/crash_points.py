@@ -13,11 +13,12 @@ from typing import Any
 
 import attrs
 
-from proof.faults.client import Servers
-from proof.faults.shim import Change, Fault, UnavailableError
+from proof.faults.client import Servers, under_shim
+from proof.faults.shim import Change, Fault
 from proof.report import Report
 from proof.workload import scripts
 
+_TITLE = "acknowledged saves survive a kill or a failure at every change of a file"
 _ALIKE = 60
 """Of a longer stretch of writes to one file, with no other change in between, so many are tried, evenly spread. That
 shortens one thing: the growing of SQLite's log, thousands of writes of zeros when a store is opened."""
@@ -47,16 +48,11 @@ _KINDS = (
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try all points at share 1.0, fewer, evenly spread, at a smaller one."""
-    title = "acknowledged saves survive a kill or a failure at every change of a file"
-    try:
-        with Servers() as servers:
-            return [_prove(servers, title, share, seed)]
-    except UnavailableError as why:
-        return [Report(title, skipped=str(why))]
+    return under_shim(_TITLE, lambda servers: _prove(servers, share, seed))
 
 
-def _prove(servers: Servers, title: str, share: float, seed: int) -> Report:
-    report = Report(title)
+def _prove(servers: Servers, share: float, seed: int) -> Report:
+    report = Report(_TITLE)
     names = [name for name in scripts() if name != "all"]
     cases = [case for name in names for case in _cases(servers, name)]
     step = 1 / min(1.0, max(share, 1e-6))

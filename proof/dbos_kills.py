@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import attrs
 
-import proof
+from proof import TOP
 from proof.report import Report
 from stategraph import (
     AnswerError,
@@ -42,7 +42,6 @@ _RUNS = 12  # for each kill
 _LAPSE = 2.0
 _LONGEST = 120.0  # seconds that undisturbed runs may take to end
 _MODULUS = 10_007
-_TOP = Path(proof.__file__).parent.parent
 
 Data = dict[str, Any]
 
@@ -236,7 +235,7 @@ class _Disturbed:
         pipe = subprocess.PIPE
         command = [sys.executable, "-m", "proof.dbos_kills", *arguments]
         with (self.place.folder / "errors").open("w") as errors:
-            worker = subprocess.Popen(command, cwd=_TOP, stdin=pipe, stdout=pipe, stderr=errors, text=True)  # noqa: S603 - itself
+            worker = subprocess.Popen(command, cwd=TOP, stdin=pipe, stdout=pipe, stderr=errors, text=True)  # noqa: S603 - itself
         if worker.stdout is None or worker.stdout.readline() != "ready\n":
             raise RuntimeError(f"a worker did not start: {(self.place.folder / 'errors').read_text()[-2000:]}")
         return worker

@@ -22,9 +22,10 @@ from typing import Any, cast
 
 import attrs
 
-import proof
+from proof import TOP
 from proof.report import Report
-from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateGraph, get_checkpoint_store
+from proof.workload import open_store
+from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateGraph
 from stategraph.config import Durability, Retention
 from stategraph.errors import CheckpointNotFoundError
 from stategraph.stores import CheckpointStore
@@ -38,7 +39,6 @@ _BOUND = 4  # in place of QUEUE_BOUND in most runs, so that a run is long beside
 _REAL_BOUND = background.QUEUE_BOUND
 _SLOW = 0.8  # seconds that a save takes at least where the bound is the real one, so that States queue up to it
 _PAUSE = 0.0005  # seconds that a step takes at least
-_TOP = Path(proof.__file__).parent.parent
 
 
 @attrs.frozen
@@ -134,15 +134,10 @@ def graph_of(case: Case, store: CheckpointStore, log: int) -> StateGraph:
     return graph
 
 
-def opened(folder: Path) -> CheckpointStore:
-    """Return the store of a case."""
-    return get_checkpoint_store("sqlite", path=str(folder / "runs"))
-
-
 def live(folder: Path, case: Case) -> None:
     """Run all from wherever they stand to their ends, in a process of its own."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    store = opened(folder)
+    store = open_store(folder)
     if case.is_bound_real:
         _slow_down(store)
     background.QUEUE_BOUND = case.bound
@@ -211,7 +206,7 @@ class _Killer:
         command = [sys.executable, "-m", "proof.kills", str(folder), *map(str, attrs.astuple(self._case))]
         before = len(_log(folder))
         longest = 0.0008 * self._case.runs if self._case.runs > 1 else 2.5 if self._case.is_bound_real else 0.12
-        with subprocess.Popen(command, cwd=_TOP, stderr=subprocess.PIPE) as process:  # noqa: S603 - itself
+        with subprocess.Popen(command, cwd=TOP, stderr=subprocess.PIPE) as process:  # noqa: S603 - itself
             if not is_last:
                 if self._random.random() < 0.8:  # most die at work, some on the way there
                     while len(_log(folder)) == before and process.poll() is None:
@@ -230,7 +225,7 @@ class _Killer:
     ) -> dict[int, int]:
         """Check that what is left of each run is one of its States, and late enough; return their steps."""
         case, saved = self._case, dict(before)
-        with opened(folder) as store:
+        with open_store(folder) as store:
             for number in before if is_over else list(entered):
                 expected, newest = undisturbed(number, case.steps), max(entered[number], default=0)
                 state = _state_of(store, number)

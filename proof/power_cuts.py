@@ -13,29 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from proof.faults import images
-from proof.faults.client import Servers
+from proof.faults.client import Servers, under_shim
 from proof.faults.images import Disk, Luck
-from proof.faults.shim import Change, UnavailableError
+from proof.faults.shim import Change
 from proof.report import Report
 
 IMAGES = 2_500
 """For each store, at share 1.0."""
 
 _SCRIPT = "all"
+_TITLE = "acknowledged saves survive a power cut"
 
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try `IMAGES` images at share 1.0."""
-    title = "acknowledged saves survive a power cut"
-    try:
-        with Servers() as servers:
-            return [_prove(servers, title, round(IMAGES * share) or 1, seed)]
-    except UnavailableError as why:
-        return [Report(title, skipped=str(why))]
+    return under_shim(_TITLE, lambda servers: _prove(servers, round(IMAGES * share) or 1, seed))
 
 
-def _prove(servers: Servers, title: str, count: int, seed: int) -> Report:
-    report = Report(title)
+def _prove(servers: Servers, count: int, seed: int) -> Report:
+    report = Report(_TITLE)
     source, recorded = servers.record(_SCRIPT, with_data=True)
     for asked, answer in servers.ask_all(_requests(recorded, source, count, seed, report)):
         wrong = answer["wrong"]

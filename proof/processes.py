@@ -14,9 +14,10 @@ from typing import Any
 
 import attrs
 
-import proof
+from proof import TOP
 from proof.report import Report
-from stategraph import State, get_checkpoint_store
+from proof.workload import open_store
+from stategraph import State
 from stategraph.errors import CheckpointNotFoundError, StepConflictError
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
@@ -25,12 +26,6 @@ SAVES = 300  # by each of the writers, at full length
 WRITERS = 8
 SLOW = 2.0  # seconds beyond which a save beside seven other writers is told of
 STARVED = 20.0  # and beyond which it is starved, however slow the machine is
-_TOP = Path(proof.__file__).parent.parent
-
-
-def opened(folder: Path) -> CheckpointStore:
-    """-> another handle on the store."""
-    return get_checkpoint_store("sqlite", path=str(folder / "runs"))
 
 
 # --------------------------------------------------------------------------- what the processes do
@@ -122,7 +117,7 @@ def _started(folder: Path, role: str, run_id: str, saves: int) -> _Process:
     command = [sys.executable, "-m", "proof.processes", str(folder), role, run_id, str(saves)]
     pipe = subprocess.PIPE
     environment = {**os.environ, "STATEGRAPH_PROOF": str(folder)}
-    process = subprocess.Popen(command, cwd=_TOP, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+    process = subprocess.Popen(command, cwd=TOP, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
     return _Process(role, run_id, process)
 
 
@@ -165,7 +160,7 @@ def _writers_and_readers(saves: int, folder: Path) -> Report:
     for writer in writers:
         writer.wait(report)
     _end_reading(readers, folder, report)
-    with opened(folder) as store:
+    with open_store(folder) as store:
         for writer in writers:
             report.tried["saves"] += saves
             _all_kept(store, writer.run_id, saves, report)
@@ -190,7 +185,7 @@ def _fight(saves: int, folder: Path) -> Report:
     owners = {step: fighter.run_id for fighter in fighters for step in fighter.told["made"]}
     if len(owners) != 2 * saves:
         report.failures.append(f"{2 * saves} saves returned, of {len(owners)} steps: one took the place of another")
-    with opened(folder) as store:
+    with open_store(folder) as store:
         newest = store.load("fight")
         if [tuple(entry) for entry in newest["log"]] != [
             (owners.get(step), step) for step in range(1, newest.step + 1)
@@ -212,5 +207,5 @@ def prove(share: float, seed: int) -> list[Report]:
 
 if __name__ == "__main__":
     _, folder_, role_, run_id_, saves_ = sys.argv
-    told_ = _ROLES[role_](opened(Path(folder_)), run_id_, int(saves_))
+    told_ = _ROLES[role_](open_store(Path(folder_)), run_id_, int(saves_))
     print(json.dumps(told_))

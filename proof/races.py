@@ -19,19 +19,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 import attrs
 
-import proof
+from proof import TOP
 from proof.report import Report
+from proof.stores import REMOTE, STORES
 from proof.workers import limited, tell, work_out
 from stategraph import CheckpointStore, State, StateGraph
 from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError
-from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
-from tests import postgres_server, redis_server
+from tests import postgres_server, redis_server, scenarios
 from tests.scenarios import FourMethodStore, make_graph
 
 RACES = {"threads": 2500, "processes": 1200}  # at full length
@@ -39,15 +39,8 @@ LEAST = 40  # of each, with any share of it
 _BATCH = 500
 _TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
 
-STORES: dict[str, Callable[[Path], CheckpointStore]] = {
-    "memory": lambda folder: MemoryStore(),
-    "four methods": lambda folder: FourMethodStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
-    "postgres": postgres_server.postgres_at,
-    "redis": redis_server.redis_at,
-}
-_REMOTE = ("postgres", "redis")  # which take long: fewer races are on them
-SHARED = ("sqlite", *_REMOTE)  # which several processes can have at the same time
+_STORES = STORES | {"four methods": lambda folder: FourMethodStore()}
+SHARED = ("sqlite", *REMOTE)  # several processes can use these
 KINDS: dict[str, tuple[str, ...]] = {
     "start against start": ("execute", "execute", "execute"),
     "resume against resume": ("resume", "resume", "resume"),
@@ -83,7 +76,7 @@ class Race:
         choice = random.Random(f"race {seed}")  # noqa: S311 - no secret
         kind = choice.choice(sorted(KINDS))
         pauses = tuple(choice.choice([0, 0, 0.0005, 0.002]) * choice.random() for _ in KINDS[kind])
-        store = choice.choice([name for name in stores for _ in range(1 if name in _REMOTE else 3)])
+        store = choice.choice([name for name in stores for _ in range(1 if name in REMOTE else 3)])
         return cls(store, kind, f"run-{seed}", choice.choice(["sync", "sync", "async"]), pauses)
 
     @property
@@ -137,7 +130,7 @@ def judge(
         store: The store.
         is_killed: Whether the process of one call was killed.
     """
-    allowed = _ALLOWED | (_BY_HAND if race.store in _REMOTE and "by hand" in race.kind else set())
+    allowed = _ALLOWED | (_BY_HAND if race.store in REMOTE and "by hand" in race.kind else set())
     wrong = [f"call {number} ended with {end}" for number, end in enumerate(ends) if end not in allowed]
     done, calls = ends.count("done"), KINDS[race.kind]
     if not race.takes_over and not is_killed:
@@ -206,11 +199,7 @@ def in_threads(race: Race, store: CheckpointStore, made: list[str]) -> list[str]
         barrier.wait()
         ends[number] = _ended(calls[number], race.pauses[number])
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    scenarios.in_threads(*(partial(run, number) for number in range(len(calls))))
     return ends
 
 
@@ -223,7 +212,7 @@ class Runner:
     def __init__(self, folder: Path, number: int) -> None:
         command = [sys.executable, "-m", "proof.races", "runner", str(folder), str(number)]
         self.process = subprocess.Popen(  # noqa: S603 - itself
-            command, cwd=Path(proof.__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._stdin, self._stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.answer()
@@ -325,9 +314,9 @@ def _note(report: Report, where: str, race: Race, ends: list[str], wrong: list[s
 
 def _race_threads(seed: int, numbers: range, report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        stores = {name: stack.enter_context(opened(Path(folder))) for name, opened in STORES.items()}
+        stores = {name: stack.enter_context(opened(Path(folder))) for name, opened in _STORES.items()}
         for number in numbers:
-            race, made = Race.random(f"{seed}-{number}", sorted(STORES)), list[str]()
+            race, made = Race.random(f"{seed}-{number}", sorted(_STORES)), list[str]()
             if race.store == "four methods" and "rollback" in race.kind:
                 race = attrs.evolve(race, store="memory")  # it keeps no step to go back to
             with limited():

@@ -149,22 +149,8 @@ def _made_up(value: Any, randomness: random.Random) -> Any:
         flipped = bytes(data) if isinstance(value, bytes) else data.decode(errors="surrogateescape")
     elif isinstance(value, int):
         flipped = randomness.choice([value ^ 1 << randomness.randrange(40), value + 1, value - 1])
-    boundaries = [
-        None,
-        0,
-        1,
-        -1,
-        2**53 + 1,
-        2**63 - 1,
-        1.5,
-        float("inf"),
-        "",
-        "\0",
-        "x" * 100_000,
-        "-1",
-        b"",
-        bytes(32),
-    ]
+    numbers = [0, 1, -1, 2**53 + 1, 2**63 - 1, 1.5, float("inf")]
+    boundaries = [None, *numbers, "", "\0", "x" * 100_000, "-1", b"", bytes(32)]
     made: list[Any] = ["text", '["E", "m", "n"]', "done!3", randomness.randbytes(randomness.randint(1, 80))]
     return randomness.choice([flipped, flipped, flipped, randomness.choice(boundaries), randomness.choice(made)])
 

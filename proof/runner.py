@@ -11,9 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import proof
+from proof import TOP
 
-_TOP = Path(proof.__file__).parent.parent
 _TO_TELL = 10  # seconds in which a process that hangs shows where
 _MEMORY = Path("/dev/shm")  # noqa: S108 - it is where Linux keeps files in memory
 _RUNNING: set[subprocess.Popen[bytes]] = set()
@@ -23,7 +22,7 @@ _ENOUGH = 4e9  # bytes, for all that the proofs write at the same time
 def command_of(name: str, share: float, seed: int) -> str:
     """Return the command line that repeats a proof, for the shell in the folder of the repository."""
     python = Path(sys.executable)
-    shown = python.relative_to(_TOP) if python.is_relative_to(_TOP) else python
+    shown = python.relative_to(TOP) if python.is_relative_to(TOP) else python
     return shlex.join([str(shown), "-m", "proof", "--seed", str(seed), "--share", str(share), name])
 
 
@@ -48,7 +47,7 @@ def run(name: str, share: float, seed: int, seconds: float) -> str:
     """
     command = [sys.executable, "-X", "faulthandler", "-m", "proof.one", name, str(share), str(seed)]
     environment = {**os.environ, **_temporary_files(), "PYTHONHASHSEED": str(seed % 2**32)}
-    process = subprocess.Popen(command, cwd=_TOP, env=environment, start_new_session=True)  # noqa: S603 - itself
+    process = subprocess.Popen(command, cwd=TOP, env=environment, start_new_session=True)  # noqa: S603 - itself
     _RUNNING.add(process)
     try:
         return _wrong(process.wait(seconds))

@@ -8,7 +8,6 @@ import copy
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,29 +22,25 @@ from proof.edits import ATOMS, EDITS, HANDLES, POLICIES, RUN_IDS, STATUSES, Edit
 from proof.model import Model, differences, is_same_state
 from proof.report import Report
 from proof.searching import failures_of, searching
+from proof.stores import REMOTE, STORES
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, with_data
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
-from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 from stategraph.testing.corpus import Order
-from tests.postgres_server import postgres_at
-from tests.redis_server import redis_at
 
 RULES = 10_000  # rules that are executed at full length, with each store
+SERVER_RULES = 2_000  # and with a store on a server, where each takes a round trip or several
 STEPS = 40  # rules that one example executes at most
-"""Where the folders of examples are made."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Asks a store and the model the same. The stores differ in `opened`."""
+    """Makes the same calls on a store and on the model, and compares the answers."""
 
-    is_in_memory: ClassVar[bool] = False
-    has_files: ClassVar[bool] = True
+    kind: ClassVar[str]
     executed: ClassVar[Counter[str]]
     tried: ClassVar[Counter[str]]
     found: ClassVar[Counter[str]]
@@ -62,9 +57,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.count = 0
         self.is_begun = False
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the handles share one store object."""
+        return self.kind == "memory"
+
     def opened(self) -> CheckpointStore:
-        """-> another handle on the files."""
-        raise NotImplementedError
+        """Return another handle on the store."""
+        return STORES[self.kind](self.files)
 
     def teardown(self) -> None:
         for store in {id(store): store for store in (*self.stores, *self.abandoned)}.values():
@@ -313,7 +313,7 @@ class StoreMachine(RuleBasedStateMachine):
         if kind == "delete":
             self.delete(run_id, number)
         elif kind in ("crash", "move"):
-            self.crash(number, moves=kind == "move" and self.has_files)
+            self.crash(number, moves=kind == "move" and self.kind == "sqlite")
         else:
             getattr(self, kind)(number)
 
@@ -340,40 +340,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.did("crashed")
 
 
-class _MemoryMachine(StoreMachine):
-    is_in_memory, has_files = True, False
-
-    def opened(self) -> CheckpointStore:
-        return MemoryStore()
-
-
-class _SqliteMachine(StoreMachine):
-    def opened(self) -> CheckpointStore:
-        return SqliteStore(self.files / "runs.db")
-
-
-def _on_server(store_at: Callable[[Path], CheckpointStore]) -> type[StoreMachine]:
-    opened = {"has_files": False, "opened": lambda machine: store_at(machine.files)}
-    return type("_ServerMachine", (StoreMachine,), opened)
-
-
-_MACHINES: dict[str, type[StoreMachine]] = {
-    "memory": _MemoryMachine,
-    "sqlite": _SqliteMachine,
-    "postgres": _on_server(postgres_at),
-    "redis": _on_server(redis_at),
-}
-_FEWER = {"postgres": 5, "redis": 5}
-"""How many times fewer rules are tried where each takes a round trip or several."""
-
-
 def prove(share: float, seed: int) -> list[Report]:
-    """Try every store beside the model -> a report for each."""
+    """Compare every store with the model; return a report for each."""
     title = '"{}" does what the model does, rule by rule'
-    return [
-        prove_machine(title.format(name), machine, max(STEPS, round(RULES * share / _FEWER.get(name, 1))), seed)
-        for name, machine in _MACHINES.items()
-    ]
+    return prove_stores(title, StoreMachine, RULES, STEPS, share, seed)
+
+
+def prove_stores(title: str, machine: type[Any], rules: int, least: int, share: float, seed: int) -> list[Report]:
+    """Run a machine on every store; return a report for each.
+
+    Args:
+        title: What is proved, with ``{}`` in place of the store.
+        machine: The state machine; its `kind` names the store.
+        rules: The number of rules at share 1.0; on servers it is `SERVER_RULES`.
+        least: The lowest number of rules at any share.
+        share: The share of the full length.
+        seed: The seed of the first round.
+    """
+    reports = []
+    for kind in STORES:
+        count = max(least, round(share * (SERVER_RULES if kind in REMOTE else rules)))
+        reports.append(prove_machine(title.format(kind), type(kind, (machine,), {"kind": kind}), count, seed))
+    return reports
 
 
 def prove_machine(title: str, machine: Any, rules: int, first_seed: int) -> Report:

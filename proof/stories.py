@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from proof.model import Story
 from proof.report import Report
-from proof.state_machine import STEPS, prove_machine
+from proof.state_machine import STEPS, prove_stores
+from proof.stores import STORES
 from stategraph import InterruptNode, State, StateGraph
 from stategraph.errors import (
     AnswerError,
@@ -31,16 +32,11 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.stores import CheckpointStore, Policy
-from stategraph.stores.memory import MemoryStore
-from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
-from tests.postgres_server import postgres_at
-from tests.redis_server import redis_at
 from tests.scenarios import make_graph
 
 RULES = 6_000
 """Rules that are executed at full length, with each store."""
-_FEWER = {"postgres": 3, "redis": 3}  # so many times fewer, where each takes long
 _LEAST = 10 * STEPS  # the first example is hardly one
 _REFUSED = (
     *(AnswerError, CheckpointNotFoundError, ExecutionError, RunBusyError, RunCompleteError, RunExistsError),
@@ -55,6 +51,7 @@ _PLACES = st.integers(0, 30)
 class StoryMachine(RuleBasedStateMachine):
     """Calls a graph and its store, and asks after each call for all that was ever said."""
 
+    kind: ClassVar[str]
     executed: ClassVar[Counter[str]]
     tried: ClassVar[Counter[str]]
     found: ClassVar[Counter[str]]
@@ -68,8 +65,8 @@ class StoryMachine(RuleBasedStateMachine):
         self.is_begun = False
 
     def opened(self) -> CheckpointStore:
-        """-> a store on the files."""
-        raise NotImplementedError
+        """Return a handle on the store."""
+        return STORES[self.kind](self.folder)
 
     def made(self) -> StateGraph:
         """-> a graph that asks, fails if it is told to, and has a nested one."""
@@ -206,7 +203,7 @@ class StoryMachine(RuleBasedStateMachine):
             self.stories = {one: story for one, story in self.stories.items() if one != run_id}
         elif kind == "prune":
             assert not self.store.prune().runs, "nothing is due"
-        elif not isinstance(self.store, MemoryStore):
+        elif self.kind != "memory":
             self.store.close()
             self.store = self.opened()
             self.graph = self.made()
@@ -222,38 +219,7 @@ def _failing(state: State) -> dict[str, Any]:
     return {"went": state.step}
 
 
-class _MemoryMachine(StoryMachine):
-    def opened(self) -> CheckpointStore:
-        return MemoryStore()
-
-
-class _SqliteMachine(StoryMachine):
-    def opened(self) -> CheckpointStore:
-        return SqliteStore(self.folder / "runs.db")
-
-
-class _PostgresMachine(StoryMachine):
-    def opened(self) -> CheckpointStore:
-        return postgres_at(self.folder)
-
-
-class _RedisMachine(StoryMachine):
-    def opened(self) -> CheckpointStore:
-        return redis_at(self.folder)
-
-
-_MACHINES: dict[str, type[StoryMachine]] = {
-    "memory": _MemoryMachine,
-    "sqlite": _SqliteMachine,
-    "postgres": _PostgresMachine,
-    "redis": _RedisMachine,
-}
-
-
 def prove(share: float, seed: int) -> list[Report]:
-    """Try every store -> a report for each."""
+    """Try every store; return a report for each."""
     title = '"{}" still says what a full history said, whatever is called'
-    return [
-        prove_machine(title.format(name), machine, max(_LEAST, round(RULES * share / _FEWER.get(name, 1))), seed)
-        for name, machine in _MACHINES.items()
-    ]
+    return prove_stores(title, StoryMachine, RULES, _LEAST, share, seed)

@@ -36,27 +36,9 @@ _STORE = "store"
 _SECRET = b"what stands beside the store"
 
 _NEVER = (
-    *(
-        "pickle.find_class",
-        "marshal.loads",
-        "exec",
-        "compile",
-        "import",
-        "socket.",
-        "ctypes.",
-        "subprocess.",
-        "shutil.",
-    ),
-    *(
-        "os.system",
-        "os.exec",
-        "os.posix_spawn",
-        "os.fork",
-        "os.startfile",
-        "os.putenv",
-        "code.__new__",
-        "function.__new__",
-    ),
+    *("pickle.find_class", "marshal.loads", "exec", "compile", "import"),
+    *("socket.", "ctypes.", "subprocess.", "shutil.", "code.__new__", "function.__new__"),
+    *("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.startfile", "os.putenv"),
     *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
     *("sqlite3.enable_load_extension", "sqlite3.load_extension"),
 )
@@ -93,12 +75,8 @@ class Hook:
     def _is_own(self, path: Any) -> bool:
         text = os.fsdecode(path) if isinstance(path, bytes | str | os.PathLike) else str(path)
         text = unquote(text.removeprefix("file://").partition("?")[0])
-        own = {
-            ":memory:",
-            str(self.file.parent),
-            *(f"{self.file}{end}" for end in ("", "-wal", "-shm", "-journal", "-owners")),
-        }
-        own.add(str(self.file.with_name("owners")))
+        own = {":memory:", str(self.file.parent), str(self.file.with_name("owners"))}
+        own |= {f"{self.file}{end}" for end in ("", "-wal", "-shm", "-journal", "-owners")}
         return text in own or _is_metadata(text)
 
 

@@ -11,11 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import attrs
 
-import proof
+from proof import TOP
 from proof.report import Report
 from stategraph.testing import fixed
 
@@ -24,7 +23,6 @@ LONGEST = 60
 """Seconds that a case may take, before it counts as one that hangs: what takes milliseconds, on a machine that is busy
 with other things."""
 
-_TOP = Path(proof.__file__).parent.parent
 _FOR_GOOD = ExitStack()
 
 
@@ -63,7 +61,7 @@ def limited(seconds: float = LONGEST) -> Iterator[None]:
 
 def _told(module: str, arguments: list[str]) -> Report:
     command = [sys.executable, "-m", f"proof.{module}", *arguments]
-    ended = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, check=False)  # noqa: S603 - itself
+    ended = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)  # noqa: S603 - itself
     if ended.returncode == 0:
         return Report(**json.loads(ended.stdout.splitlines()[-1]))
     told = "\n".join([*ended.stdout.splitlines()[-3:], ended.stderr[-6000:]])

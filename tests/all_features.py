@@ -193,12 +193,12 @@ def _same(function: Function) -> Function:
 
 
 def answer(pause: Pause) -> int:
-    """-> what a person answers: it follows from what is shown, so that it is the same in every process."""
+    """Return the answer of a person; it depends only on the shown value, so every process gives the same."""
     return reply(pause.response_param, pause.value)
 
 
 def reply(key: str | None, shown: Any) -> int:
-    """-> the answer under a key to what is shown."""
+    """Return the answer under a key to a shown value."""
     if key == "verdict":
         return int(sum(shown)) % 10
     return int(shown) % 7

@@ -46,7 +46,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tried for want of a browser: a skip alone is easily missed."""
+    """Print a warning if the tests of the browser were skipped: a skip alone is easily missed."""
     reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
     if any("apt-get install chromium" in reason for reason in reasons):
         terminalreporter.write_line(
@@ -62,7 +62,7 @@ def keep_out_of_collections() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def few_to_collect() -> Iterator[None]:
-    """Keep out what is there after each file: what is noted of its tests."""
+    """Freeze the objects that pytest keeps of each test file."""
     yield
     keep_out_of_collections()
 
@@ -131,7 +131,7 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
         case "disk":
             return DiskStore(folder / "runs")
         case "postgres":
-            from tests.postgres_server import postgres_at  # its server is started when it is asked for
+            from tests.postgres_server import postgres_at  # imported late: it starts a server
 
             return postgres_at(folder)
         case "redis":

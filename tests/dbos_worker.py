@@ -1,4 +1,4 @@
-"""What the tests of DBOSRunner work with: graphs whose nodes note what they do, over either pair of databases.
+"""Graphs for the tests of DBOSRunner, whose nodes log what they do, over either pair of databases.
 
 As a program it is a worker: ``python -m tests.dbos_worker FOLDER DSN TURNS``. It ends when its input does, or dies once
 it has done so many turns.
@@ -130,7 +130,7 @@ class Scene:
         (self.folder / f"hold-{run_id}").touch()
 
     def let_go(self, run_id: str) -> None:
-        """Have it go on."""
+        """Let a held run continue."""
         (self.folder / f"hold-{run_id}").unlink()
 
     # ------------------------------------------------------------------ graphs
@@ -216,7 +216,7 @@ class Scene:
 
 
 def square(number: int) -> int:
-    """Return its square; in a process of its own, this has to be found by its name."""
+    """Return the square; a module-level function, because another process finds it by its name."""
     return number * number
 
 

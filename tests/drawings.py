@@ -1,4 +1,4 @@
-"""SVG of pictures, read back: where boxes stand, where lines go, and what else is there."""
+"""Reader of SVG pictures: the places of boxes, lines and labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Edge:
 
 @attrs.frozen
 class Graph:
-    """What is drawn together."""
+    """The boxes and lines of one drawn graph."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]

@@ -1,4 +1,4 @@
-"""In which order the events of a call come."""
+"""The order in which the events of a call must come."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Order:
     completed: set[str] = attrs.field(factory=set)
 
     def problem(self, event: Event) -> str | None:
-        """-> what is wrong with this event coming now."""
+        """Return why this event may not come now; empty if it may."""
         kind, data = str(event.type), event.data
         step, node = data.get("step"), data.get("node")
         if not self.runs:
@@ -54,7 +54,7 @@ class _Order:
         return None
 
     def _is_again(self, kind: str, at: tuple[Any, Any]) -> bool:
-        """Whether this is of a step that is computed again before the run goes on, or the end of that."""
+        """Return whether the event belongs to a step that is computed again before the run continues."""
         if kind == "node.recompute":
             self.open = at
         return kind == "node.recompute" or (
@@ -63,7 +63,7 @@ class _Order:
 
 
 def misplaced(events: Sequence[Event]) -> list[str]:
-    """-> what is wrong with the order of the events of one call: nothing, if all is well."""
+    """Return the problems in the order of the events of one call."""
     orders: dict[str, _Order] = {}
     found = []
     for event in events:

@@ -1,4 +1,4 @@
-"""Pages of Markdown: their blocks of code, what they say that these print, and their links."""
+"""Pages of Markdown: their code blocks, the output that they promise, and their links."""
 
 import re
 import subprocess
@@ -46,9 +46,9 @@ def promised(page: str) -> list[list[str]]:
 
 
 def save_files(page: str, folder: Path) -> None:
-    """Save the blocks that a page tells to save ("save this as `graph.toml`") under the names that it gives them."""
-    told = re.compile(r"\bsave this as\s+`([\w.]+)`[^`]*```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
-    for name, content in told.findall(text_of(page)):
+    """Save the blocks that a page names with "save this as `graph.toml`"."""
+    saved = re.compile(r"\bsave this as\s+`([\w.]+)`[^`]*```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    for name, content in saved.findall(text_of(page)):
         (folder / name).write_text(content, encoding="utf-8")
 
 

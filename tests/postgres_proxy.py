@@ -1,4 +1,4 @@
-"""A network between a store and its server that can fail: in either direction, and before or after a commit."""
+"""A network between a store and its server that can fail in either direction, before or after a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests: started when a test first asks for it, ended with the tests."""
+"""A PostgreSQL server for tests, started on first use and stopped at the end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _OPENED: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
 
 def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
-    """-> a store on it; in a schema of its own if none is named."""
+    """Return a store on the server, in a new schema unless one is given."""
     store = PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
     _OPENED.add(store)
     return store

@@ -1,4 +1,4 @@
-"""A Redis server for tests: started when a test first asks for it, ended with the tests."""
+"""A Redis server for tests, started on first use and stopped at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEEPS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 
 
 class Server:
-    """A Redis server in a folder of its own.
+    """A Redis server with its own folder.
 
     Attributes:
         folder: The folder.
@@ -67,13 +67,13 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; wait for its end if that is what it means."""
+        """Send a signal to the server; wait for its end if the signal ends it."""
         self._process.send_signal(number)
         if number in {signal.SIGKILL, signal.SIGTERM}:
             self._process.wait()
 
     def end(self) -> None:
-        """End it, and remove what it has written."""
+        """Stop the server and remove its folder."""
         if self._process.poll() is None:
             self.signal(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -81,7 +81,7 @@ class Server:
 
 def _free_port() -> int:
     while True:
-        port = random.SystemRandom().randrange(12_000, 32_000)  # below those that connections get
+        port = random.SystemRandom().randrange(12_000, 32_000)  # below the range of ephemeral ports
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))
             return port
@@ -104,7 +104,7 @@ def new_prefix() -> str:
 
 
 def open_redis(prefix: str | None = None, **options: Any) -> RedisStore:
-    """-> a store on it; with a prefix of its own if none is named."""
+    """Return a store on the server, with a new prefix unless one is given."""
     return RedisStore(options.pop("url", None) or url(), prefix=prefix or new_prefix(), **options)
 
 

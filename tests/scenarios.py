@@ -1,4 +1,4 @@
-"""What the tests of runs share: drivers, stores, nodes, and the graphs made of them."""
+"""Drivers, stores, nodes and graphs that the tests of runs share."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def nothing(method: str, argument: Any) -> None:
 
 
 class WatchedStore(CheckpointStore):
-    """Hands every call on to another store.
+    """Passes every call on to another store.
 
     Args:
         inner: The other store.
-        before: Called first, with the name of the method and its argument; what it raises, the method raises.
+        before: Called first, with the name of the method and its argument; the method raises its errors.
     """
 
     def __init__(self, inner: CheckpointStore, before: Callable[[str, Any], object] = nothing) -> None:
@@ -100,7 +100,7 @@ class WatchedStore(CheckpointStore):
 
 
 class JunkStore(FourMethodStore):
-    """Gives something else than what was saved."""
+    """Loads something else than the saved State."""
 
     def __init__(self, junk: Any) -> None:
         super().__init__()
@@ -148,13 +148,13 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 
 def live_threads() -> set[threading.Thread]:
-    """-> the threads that are there, without those that stay for a while in case there is more to do."""
+    """Return the live threads, except threads of pools that stay for a while."""
     stay = ("stategraph saver", "stategraph-leases", "stategraph node_", "stategraph store_")
     return {thread for thread in threading.enumerate() if not thread.name.startswith(stay)}
 
 
 def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
-    """Do all of this at the same time; return what was raised."""
+    """Call the functions at the same time; return the errors."""
     raised: list[BaseException] = []
 
     def do(work: Callable[[], Any]) -> None:
@@ -178,7 +178,7 @@ def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> Sta
 
 
 def call_async(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:
-    """Call `aexecute` or `aresume` on an event loop of its own."""
+    """Call `aexecute` or `aresume` on a new event loop."""
     final: State = asyncio.run(getattr(graph, f"a{method}")(*args, **options))
     return final
 

@@ -1,4 +1,4 @@
-"""Runs that die, are cancelled or interrupted at a given point, and live on: what the proofs of whole runs share."""
+"""Processes that crash, are cancelled or interrupted at a given point of a run, for tests and proofs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def interrupts(process: SimulatedProcess) -> None:
 
 
 def key_of(context: NodeContext) -> str:
-    """-> the idempotency key of a step without the graph, which a store is not told when it keeps parts."""
+    """Return the idempotency key of a step without the graph, which a store does not know when it keeps parts."""
     return context.idempotency_key.partition("/")[2]
 
 
@@ -214,7 +214,7 @@ def _handed_on(method: str) -> Callable[..., Any]:
     return operation
 
 
-for _name, _operation in vars(CheckpointStore).items():  # whatever else a store may be asked
+for _name, _operation in vars(CheckpointStore).items():  # every other method of a store
     if isfunction(_operation) and not _name.startswith("_") and _name not in {*vars(MortalStore), "close"}:
         setattr(MortalStore, _name, _handed_on(_name))
 
@@ -227,7 +227,7 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
 
 @attrs.define(eq=False)
 class World:
-    """What outlives a process: the files of the store (or the memory store itself), and what was done.
+    """State that outlives a process: the files of the store (or the memory store itself) and the journal.
 
     Attributes:
         is_prompt: Whether what events call complete or saved is safe, as it is unless States are saved later.
@@ -278,7 +278,7 @@ def call_sync(graph: StateGraph, process: SimulatedProcess, method: str, *argume
 
 
 def call_async(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
-    """Call `aexecute` or `aresume` on an event loop of its own."""
+    """Call `aexecute` or `aresume` on a new event loop."""
 
     async def run() -> State:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -341,10 +341,9 @@ def live(
     process: SimulatedProcess,
     turns: Sequence[Mapping[str, Any]] = (),
 ) -> State:
-    """In one process, begin the run or go on with it, answering what it asks, until it completes -> its final State.
+    """Begin or resume the run in one process and answer its questions; return its final State.
 
-    What stops a call without ending the process is followed by another call. Each of the turns is a further input to
-    the run when it is complete.
+    After a cancellation or an interrupt another call resumes the run. Each turn is a further input to the complete run.
 
     Raises:
         Crash: the process is over.

@@ -171,7 +171,7 @@ class TestThrow:
         is_async: bool,
         error: BaseException | type[BaseException],
     ) -> None:
-        """At its last State, and as one that has not failed."""
+        """An exception thrown into a stream saves the last State as active, not as failed."""
         graph = make_graph(traces("abcde"), store=some_store, **some)
         with pytest.raises(error if isinstance(error, type) else type(error)) as raised:
             self.thrown(graph, is_async, error)
@@ -199,7 +199,7 @@ class TestWith:
     def test_it_is_closed(
         self, some_store: CheckpointStore, some: dict[str, Any], is_async: bool, error: Exception | None
     ) -> None:
-        """However it is left."""
+        """`with` closes the stream however it is left."""
         graph = make_graph(traces("abcde"), store=some_store, **some)
 
         def leave() -> None:

@@ -1,4 +1,4 @@
-"""A graph with every feature: killed, cancelled or interrupted anywhere, it ends as if nothing had happened."""
+"""A graph with every feature ends the same when it is killed, cancelled or interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -106,20 +106,20 @@ def sweep(
     ],
 )
 def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind: str, driver: str) -> None:
-    """With every driver, store and kind of function; nothing is repeated, and events come in order."""
+    """The run equals a plain function with every driver, store and kind of function, without repetitions."""
     world = World(store, tmp_path)
 
     final, process = undisturbed(world, builds_all_features(kind), driver)
 
     assert problems(final, world, [process], set(world.journal.done)) == []
-    told = {event.type for events in process.events for event in events}
-    assert {EventType.PART_COMPLETE, EventType.NODE_RETRY, EventType.NODE_CHUNK, EventType.GRAPH_PAUSE} <= told
+    seen = {event.type for events in process.events for event in events}
+    assert {EventType.PART_COMPLETE, EventType.NODE_RETRY, EventType.NODE_CHUNK, EventType.GRAPH_PAUSE} <= seen
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
-    """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
+    """After a crash the run ends the same, repeats no saved step or part, and reuses idempotency keys."""
     stride = 151 if driver == "sync" else 301
     sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
 
@@ -130,7 +130,7 @@ def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: s
 def test_a_store_on_disk_is_opened_again_after_a_crash(
     tmp_path: Path, store: str, driver: str, durability: str
 ) -> None:
-    """By a process that knows nothing but the file."""
+    """A process that knows only the file completes the run."""
     sweep(tmp_path, store, driver, 397, **DURABILITIES[durability])
 
 
@@ -139,7 +139,7 @@ def test_a_store_on_disk_is_opened_again_after_a_crash(
 def test_it_can_be_stopped_anywhere_and_resumed(
     tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]
 ) -> None:
-    """By the cancel event, by cancelling the task, by Ctrl-C."""
+    """A cancel event, a cancelled task and Ctrl-C stop the run anywhere, and it can be resumed."""
     sweep(tmp_path, "memory", driver, 151 if driver == "sync" else 301, act)
 
 
@@ -149,7 +149,7 @@ def test_it_can_be_stopped_anywhere_and_resumed(
 @pytest.mark.parametrize("driver", CALLS)
 @pytest.mark.parametrize("store_name", ["memory", "sqlite"])
 def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str, driver: str) -> None:
-    """Each of the runs in eight threads ends with what its own data come to."""
+    """Each of the runs in eight threads ends with the result of its own data."""
     process = SimulatedProcess()
     process.events.append([])
     with STORES[store_name](tmp_path) as store:
@@ -181,7 +181,7 @@ def _is_of(event: Event, run_id: str) -> bool:
 
 
 def calls_out_of_order(events: Sequence[Event]) -> list[str]:
-    """-> what is wrong with the events of several calls of one run."""
+    """Return the problems in the order of the events of several calls of one run."""
     calls: list[list[Event]] = [[]]
     for event in events:
         if (

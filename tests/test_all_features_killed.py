@@ -1,4 +1,4 @@
-"""A process that runs a graph with every feature is killed, at every kind of place, and another one goes on."""
+"""A process that runs a graph with every feature is killed at every kind of place, and another continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ import json, os, signal, sys
 from tests.simulated_process import SimulatedProcess
 from tests.test_all_features_killed import lived
 
-for line in sys.stdin:  # what takes long to import is imported once, and each run is in a process of its own
+for line in sys.stdin:  # imports are slow: import once, and fork a process for each run
     if os.fork() == 0:
         break
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
@@ -82,7 +82,7 @@ class Log(Journal):
 
 
 def journal_of(folder: Path) -> Journal:
-    """-> what is in the file, as one journal."""
+    """Return the journal that the file holds."""
     journal = Journal()
     for line in (folder / "log").read_text().splitlines():
         kind, run_id, step, *about = json.loads(line)
@@ -129,20 +129,20 @@ def run_process() -> Iterator[RunProcess]:
     with subprocess.Popen(
         command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as processes:
-        asked, answers = processes.stdin, processes.stdout
-        assert asked is not None
+        requests, answers = processes.stdin, processes.stdout
+        assert requests is not None
         assert answers is not None
 
         def run(folder: Path, case: str, place: str) -> int:
-            print(json.dumps([str(folder), case, place]), file=asked, flush=True)
+            print(json.dumps([str(folder), case, place]), file=requests, flush=True)
             return int(answers.readline())
 
         yield run
-        asked.close()
+        requests.close()
 
 
 def places(folder: Path) -> Iterator[str]:
-    """-> every point of the run so far, each as a name and which of that name it is."""
+    """Yield every point of the run so far as its name and its number."""
     seen: Counter[str] = Counter()
     for name in (folder / "points").read_text().splitlines():
         seen[name] += 1
@@ -184,7 +184,7 @@ BOUNDARIES = {
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_it_survives_being_killed_at(tmp_path: Path, run_process: RunProcess, undisturbed: Path, boundary: str) -> None:
-    """It ends as if nothing had happened; what is done again has the same key and sees the same."""
+    """The run ends the same; repeated steps have the same keys and see the same data."""
     place = BOUNDARIES[boundary]
 
     assert run_process(tmp_path, "sync", place) == -9
@@ -197,11 +197,11 @@ def test_it_survives_being_killed_at(tmp_path: Path, run_process: RunProcess, un
 def test_it_survives_being_killed_again_and_again(
     tmp_path: Path, run_process: RunProcess, undisturbed: Path, case: str
 ) -> None:
-    """At places anywhere, each in the process that goes on from the last."""
+    """The run survives kills at random places, each in the next process."""
     seed = random.randrange(10**6)
     print("seed", seed)
     chosen = random.Random(seed).sample(list(places(undisturbed)), 3)
-    chosen.append(BOUNDARIES["a node"])  # where every case comes by, which cannot be said of all places
+    chosen.append(BOUNDARIES["a node"])  # every case passes this place
     chosen.sort(key=list(places(undisturbed)).index)
     kills = [run_process(tmp_path, case, place) for place in chosen].count(-9)
     assert kills
@@ -211,8 +211,7 @@ def test_it_survives_being_killed_again_and_again(
 
 
 def assert_as_if_undisturbed(folder: Path, undisturbed: Path, final: State) -> None:
-    """The final State is that of a plain function; the effects are those of a run that was not killed, and none came
-    once it was saved."""
+    """Check that the final State equals a plain function, and that the effects equal those of an undisturbed run."""
     assert (dict(final), final.step) == expected()
     journal = journal_of(folder)
     assert journal.repeated == []

@@ -1,4 +1,4 @@
-"""Answers: each to the pause that was shown, and of several one."""
+"""An answer counts for the pause that was shown, and exactly one answer counts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestAPause:
 
     @pytest.mark.parametrize("by_id", [True, False])
     def test_it_is_answered(self, any_play: Scene, by_id: bool) -> None:
-        """By itself, or by its id, which goes through a form and another process."""
+        """A pause is answered by the object or by its id, which survives a form and another process."""
         payments = Payments(1)
         pause = any_play.execute(payments.graph(any_play.store)).pause
         assert pause is not None
@@ -97,7 +97,7 @@ class TestAPause:
 
     @pytest.mark.parametrize("names", [("inner",), ("inner", "middle")])
     def test_of_nested_graphs_the_one_that_is_shown(self, play: Scene, names: tuple[str, ...]) -> None:
-        """By the State of the outer run; another answer goes to another pause."""
+        """The pause of the outer State names the nested question; another answer goes to another pause."""
         nodes = {"one": InterruptNode(None, "ok"), "two": InterruptNode(None, "ok")}
         graph = within(make_graph(nodes, store=play.store), *names)
         first = play.execute(graph).pause
@@ -111,7 +111,7 @@ class TestAPause:
         assert play.resume(graph, {"ok": 2}, pause=second.id)["ok"] == 2
 
     def test_no_other_has_its_id(self) -> None:
-        """Not of another run, step, time, generation, node, reason, value or key."""
+        """Pauses that differ in run, step, time, generation, node, reason, value or key have different ids."""
 
         def id_of(
             value: Any = 1, reason: str = "why", key: str = "ok", node: str = "ask", run: str = RUN, wait: int = 0
@@ -134,7 +134,7 @@ class TestAPause:
 
 
 class TestOver:
-    """A pause at which the run does not wait any more: its answer changes nothing, and it is said why."""
+    """An answer to a pause that is over changes nothing, and the error says why."""
 
     def test_a_late_yes_to_an_older_proposal(self, any_play: Scene) -> None:
         """It never pays the newer one."""
@@ -151,7 +151,7 @@ class TestOver:
     @pytest.mark.parametrize("is_answered", [True, False])
     @pytest.mark.parametrize("is_nested", [True, False])
     def test_a_run_that_was_rolled_back(self, play: Scene, is_answered: bool, is_nested: bool) -> None:
-        """To the step before the pause, or to where it waits: it asks its own question."""
+        """A run that was rolled back before or to its pause asks a question of its own."""
         payments = Payments()
         options = {"preserve": True, "retention": "full"}
         graph = payments.graph(play.store, **options)
@@ -176,11 +176,11 @@ class TestOver:
 
 
 class TestAnsweredBefore:
-    """A key whose pause has been answered is no update, even if another process is at work by then."""
+    """The key of an answered pause is no update, even if another process owns the run by then."""
 
     @pytest.mark.parametrize("value", ["yes", "no"])
     def test_after_a_failure(self, any_play: Scene, value: str) -> None:
-        """Not even the same value; other keys are given as ever, and the run goes on."""
+        """After a failure the key is refused even with the same value; other updates resume the run."""
         payments = Payments(1)
         payments.pay = broken_first(lambda state: None, ValueError("down"))
         graph = payments.graph(any_play.store)
@@ -216,7 +216,7 @@ class TestAnsweredBefore:
 
 
 class TestAtTheSameTime:
-    """Of answers that are given at the same time exactly one counts; all others are told."""
+    """Exactly one of several simultaneous answers counts; all others get an error."""
 
     CLICKS = 4
 
@@ -232,7 +232,7 @@ class TestAtTheSameTime:
 
     @pytest.mark.parametrize("wait", [None, 30.0])
     def test_to_one_of_several_questions_under_a_key(self, every_store: CheckpointStore, wait: float | None) -> None:
-        """That pause is answered, and late answers are refused; the next pause still waits."""
+        """The answer reaches its pause, late answers are refused, and the next pause still waits."""
         payments = Payments(2)
         graph = payments.graph(every_store)
         for number in range(15 if every_store.__module__ in QUICK else 5):

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md: what it names is there, a step goes the way that it describes, its words are those of the code."""
+"""ARCHITECTURE.md: its names exist, a step takes the path that it describes, and it uses the words of the code."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
-# --------------------------------------------------------------------------- what it names
+# --------------------------------------------------------------------------- names
 
 
 def test_it_is_one_page():
@@ -30,7 +30,7 @@ def test_it_is_one_page():
 
 
 def test_each_path_that_it_names_is_there():
-    """In the package or, if it begins with a folder of the repository, there."""
+    """Each path exists in the package or in the repository."""
     paths = {name for name in quoted(TEXT) if re.fullmatch(r"[\w./-]+(/|\.py|\.md)", name)} - {"stategraph/"}
 
     assert "state.py" in paths
@@ -38,7 +38,7 @@ def test_each_path_that_it_names_is_there():
 
 
 def test_every_room_is_in_it():
-    """Each folder of the package."""
+    """ARCHITECTURE.md names each folder of the package."""
     rooms = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("__init__.py")} - {"./"}
 
     assert rooms - set(quoted(section("The rooms"))) == set()

@@ -43,7 +43,7 @@ def run_async(graph, states, **options):
 @pytest.mark.parametrize("collect", [run_sync, run_async])
 class TestBothDrivers:
     def test_results_come_in_the_order_of_the_states_and_one_failure_stops_no_other(self, collect):
-        """Each result tells its run, and its State or its error."""
+        """Each result has its run id and its State or error."""
         results = collect(graph_of(double), numbers(20), max_workers=4)
 
         assert [result.run_id for result in results] == [f"n{n}" for n in range(20)]
@@ -58,7 +58,7 @@ class TestBothDrivers:
         assert "run id 'a' comes twice in this batch" in str(results[2].error)
 
     def test_no_more_run_at_the_same_time_than_workers(self, collect):
-        """Each of them waits for another one: exactly two are there at a time."""
+        """Exactly two runs are active at a time, as each waits for another."""
         pairs, lock, inside = threading.Barrier(2), threading.Lock(), []
         most = []
 
@@ -77,7 +77,7 @@ class TestBothDrivers:
         assert max(most) == 2
 
     def test_states_are_taken_as_they_are_needed(self, collect):
-        """Once the first result is there, at most twice as many as there are workers were taken."""
+        """At the first result, at most twice as many States as workers were taken."""
         taken, seen = [], []
 
         def states():
@@ -127,7 +127,7 @@ def under_way(store):
 
 
 def test_closing_stops_what_is_under_way():
-    """It stops before its next node; nothing else begins, and its run goes on later."""
+    """Closing stops the active run before its next node, begins no other, and the run can be resumed."""
     store = MemoryStore()
     graph, began, may_end = under_way(store)
     results = graph.run_many(numbers(50), max_workers=1)
@@ -142,8 +142,8 @@ def test_closing_stops_what_is_under_way():
     assert graph.run(State({"n": 1}, run_id="n1")).status is RunStatus.COMPLETED
 
 
-def test_a_batch_that_is_dropped_stops():
-    """With a warning, and before the next node."""
+def test_an_abandoned_batch_stops():
+    """An abandoned batch stops before the next node with a warning."""
     store = MemoryStore()
     graph, began, may_end = under_way(store)
     results = graph.run_many(numbers(50), max_workers=1)

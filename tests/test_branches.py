@@ -1,4 +1,4 @@
-"""Branches and items that are done at the same time: what they see, what comes of them, how many there are at once."""
+"""Simultaneous branches and items: their input, their results, and their number at a time."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TestMerging:
         assert (final.step, final.checkpoint_node, final.status) == (1, "work", RunStatus.COMPLETED)
 
     def test_in_declared_order(self, memory_play: Scene, kind: Any) -> None:
-        """Whichever finishes first."""
+        """Updates are merged in the declared order, whichever branch finishes first."""
         is_last = threading.Event()
 
         def slow(state: State) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class TestMerging:
             any_play.execute(parallel(branches, store=any_play.store))
 
     def test_contexts(self, any_play: Scene, kind: Any) -> None:
-        """Each branch has an idempotency key of its own, each item too."""
+        """Each branch and each item has its own idempotency key."""
 
         def branch(state: State, context: NodeContext) -> dict[str, Any]:
             return {context.part: context.idempotency_key}
@@ -157,7 +157,7 @@ class TestHowMany:
 
     @pytest.mark.parametrize("most", [1, 3])
     def test_max_workers(self, memory_play: Scene, most: int) -> None:
-        """As many as it says, and never more: in threads, and on an event loop."""
+        """Exactly `max_workers` parts run at a time, in threads and on an event loop."""
         for visit in ("visit", "avisit"):
             crowd, items = Crowd(most), Crowd(most)
             branches = {str(number): getattr(crowd, visit) for number in range(3 * most)}
@@ -192,7 +192,7 @@ class TestItems:
 
     @pytest.mark.parametrize("kind", [as_sync, as_async])
     def test_collected_errors(self, any_play: Scene, kind: Any) -> None:
-        """They stand in the place of results, in the store as well."""
+        """Collected errors take the place of results, in the store as well."""
         graph = mapping(kind(lambda item: 10 // item), on_error="collect", store=any_play.store)
 
         final = any_play.execute(graph, State({"items": [5, 0, 2]}, run_id=RUN))
@@ -205,7 +205,7 @@ class TestFailures:
     """Of one or several."""
 
     def test_all_errors_are_raised(self, any_play: Scene, kind: Any) -> None:
-        """As a group, each with a note of its part; the run tells them, too."""
+        """All errors are raised as a group, each with a note of its part, and saved with the run."""
         branches = {name: kind(raises(ValueError(f"no {name}"))) for name in "ab"}
         graph = parallel({**branches, "c": kind(returns({"c": 1}))}, on_failure="finish", store=any_play.store)
 
@@ -220,7 +220,7 @@ class TestFailures:
         assert "in part 'a' of node 'work'" in caught.value.__cause__.exceptions[0].__notes__  # type: ignore[union-attr]
 
     def test_finish_does_all_others(self, memory_play: Scene, kind: Any) -> None:
-        """One at a time, the first fails: the rest is done all the same."""
+        """With "finish" the other branches run after the first has failed."""
         done: Any = []
         branches = {"bad": kind(raises(ValueError())), "good": kind(lambda state: done.append(1) or {})}
         with pytest.raises(ExecutionError):
@@ -229,7 +229,7 @@ class TestFailures:
         assert done == [1]
 
     def test_cancel_begins_no_other(self, memory_play: Scene, kind: Any) -> None:
-        """Neither of branches nor of items."""
+        """With "cancel" no other branch and no other item begins."""
         done: Any = []
         branches = {
             "bad": kind(raises(ValueError())),

@@ -1,4 +1,4 @@
-"""StateGraph: building one, what is refused, and what its fingerprint tells."""
+"""Building a StateGraph: refused graphs and fingerprints."""
 
 import asyncio
 import functools
@@ -76,7 +76,7 @@ def ran(node: Callable[..., Any], **data: Any) -> State:
 
 
 def test_a_graph_knows_what_it_is_made_of(graph: StateGraph) -> None:
-    """In the order in which it was built."""
+    """A graph lists its nodes and edges in the order in which they were added."""
     predicate = key_exists("a")
     graph.add_node("b", nothing)
     graph.add_node("a", dict)
@@ -104,7 +104,7 @@ def test_a_graph_knows_what_it_is_made_of(graph: StateGraph) -> None:
     ],
 )
 def test_unknown_names_are_found_when_the_graph_is_made(config: GraphConfig, text: str) -> None:
-    """Not when the first run starts."""
+    """Unknown names fail when the graph is made, not when the first run starts."""
     with pytest.raises(UnknownNameError, match=text):
         StateGraph(config)
 
@@ -196,7 +196,7 @@ WITH_CONTEXT: dict[str, Any] = {
 
 @pytest.mark.parametrize("node", WITH_CONTEXT.values(), ids=WITH_CONTEXT)
 def test_a_node_that_asks_for_it_is_given_a_context(node: Any) -> None:
-    """Whichever way it asks."""
+    """Each way to ask for a context works."""
     assert ran(node)["saw"] == NodeContext(run_id="r", graph="one", node="node", step=1)
 
 
@@ -290,7 +290,7 @@ def test_an_edge_is_given_once(line: StateGraph, make: Callable[[], Any]) -> Non
 def test_all_problems_are_in_one_error(
     graph: StateGraph, nodes: str, edges: str, entry: str, exits: str, problems: list[str]
 ) -> None:
-    """Each of them named, none of them twice."""
+    """One error names all problems, each once."""
     built(graph, nodes, edges, entry, exits)
 
     with pytest.raises(GraphError) as caught:
@@ -303,7 +303,7 @@ def test_all_problems_are_in_one_error(
 
 
 def test_a_run_validates_first(line: StateGraph) -> None:
-    """Also a graph that has grown since it was valid; nothing runs."""
+    """A run validates the graph again, also after a change, before any node runs."""
     line.validate()
     line.add_node("lost", nothing)
 
@@ -327,7 +327,7 @@ print(graph.fingerprint)
 
 
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
-    """Whatever the hash seed, and wherever functions and objects lie in memory."""
+    """The fingerprint does not depend on the hash seed or on addresses in memory."""
     prints = {
         subprocess.run(
             [sys.executable, "-c", _IN_A_PROCESS],
@@ -373,21 +373,21 @@ def make() -> Callable[..., str]:
 def test_the_fingerprint_changes_with_the_structure(
     make: Callable[..., str], changes: dict[str, str], to: dict[str, str]
 ) -> None:
-    """With nodes, edges, their order out of one node, and what predicates test."""
+    """The fingerprint changes with nodes, edges, their order at one node, and the tests of predicates."""
     assert make(**changes) != make(**to)
 
 
 @pytest.mark.parametrize("changes", [{"nodes": "c a b"}, {"edges": "b>c a>b"}, {"name": "h"}, {"node": dict}], ids=str)
 def test_the_fingerprint_does_not_change_with_the_rest(make: Callable[..., str], changes: dict[str, Any]) -> None:
-    """Not with the order of nodes, nor of edges out of different nodes, nor with the code of a node."""
+    """The fingerprint ignores the order of nodes, of edges at different nodes, and the code of nodes."""
     assert make(**changes) == make()
 
 
 class TestIntervals:
-    """A store that is given is saved to, unless it is said that it is not."""
+    """A given store is saved to, unless the configuration turns that off."""
 
     def test_of_a_store_object(self, tmp_path: Path) -> None:
-        """As of one that is named; a memory store is for those who say so."""
+        """A store object sets the interval as a named one does; a memory store does so for graphs by name."""
         checkpoint = CheckpointConfig(preserve=True)
         with SqliteStore(tmp_path / "a.db") as store:
             assert StateGraph(GraphConfig("g", checkpoint=checkpoint), store=store).config.checkpoint.interval == 1
@@ -408,7 +408,7 @@ EMPTY: dict[str, Any] = {}
 
 
 def test_a_key_that_is_not_there_is_told_with_those_that_are() -> None:
-    """Those that look like it first; of no other mapping."""
+    """The error for a missing key of the State lists similar keys first; other mappings are left alone."""
     graph = alone(StateGraph("g"), lambda state: {"n": state["topc"] if state["n"] else EMPTY["topc"]})
     with pytest.raises(ExecutionError, match=r"KeyError: 'topc' \(the State has 'topic', 'n'\)"):
         graph.execute(State({"n": 1, "topic": "x"}))

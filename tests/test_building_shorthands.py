@@ -1,4 +1,4 @@
-"""Less to type: graphs by a name, sequences, routes, and policies beside a decorator."""
+"""Shorthands: graphs by a name, sequences, routes, and policies in a decorator."""
 
 import enum
 from functools import partial
@@ -80,7 +80,7 @@ class TestByName:
 
     @pytest.mark.parametrize("store", ["mysql://here/runs", "file:///runs.db"])
     def test_an_url_of_nothing(self, store):
-        """The error tells which there are, and nothing of what may be a password."""
+        """The error lists the known schemes and shows nothing that may be a password."""
         with pytest.raises(ConfigError, match=r"postgresql, postgres, redis, rediss") as caught:
             StateGraph("short", store=store)
         assert "runs" not in str(caught.value)
@@ -102,7 +102,7 @@ class TestByName:
 
 class TestSequences:
     def test_functions(self):
-        """Each is a node, and an edge leads to the next."""
+        """Each function becomes a node with an edge to the next."""
         graph = StateGraph("short")
         graph.add_sequence(first, second, third)
 
@@ -110,7 +110,7 @@ class TestSequences:
         assert ways_of(graph) == [("first", "second"), ("second", "third")]
 
     def test_names_of_nodes_that_are_there(self, graph):
-        """They stand for the nodes."""
+        """Names in a sequence stand for existing nodes."""
         graph.add_sequence("first", "third", lambda_named("fourth"), "second")
 
         assert ways_of(graph) == [("first", "third"), ("third", "fourth"), ("fourth", "second")]
@@ -147,7 +147,7 @@ class TestRoutes:
         ],
     )
     def test_a_run_goes_where_it_says(self, answers, targets):
-        """By the mapping, or by the name of the node."""
+        """A route leads to the node that its mapping or its answer names."""
         for answer in answers:
             graph = StateGraph("short", observer="noop")
             graph.add_sequence(first)
@@ -164,23 +164,23 @@ class TestRoutes:
                 with pytest.raises(GraphError, match="cannot be reached"):
                     graph.validate()
 
-    def test_the_function_is_asked_once(self, graph):
+    def test_the_function_is_called_once(self, graph):
         """It may cost something, or answer something else the next time."""
-        asked = []
+        steps = []
         graph.add_node("loop", lambda state: {})
         graph.add_edge("loop", "first")
 
         def decide(state):
-            asked.append(state.step)
-            return ["loop", "third"][len(asked) - 1]
+            steps.append(state.step)
+            return ["loop", "third"][len(steps) - 1]
 
         graph.add_route("first", decide, ["second", "third", "loop"])
 
         assert graph.execute(State())["last"] == "third"
-        assert asked == [1, 3]
+        assert steps == [1, 3]
 
     def test_edges_before_it_are_tried_first(self, graph):
-        """And those after it never: it has an answer, or fails."""
+        """Edges before a route are tried first, and edges after it never: a route has an answer or fails."""
         graph.add_edge("first", "third", lambda state: "x" in state)
         graph.add_route("first", lambda state: "second", ["second"])
 
@@ -189,7 +189,7 @@ class TestRoutes:
 
     @pytest.mark.parametrize("answer", ["fourth", None, 5, True, State()], ids=lambda one: type(one).__name__)
     def test_an_answer_that_has_no_target(self, graph, answer):
-        """The run fails, and the error lists those that have one."""
+        """The run fails, and the error lists the answers with a target."""
         graph.add_route("first", lambda state: answer, ["second", "third"])
 
         with pytest.raises(ExecutionError, match=r"cannot be left.* no way for .*; it has ways for 'second', 'third'"):
@@ -211,7 +211,7 @@ class TestRoutes:
         ],
     )
     def test_what_its_edges_are_called(self, graph, function, name, shown, label):
-        """By the name that is given, or that of the function, and by the answer; in pictures, too."""
+        """Its edges are labelled with the given name or that of the function, and the answer; in pictures, too."""
         graph.add_route("first", function, {"x": "second", "y": "third"}, name=name)
 
         assert str(graph.edges[0]) == f"'first' -> 'second' ({shown})"
@@ -221,7 +221,7 @@ class TestRoutes:
         assert "lambda" not in picture
 
     def test_a_predicate_that_returns_a_node(self, graph):
-        """It would be a yes of its own edge, whatever node it names."""
+        """A predicate that returns a node is refused: it would count as true for its own edge."""
         graph.add_edge("first", "second", lambda state: "third")
         graph.add_edge("first", "third")
 
@@ -237,7 +237,7 @@ def give(answer, state):
 
 
 def test_a_decorator_with_policies():
-    """They are those of add_node."""
+    """The decorator takes the policies of add_node."""
     graph = StateGraph("short", observer="noop")
     tries = []
 

@@ -1,4 +1,4 @@
-"""The cache of a node: the same inputs give the same result, exactly, and nothing that goes wrong with it is seen."""
+"""The cache of a node: equal inputs give the exact same result, and a broken cache fails no run."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ KEY, OTHER = b"a key of 32 bytes, which is a lot", b"another key, of 32 bytes as
 
 
 class Recorder:
-    """An observer that keeps what is told of caches."""
+    """An observer that records the events of caches."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
 
     def wants(self, type: EventType) -> bool:
         """-> whether it is of a cache."""
@@ -48,7 +48,7 @@ class Recorder:
 
     def on_event(self, event: Any) -> None:
         """Keep it."""
-        self.told.append((event.type.value, event.data.get("reason")))
+        self.events.append((event.type.value, event.data.get("reason")))
 
 
 HIT, NEW = ("cache.hit", None), ("cache.miss", "new")
@@ -68,13 +68,13 @@ class Bench:
         self.observer = Recorder()
 
     @property
-    def told(self) -> list[tuple[str, Any]]:
-        """-> what was told of caches since it was last asked for."""
-        told, self.observer.told = self.observer.told, []
-        return told
+    def events(self) -> list[tuple[str, Any]]:
+        """Return the events of caches since the last call."""
+        events, self.observer.events = self.observer.events, []
+        return events
 
     def node(self, state: State) -> Any:
-        """Count the call, and say what it was called with."""
+        """Record the call; return its input."""
         self.calls.append(dict(state))
         return {"seen": dict(state)}
 
@@ -128,13 +128,13 @@ class TestHits:
 
     @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
     def test_a_result_is_used_again(self, bench: Bench, kind: Any) -> None:
-        """Other runs and newly built graphs use it, whatever stands under other keys; hits and misses are told."""
+        """Other runs and new graphs use the result, whatever the other keys are; events report hits and misses."""
         first = bench.run(bench.graph(kind(bench.node)), x=1)
         second = bench.run(bench.graph(kind(bench.node)), x=1, y=2)
 
         assert first == {"x": 1, "seen": {"x": 1}}
         assert second == {"x": 1, "y": 2, "seen": {"x": 1}}
-        assert bench.told == [NEW, HIT]
+        assert bench.events == [NEW, HIT]
         assert len(bench.calls) == 1
 
 
@@ -151,15 +151,15 @@ class TestMisses:
 
         bench.run(graph, x=one)
         assert repr(bench.run(graph, x=other)["seen"]["x"]) == repr(bench.run(bench.graph(), x=other)["x"])
-        assert bench.told == [NEW, NEW, HIT]
+        assert bench.events == [NEW, NEW, HIT]
 
     @pytest.mark.parametrize("other", [{"name": "b"}, {"graph": "other"}, {"version": 2}, {"version": "1"}])
     def test_another_node(self, bench: Bench, other: dict[str, Any]) -> None:
-        """Its name, its graph and its version count."""
+        """The name, the graph and the version of a node tell its results apart."""
         bench.run(bench.graph(), x=1)
         bench.run(bench.graph(**other), x=1)
 
-        assert bench.told == [NEW, NEW]
+        assert bench.events == [NEW, NEW]
 
     def test_other_code(self, bench: Bench) -> None:
         """Without a version, that of its code counts."""
@@ -167,10 +167,10 @@ class TestMisses:
         bench.run(bench.graph(lambda state: {"y": 1}, version=None), x=1)
         assert bench.run(bench.graph(lambda state: {"y": 2}, version=None), x=1)["y"] == 2
 
-        assert bench.told == [NEW, HIT, NEW]
+        assert bench.events == [NEW, HIT, NEW]
 
     @pytest.mark.parametrize(
-        ("options", "seconds", "told"),
+        ("options", "seconds", "events"),
         [
             (
                 {"ttl": HOUR},
@@ -182,15 +182,15 @@ class TestMisses:
         ids=["an hour", "for ever"],
     )
     def test_how_long_a_result_is_used(
-        self, bench: Bench, time: list[float], options: dict[str, Any], seconds: tuple[float, ...], told: Any
+        self, bench: Bench, time: list[float], options: dict[str, Any], seconds: tuple[float, ...], events: Any
     ) -> None:
-        """By the clock of the library; a clock that was put back does not prolong it."""
+        """A result expires by the clock of the library; setting the clock back does not prolong it."""
         graph = bench.graph(**options)
         for passed in seconds:
             time[0] = 1_000_000 + passed
             bench.run(graph, x=1)
 
-        assert bench.told == told
+        assert bench.events == events
 
 
 class TestWhatIsNotKept:
@@ -203,18 +203,18 @@ class TestWhatIsNotKept:
             bench.run(bench.graph(node), x=1)
 
         assert bench.run(bench.graph(node), x=1)["y"] == 1
-        assert bench.told == [NEW, NEW]
+        assert bench.events == [NEW, NEW]
 
 
 # --------------------------------------------------------------------------- what goes wrong
 
 
 class TestBrokenCaches:
-    """A cache costs a call of the node at worst; that it does not work is said once."""
+    """A broken cache costs a call of the node at worst, and is reported once."""
 
     @pytest.mark.parametrize("what", ["a file", "another database", "garbage", "no place"])
     def test_a_folder_that_cannot_be_used(self, bench: Bench, what: str, caplog: pytest.LogCaptureFixture) -> None:
-        """The node runs each time, and what is there stays as it is."""
+        """The node runs each time, and the folder stays as it is."""
         if what == "a file":
             bench.path.write_bytes(b"mine")
         elif what == "another database":
@@ -230,9 +230,9 @@ class TestBrokenCaches:
         for _ in range(2):
             assert bench.run(graph, x=1) == {"x": 1, "seen": {"x": 1}}
 
-        told = bench.told
-        assert [kind for kind, _ in told] == ["cache.miss"] * 2
-        assert "cannot be read" in told[0][1]
+        events = bench.events
+        assert [kind for kind, _ in events] == ["cache.miss"] * 2
+        assert "cannot be read" in events[0][1]
         assert len(caplog.records) == 1
 
     @pytest.mark.parametrize("sign_with", [None, lambda: KEY], ids=["unsigned", "signed"])
@@ -267,24 +267,24 @@ class TestSignatures:
         assert results.keep(results.find([1], None).key or "", ({"y": value}, [])) == ""
 
     @pytest.mark.parametrize(
-        ("kept", "asked", "reason"),
+        ("kept", "given", "reason"),
         [
             (None, KEY, "it is not signed with the key of sign_with, or is forged"),
             (KEY, OTHER, "it is not signed with the key of sign_with, or is forged"),
             (KEY, None, "it is signed and this cache has no sign_with"),
         ],
     )
-    def test_with_another(self, tmp_path: Path, kept: bytes | None, asked: bytes | None, reason: str) -> None:
-        """They are as good as missing, with the reason; the next result takes their place."""
+    def test_with_another(self, tmp_path: Path, kept: bytes | None, given: bytes | None, reason: str) -> None:
+        """Results with another signature count as missing, with the reason; the next result replaces them."""
         self.keep(tmp_path, kept)
 
-        found = self.found(tmp_path, asked)
+        found = self.found(tmp_path, given)
         assert (found.changes, found.reason, found.is_broken) == (None, reason, True)
-        self.keep(tmp_path, asked, 2)
-        assert self.found(tmp_path, asked).changes == ({"y": 2}, [])
+        self.keep(tmp_path, given, 2)
+        assert self.found(tmp_path, given).changes == ({"y": 2}, [])
 
     def test_by_the_store_of_the_graph(self, driver: Any, tmp_path: Path) -> None:
-        """If it signs, its key is used unless the policy has one of its own."""
+        """The key of a signing store is used, unless the policy has its own."""
         from stategraph.stores.sqlite import SqliteStore
 
         observer = Recorder()
@@ -296,7 +296,7 @@ class TestSignatures:
                 graph = make_graph({"a": returns({"y": 1})}, store=store, observer=observer, policies=policies)
                 driver(graph, "execute", State({"x": 1}, run_id=f"run-{number}"))
 
-        assert [kind for kind, _ in observer.told] == ["cache.miss", "cache.hit", "cache.miss"]
+        assert [kind for kind, _ in observer.events] == ["cache.miss", "cache.hit", "cache.miss"]
 
 
 def _entries(folder: Path) -> dict[str, bytes]:
@@ -306,7 +306,7 @@ def _entries(folder: Path) -> dict[str, bytes]:
 
 
 def _put(folder: Path, key: str, entry: bytes) -> None:
-    """Write into a cache behind its back."""
+    """Write into the database of a cache directly."""
     with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as database:
         row = "INSERT OR REPLACE INTO Cache (key, raw, store_time, size, mode, value) VALUES (?, 1, 0, 0, 1, ?)"
         database.execute(row, (key, entry))
@@ -352,7 +352,7 @@ class TestPolicies:
         ids=["asks", "graph", "method", "partial"],
     )
     def test_a_node_that_cannot_be_cached(self, tmp_path: Path, node: Any, text: str) -> None:
-        """A node that asks never can; one whose code does not tell all that it does needs a version."""
+        """A node that asks cannot be cached; a node whose code does not determine its result needs a version."""
         policy = CachePolicy(("x",), path=tmp_path)
         graph = make_graph({"a": node}, store=MemoryStore(), policies={"a": {"cache": policy}})
         with pytest.raises(GraphError, match=text):

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-import proof
+from proof import TOP
 from proof.faults import shim
 from proof.faults.shim import Change
+from proof.report import Report
 
 SERVERS = 2
 TIMEOUT = 20.0
@@ -29,15 +30,14 @@ class Server:
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.folder = folder
-        here = str(Path(proof.__path__[0]).parent)
-        search = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        search = os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": search, "PROOF_FOLDER": str(folder)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "proof.faults.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            cwd=here,
+            cwd=TOP,
             text=True,
         )
 
@@ -55,6 +55,15 @@ class Server:
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
+
+
+def under_shim(title: str, prove: Callable[[Servers], Report]) -> list[Report]:
+    """Run a proof with servers; skip it where there is no shim."""
+    try:
+        with Servers() as servers:
+            return [prove(servers)]
+    except shim.UnavailableError as error:
+        return [Report(title, skipped=str(error))]
 
 
 class Servers:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
+from functools import partial
 from typing import Any
 
 from proof.serving.server import SERVERS
@@ -16,7 +16,7 @@ from stategraph import State
 from stategraph._owners import leases
 from stategraph._values import clock
 from stategraph.stores import CheckpointStore
-from tests.scenarios import make_graph
+from tests.scenarios import in_threads, make_graph
 
 STEPS = 400
 PAUSE = 0.02  # seconds that a step takes
@@ -56,11 +56,7 @@ def own(store: CheckpointStore, run_ids: list[str], name: str) -> None:
         else:
             say(run_id, "done")
 
-    threads = [threading.Thread(target=run, args=(run_id,)) for run_id in run_ids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(run, run_id) for run_id in run_ids))
 
 
 def sweep(store: CheckpointStore, name: str) -> None:

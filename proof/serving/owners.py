@@ -15,10 +15,11 @@ from typing import IO, Any, cast
 
 import attrs
 
+from proof import TOP
 from proof.report import Report
 from proof.serving.owner import IN_DOUBT, graph_of
 from proof.serving.server import Options, Server
-from proof.workers import _TOP, limited
+from proof.workers import limited
 from stategraph import CheckpointStore, State
 from stategraph.errors import RunBusyError
 
@@ -49,7 +50,7 @@ class Process:
         about |= {"hours": hours, "is_elsewhere": is_elsewhere}
         command = [sys.executable, "-m", "proof.serving.owner", json.dumps(about)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        return cls(subprocess.Popen(command, cwd=_TOP, **pipes), name)  # noqa: S603 - ours
+        return cls(subprocess.Popen(command, cwd=TOP, **pipes), name)  # noqa: S603 - ours
 
     def tell(self) -> None:
         """Tell it to go on."""

@@ -1,4 +1,4 @@
-"""What the tests of the command start from."""
+"""Fixtures of the tests of the command."""
 
 import subprocess
 import sys

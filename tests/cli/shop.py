@@ -93,7 +93,7 @@ path = "runs.db"
 
 
 class Result(NamedTuple):
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -118,7 +118,7 @@ def commands() -> list[str]:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment of a process that finds stategraph, and what is in its working directory."""
+    """Return an environment in which stategraph and the modules of the working directory can be imported."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     return {**kept, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color", **changes}
 
@@ -161,7 +161,7 @@ def _forks() -> Any:
 
 
 def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Result:
-    """Call the command in a process of its own."""
+    """Call the command in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("in", "out", "err")]
         files[0].write_text(given)

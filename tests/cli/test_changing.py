@@ -1,4 +1,4 @@
-"""The commands that change something: what they do, whom they ask, and how they end."""
+"""The commands that change something: effects, confirmations and exit codes."""
 
 import json
 import sqlite3
@@ -24,7 +24,7 @@ def status_of(run_id, store="runs.db"):
 
 
 def test_an_answer_goes_on_with_the_run(shop):
-    """In this process, until it completes; the history knows who gave it."""
+    """`answer` continues the run in its own process, and the history names the person."""
     result = process(*ANSWER, "true", "--by", "carol", cwd=shop)
 
     assert (result.code, result.out) == (0, "waiting  completed  step 3\n")
@@ -34,7 +34,7 @@ def test_an_answer_goes_on_with_the_run(shop):
 
 
 def test_an_answer_is_json_or_text(shop):
-    """What is no JSON is meant as it stands."""
+    """A value that is not JSON is taken as text."""
     given = {"waiting": '{"paid": [1, 2.5]}', "second": "yes please"}
     assert call("--store", "runs.db", "fork", "waiting", "second").code == 0
     assert process("resume", "second", "--graph", "app:make", cwd=shop).code == 4  # a copy asks again
@@ -56,7 +56,7 @@ def test_only_the_pause_that_was_meant_is_answered(shop):
 
 
 def test_one_of_several_questions_is_answered(shop):
-    """It has to be said which; `show` tells how."""
+    """With several questions the command needs to know which; `show` prints how to name it."""
     begin = "import app; app.many().execute(app.State({'orders': [{}, {}]}, run_id='many'))"
     subprocess.run([sys.executable, "-c", begin], cwd=shop, env=environment(), check=True)
     answer = ["answer", "many", "--graph", "app:many"]
@@ -76,7 +76,7 @@ def test_one_of_several_questions_is_answered(shop):
 
 
 def test_a_run_is_resumed(shop):
-    """With other data; one that fails ends with 1, one that pauses with 4."""
+    """`resume` takes other data; it exits with 1 for a failed run and with 4 for a paused one."""
     resume = ["resume", "burnt", "--graph", "app:graph"]
 
     failed = process(*resume, "--json", cwd=shop)
@@ -102,7 +102,7 @@ def test_a_run_is_resumed(shop):
     ],
 )
 def test_a_graph_that_cannot_be_had(shop, graph, code, said):
-    """It is said why, in one line."""
+    """The error gives the reason in one line."""
     (shop / "bad.py").write_text("1 / 0\n", encoding="utf-8")
     (shop / "needs.py").write_text("import no_module\n", encoding="utf-8")
 
@@ -135,7 +135,7 @@ def test_the_graph_has_a_store_of_its_own(shop):
 
 
 def test_a_run_is_forked(store):
-    """Its values come along as they are kept, though their class is not registered here."""
+    """A fork copies the stored values, even of classes that are not registered here."""
     assert call("fork", "done", "copy", "--step", "1").out == "copy: active, at step 1\n"
     told = json.loads(call("show", "copy", "--json").out)
     assert told["parent"] == {"run_id": "done", "step": 1}
@@ -145,7 +145,7 @@ def test_a_run_is_forked(store):
 
 
 def test_a_run_is_taken_back(store):
-    """With --yes, or after a question; the history says by whom."""
+    """A rollback needs --yes or a confirmation, and the history names its author."""
     assert call("rollback", "done", "--step", "1").code == 2
     assert call("rollback", "done", "--yes").code == 2
     assert call("rollback", "done", "--step", "1", "--by", "ann", "--yes").out == "done: back at step 1, active\n"
@@ -154,7 +154,7 @@ def test_a_run_is_taken_back(store):
 
 
 def test_a_run_is_cancelled(store):
-    """At once where no process is at work on it; a complete one is not."""
+    """A run without an owner is cancelled at once; a complete run is refused."""
     assert call("cancel", "left", "--by", "ann").out == "left: cancelled\n"
     assert call("cancel", "waiting", "--json").code == 0
     told = json.loads(call("show", "left", "--json").out)
@@ -164,7 +164,7 @@ def test_a_run_is_cancelled(store):
 
 
 def test_a_run_is_forgotten(store):
-    """With --yes; without, and without a terminal, nothing happens."""
+    """`delete` needs --yes where there is no terminal to ask."""
     refused = call("delete", "done")
     assert (refused.code, refused.out) == (2, "")
     assert "give --yes" in refused.err
@@ -174,7 +174,7 @@ def test_a_run_is_forgotten(store):
 
 
 def test_a_damaged_run_is_forgotten(shop):
-    """That is the way out; what is damaged may be its id as well."""
+    """`delete` removes damaged runs, even those with a damaged id."""
     database = sqlite3.connect("runs.db")
     with database:
         database.execute("UPDATE run SET status = 'completed' WHERE run_id = 'waiting'")
@@ -192,7 +192,7 @@ def test_a_damaged_run_is_forgotten(shop):
 
 
 def test_what_is_not_kept_is_pruned(store):
-    """It is said how much that was."""
+    """`prune` prints how much it removed."""
     assert call("prune").code == 2
     assert json.loads(call("prune", "--yes", "--json").out) == {"runs": [], "checkpoints": 0, "damaged": []}
     assert call("prune", "--yes").out == "0 runs, and 0 checkpoints of others\n"
@@ -200,7 +200,7 @@ def test_what_is_not_kept_is_pruned(store):
 
 @pytest.mark.parametrize(("typed", "code"), [("\x03", 130), ("y\n", 0)])
 def test_a_person_is_asked(shop, typed, code):
-    """At a terminal; only yes changes anything."""
+    """At a terminal the command asks, and changes nothing unless the answer is yes."""
     before = listing(shop)["runs.db"]
 
     result = at_terminal("--store", "runs.db", "delete", "done", cwd=shop, typed=typed, NO_COLOR="1")
@@ -229,7 +229,7 @@ def database(shop, monkeypatch):
 
 
 def test_all_runs_move_to_an_empty_database(shop, database):
-    """The import makes the tables; there the runs are listed, and go on."""
+    """The import creates the tables; the runs are listed there and can be resumed."""
     assert call("--store", "runs.db", "export", "--all", "-o", "all.jsonl").code == 0
 
     moved = call("--store", database, "import", "all.jsonl")
@@ -247,7 +247,7 @@ def test_all_runs_move_to_an_empty_database(shop, database):
     "command", [["runs"], ["show", "a"], ["doctor"], ["delete", "a", "--yes"], ["export", "--all"]]
 )
 def test_a_database_without_tables_is_a_store_that_is_not_there(database, command):
-    """It is said in one sentence, which names the command that makes them; no table is made."""
+    """The error names the command that creates the tables, in one sentence, and no table is created."""
     for _ in range(2):
         result = call("--store", database, *command)
         assert (result.code, result.out, len(result.err.splitlines())) == (3, "", 1)
@@ -269,7 +269,7 @@ def test_a_store_is_made_by_migrate(shop, database):
 
 
 def test_migrate_prints_what_an_administrator_runs(shop, database):
-    """Who may not make tables is referred to that; then nothing is left to do."""
+    """A role that may not create tables is referred to `migrate`, whose statements are all that is needed."""
     role = f"app_{uuid.uuid4().hex}"
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {role} LOGIN")

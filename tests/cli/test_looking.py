@@ -1,4 +1,4 @@
-"""The commands that look: what they show to a person and tell a program, and that they change nothing."""
+"""The commands that look: their output for people and programs; they change nothing."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ LOOKS = [
 ]
 
 
-# --------------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------------- output
 
 
 def test_runs_lists_the_newest_first(store):
@@ -48,7 +48,7 @@ def test_runs_lists_the_newest_first(store):
 
 
 def test_runs_as_json_tells_all_that_is_known_of_them(store):
-    """One object; what a pause shows is exact, though its class is not registered here."""
+    """The output is one object; the value of a pause is exact, even of a class that is not registered here."""
     told = json.loads(call("runs", "--json").out)
 
     assert told["next"] is None
@@ -88,12 +88,12 @@ def test_runs_as_json_tells_all_that_is_known_of_them(store):
     ],
 )
 def test_runs_are_narrowed_down(store, options, found):
-    """By all that the store knows of them."""
+    """Runs are filtered by everything that the store lists of them."""
     assert [run["run_id"] for run in json.loads(call("runs", "--json", *options).out)["runs"]] == found
 
 
 def test_pages_of_runs_follow_each_other(store):
-    """A page tells where the next one begins, to a person as well."""
+    """A page names the start of the next one, in both formats."""
     first = json.loads(call("runs", "--json", "--limit", "3").out)
     second = json.loads(call("runs", "--json", "--limit", "3", "--after", first["next"]).out)
 
@@ -102,7 +102,7 @@ def test_pages_of_runs_follow_each_other(store):
 
 
 def test_show_tells_how_a_run_stands_and_its_data(store):
-    """What it waits for, and how it is answered; values of unregistered types as they are kept."""
+    """`show` prints the question, the way to answer it, and values of unregistered types as they are stored."""
     out = call("show", "waiting").out
 
     assert "waiting  paused  step 1 at price" in out
@@ -116,7 +116,7 @@ def test_show_tells_how_a_run_stands_and_its_data(store):
 
 
 def test_history_tells_the_story(store):
-    """A row each: what it was, of which step and revision, and by whom."""
+    """Each row has the kind, the step, the revision and the author."""
     rows = [line.split("\t") for line in call("history", "done").out.splitlines()]
     told = json.loads(call("history", "done", "--json").out)
 

@@ -57,7 +57,7 @@ def pages(made_pages, monkeypatch):
 
 
 def test_a_run_that_was_killed_says_so_and_how_it_goes_on(pages):
-    """In the list and on its own; one that was only copied was not left by anybody."""
+    """`runs` and `show` report a killed run as left unfinished; a fork that never ran is not."""
     shown = call("show", "killed").out
     call("fork", "killed", "forked")
     forked = call("runs", "--prefix", "forked").out
@@ -115,7 +115,7 @@ def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, tol
 
 
 def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(shop):
-    """All of them, or those that are named; what was cut off is refused, and says so."""
+    """`export` takes all runs or the named ones; `import` refuses a file that was cut off."""
     assert call("--store", "runs.db", "export").code == 2
     assert call("--store", "runs.db", "export", "done", "--all").code == 2
     assert call("--store", "runs.db", "export", "--all", "-o", "all.jsonl").code == 0
@@ -139,7 +139,7 @@ def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(sh
     ],
 )
 def test_a_store_with_a_slip_in_its_name(shop, address, told):
-    """One of a name alike in the same folder is found; else it is said what is wrong."""
+    """The error suggests a store with a similar name in the same folder, or says what is wrong."""
     result = call("--store", address, "runs")
 
     assert (result.code, result.err) == (3, f"stategraph: {told}\n")

@@ -1,4 +1,4 @@
-"""docs/command-line.md: what it shows in a shell runs, and prints what it says; what it lists is there."""
+"""docs/command-line.md: its shell blocks run and print what it shows; its table lists every command."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def test_its_shell_blocks_run_and_print_what_it_shows(tmp_path):
 
 
 def test_it_lists_every_command_with_its_options():
-    """And no others."""
+    """The table lists every option, and none that does not exist."""
     table = text_of(PAGE).partition("## Which store")[0]
     rows = dict(re.findall(r"^\| `(\w+)(.*)$", table, re.MULTILINE))
 
@@ -45,7 +45,7 @@ def test_it_lists_every_command_with_its_options():
 
 
 def test_the_shell_completes_commands_and_run_ids(shop):
-    """Of the store that the line names."""
+    """The shell completes the run ids of the store that the line names."""
 
     def completed(*words):
         env = {

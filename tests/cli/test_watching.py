@@ -35,17 +35,17 @@ def until_owned(run_id):
 
 
 def watched(shop, make_it_go_on):
-    """Return the exit code of a watcher of the run "left", and the kinds of the rows that it tells."""
+    """Return the exit code of a watcher of the run "left", and the kinds of the rows that it prints."""
     with started("--store", "runs.db", "watch", "left", "--every", "0.05", "--json", cwd=shop) as watcher:
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
-        rows += map(json.loads, watcher.stdout)  # and not by communicate, which would not know what is buffered
+        rows += map(json.loads, watcher.stdout)  # communicate() would miss the lines that are buffered
         watcher.wait(60)
     return watcher.returncode, [row["kind"] for row in rows]
 
 
 def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
-    """Each row comes once, as another process makes it; the exit code says how the run stands."""
+    """The watcher prints each row of another process once; its exit code gives the status of the run."""
     begun = ["input", "step", "pause"]
 
     assert watched(shop, lambda: process("resume", "left", "--graph", "app:graph", cwd=shop)) == (4, begun)
@@ -72,8 +72,8 @@ def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
 # --------------------------------------------------------------------------- work
 
 
-def test_work_goes_on_with_what_was_submitted(shop):
-    """Each run once, several at the same time; one that fails does not stop the others."""
+def test_work_continues_submitted_runs(shop):
+    """`work` continues each submitted run once and several at a time; a failure does not stop the others."""
     submitted({}, {}, {"bad": True}, {}, {}, {})
 
     done = process("work", "app:letters", "--concurrency", "4", "--once", "--json", cwd=shop)
@@ -88,8 +88,8 @@ def test_work_goes_on_with_what_was_submitted(shop):
     assert (again.code, again.out) == (0, "")
 
 
-def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop):
-    """After the run at work; a second time at once, and what is saved is saved."""
+def test_work_takes_up_runs_of_a_dead_worker_and_stops_at_a_signal(shop):
+    """A signal stops the worker after its current run, a second one at once; saved steps stay saved."""
     submitted({"seconds": 60})
     with started("work", "app:letters", cwd=shop):
         until_owned("letter-0")
@@ -185,11 +185,11 @@ def until_there(path):
 
 @pytest.mark.parametrize("arguments", [["cancel", "a"], ["rollback", "a", "--step", "0", "--yes", "--take-over"]])
 def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
-    """One that was cancelled says so."""
+    """The worker reports a run that was taken over as lost, and a cancelled one as cancelled."""
     with started("work", "steps:graph", "--once", "--json", cwd=steps) as worker:
         until_there(steps / "begun")
         assert call("--store", "steps.db", *arguments).code == 0
-        if arguments[0] == "rollback":  # else this worker would go on with it
+        if arguments[0] == "rollback":  # without the cancellation this worker would continue it
             assert call("--store", "steps.db", "cancel", "a").code == 0
         (steps / "go on").touch()
         out, err = worker.communicate(timeout=60)
@@ -200,7 +200,7 @@ def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
 
 
 def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(steps):
-    """The node at work ends and is saved, no other begins; the run is free, and the next worker goes on with it."""
+    """The worker saves the current node, begins no other and frees the run, which the next worker continues."""
     with started("work", "steps:graph", "--grace", "0", "--json", cwd=steps) as worker:
         until_there(steps / "begun")
         worker.send_signal(signal.SIGTERM)
@@ -305,7 +305,7 @@ with SqliteStore("other.db", serializer="plain") as store:
 
 
 def test_a_module_that_is_imported_first_makes_it_readable(shop):
-    """It is named before the command or behind it, or by a variable."""
+    """`--import` stands before or after the command, or a variable names the module."""
     saved_by_plain(shop)
     named, show = ["--store", "other.db"], ["show", "a", "--json"]
 

@@ -1,4 +1,4 @@
-"""The example `audit_stdlib`: the laws of what its nodes compute, and its demonstration as a user runs it."""
+"""The example `audit_stdlib`: the results of its nodes, and its demonstration as a user runs it."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Programs that people would really write, killed at random: started again, they come to the same end."""
+"""Realistic programs that are killed at random come to the same end when they are started again."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _printed(_: Path, printed: str) -> object:
 
 @attrs.frozen
 class Program:
-    """A program, and what it is asked to do.
+    """A program with its calls.
 
     Attributes:
-        end: Return what there is in the end, of its folder and of what its last call has printed.
-        calls: Its command lines, one after the other, and what is typed into each.
+        end: Returns the outcome, given the folder and the output of the last call.
+        calls: The command lines in order, each with its input.
     """
 
     end: Callable[[Path, str], object]
@@ -62,7 +62,7 @@ PROGRAMS = {
 
 
 def _call(name: str, folder: Path, arguments: str, typed: str, killed_after: float | None = None) -> str | None:
-    """Call a program -> what it has printed, None if it was killed first."""
+    """Call a program; return its output, or None if it was killed."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments.split()]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -75,7 +75,7 @@ def _call(name: str, folder: Path, arguments: str, typed: str, killed_after: flo
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_comes_to_the_same_end(name: str, tmp_path: Path) -> None:
-    """However often it is killed; each time it is started again it goes on."""
+    """A killed program continues at each start and comes to the same end."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance, program = random.Random(seed), PROGRAMS[name]
@@ -98,7 +98,7 @@ def test_it_comes_to_the_same_end(name: str, tmp_path: Path) -> None:
 
 
 def test_workers_share_the_night_and_one_is_killed(tmp_path: Path) -> None:
-    """What it was doing is done by another one, and nothing is booked twice."""
+    """Another worker does the work of the killed one, and nothing is booked twice."""
     _call("nightly", tmp_path, "submit 2026-03-01", "")
     command = [sys.executable, str(EXAMPLES / "nightly.py"), "work"]
     workers = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]

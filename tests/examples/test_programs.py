@@ -1,4 +1,4 @@
-"""The examples that are programs to be used: over a pipe, on a terminal, and killed."""
+"""The examples that are programs: over a pipe, on a terminal, and killed."""
 
 import os
 import pty
@@ -70,7 +70,7 @@ class TestApproval:
         assert "run 'desk' is complete" in text
 
     def test_on_a_terminal_it_asks(self, tmp_path: Path) -> None:
-        """The user is asked at once, and again until the answer is accepted."""
+        """The program asks at once, and again until it accepts the answer."""
         code, text = run_on_a_terminal(tmp_path, "approval", "order", "desk", "950", typed="perhaps\nyes\n")
 
         assert code == 0
@@ -89,7 +89,7 @@ class TestAssistant:
 
 
 def test_a_killed_map_does_not_begin_again(tmp_path: Path) -> None:
-    """What was saved before the kill is not done again; the example checks that all was done, and what was not."""
+    """Items that were saved before the kill are not repeated; the example checks the rest itself."""
     code, text = run(tmp_path, "map_files")
 
     assert code == 0, text
@@ -101,7 +101,7 @@ def test_a_killed_map_does_not_begin_again(tmp_path: Path) -> None:
 
 class TestKilledWorker:
     def test_the_other_worker_does_what_is_left(self, tmp_path: Path) -> None:
-        """All runs finish; what was done twice was at work when the worker was killed, and nothing else."""
+        """All runs finish; only steps that were running at the kill are done twice."""
         code, output = run(tmp_path, "killed_worker")
 
         assert (code, "30 of 30 runs are complete" in output) == (0, True), output

@@ -1,4 +1,4 @@
-"""Two servers over one store, real requests, and clicks that come twice."""
+"""Two servers over one store, with real requests and repeated clicks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Server:
         raise AssertionError("the server has ended")
 
     def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status of the answer to a request, and what is in it."""
+        """Return the status and the body of a response."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data)
         try:
@@ -51,7 +51,7 @@ class Server:
             return error.code, json.load(error)
 
     def printed(self) -> str:
-        """End the server; return what it has printed."""
+        """End the server; return its output."""
         self.process.terminate()
         return self.process.communicate()[0]
 
@@ -99,7 +99,7 @@ def test_what_comes_twice_counts_once(servers: list[Server]) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path: Path) -> None:
-    """Another one goes on: what was asked for is there, and what was answered is paid, with no click lost for good."""
+    """Another server takes over: each request and each approval survives, and no click is lost for good."""
     names = [f"/refunds/r-{number}" for number in range(8)]
     victim = threading.Timer(random.uniform(0.0, 0.2), servers[0].process.kill)
     victim.start()
@@ -110,7 +110,7 @@ def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path
         pause = servers[1].ask(name)[1]["asks"]["pause"]
         _until_answered(servers, number, f"{name}/answer", {"pause": pause, "decision": "yes"})
 
-    again = [servers[1].ask(name, {"amount": 5}) for name in names]  # a request that is sent again goes on with the run
+    again = [servers[1].ask(name, {"amount": 5}) for name in names]  # a repeated request continues the run
     assert {told["status"] for _, told in again} == {"completed"}
 
 

@@ -1,4 +1,4 @@
-"""The short examples print what they are there to show."""
+"""The short examples print their documented output."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_it_prints(name: str, tmp_path: Path) -> None:
-    """Started from any folder, it prints exactly this, warns of nothing, and leaves nothing behind."""
+    """An example prints exactly its output from any folder, without warnings, and leaves no files."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
 
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -84,7 +84,7 @@ def test_it_prints(name: str, tmp_path: Path) -> None:
 
 
 def test_the_crash_matrix_holds(tmp_path: Path) -> None:
-    """Under every durability a killed run is completed by the next process; the example checks what was repeated."""
+    """The next process completes a killed run under every durability; the example checks the repeated steps."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / "crash_matrix.py")]
 
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

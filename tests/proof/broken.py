@@ -1,4 +1,4 @@
-"""Stands for a proof that goes wrong in every way, chosen by its seed."""
+"""A stand-in for a proof; its seed chooses how it goes wrong."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Proofs that fail, crash or hang: each is told of with the command that repeats it."""
+"""The runner reports each proof that fails, crashes or hangs with the command that repeats it."""
 
 import subprocess
 import sys
@@ -30,8 +30,8 @@ def repeats(printed):
     ("seed", "said"),
     [(FAILS, "a failure"), (RAISES, "KeyError: 'broken'"), (DIES, "and was ended by SIGABRT"), (HANGS, "and hangs")],
 )
-def test_what_goes_wrong_is_told_with_the_command_that_repeats_it(seed, said):
-    """Which is short, and stands at the end."""
+def test_the_report_of_a_failure_ends_with_the_command_that_repeats_it(seed, said):
+    """The short command stands at the end of the output."""
     longest = 3 if seed == HANGS else 60
     status, printed, errors = proofs("--seed", seed, "--share", 0.5, "--longest", longest, BROKEN)
 

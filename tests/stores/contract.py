@@ -1,4 +1,4 @@
-"""The promises of the built-in stores, as tests that each passes: those of every store, and those of the defaults."""
+"""The contract of the built-in stores, as tests that each store must pass."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class StoreContract(CheckpointStoreContract):
                 store.runs(**arguments)
 
     def test_verify_reads_everything(self, store: CheckpointStore) -> None:
-        """It counts the runs by their status, and what it has read of them; nothing is damaged, and nothing changes."""
+        """`verify` counts runs by status, and their checkpoints; it finds no damage and changes nothing."""
         assert store.verify().runs == {}
         store.retain("a", RetentionPolicy("full"))
         for step in (1, 2, 3):
@@ -120,8 +120,7 @@ class StoreContract(CheckpointStoreContract):
 
     @pytest.mark.parametrize("about", [(), ("a",)], ids=["of the store", "of a run"])
     def test_each_change_is_noticed(self, store: CheckpointStore, about: tuple[str, ...]) -> None:
-        """A run that begins, goes on, ends at the same step, is copied, taken back, or deleted. Reading changes
-        nothing."""
+        """Every write to a run changes the token; reading does not."""
         token = store.changed_since(None, *about)
         changes: list[Callable[[], object]] = [
             lambda: store.save(State({"n": 1}, run_id="a", step=1)),
@@ -144,7 +143,7 @@ class StoreContract(CheckpointStoreContract):
             assert [store.changed_since(token, *about) for _ in range(3)] == [None, None, None]
 
     def test_a_run_without_an_owner_is_cancelled_at_once(self, store: CheckpointStore) -> None:
-        """With its data as they are; the history knows by whom. To cancel it once more changes nothing."""
+        """The run keeps its data, the history names the author, and a second cancel changes nothing."""
         store.save(State({"n": 1}, run_id="a", step=1, checkpoint_node="one"))
 
         assert store.cancel("a", by="ann") is None
@@ -155,7 +154,7 @@ class StoreContract(CheckpointStoreContract):
         assert store.load("a") == state
 
     def test_only_an_unfinished_run_is_cancelled(self, store: CheckpointStore) -> None:
-        """Neither one that is not there, nor one that is complete."""
+        """A complete run and an unknown run are refused."""
         store.save(State(run_id="a", step=1, status="completed"))
 
         with pytest.raises(RunCompleteError):
@@ -175,7 +174,7 @@ class StoreContract(CheckpointStoreContract):
             assert (found.added, found.removed, found.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
 
     def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
-        """What was kept under a wider policy goes, and what is left can be loaded."""
+        """Prune removes checkpoints that only the wider policy kept; the rest can be loaded."""
         long_run.retain("a", RetentionPolicy("windowed", window=3))
         long_run.save(State({"n": "last"}, run_id="a", step=61))
 
@@ -186,7 +185,7 @@ class StoreContract(CheckpointStoreContract):
 
     @pytest.mark.parametrize("retention", ["latest", "windowed", "full"])
     def test_a_run_fails_again_at_another_line(self, store: CheckpointStore, retention: Any) -> None:
-        """Its error is equal but for the traceback; the run stays intact, and shows the newest one."""
+        """A second failure with another traceback keeps the run intact and shows the newest error."""
         lines = iter([_fail_here, _fail_there, _fail_here])
         window = 2 if retention == "windowed" else None
         checkpoint = CheckpointConfig(interval=1, retention=retention, window=window, preserve=True)
@@ -244,7 +243,7 @@ class StoreContract(CheckpointStoreContract):
 
     @pytest.mark.parametrize(("durability", "by"), [("sync", "Zoë, the 2nd"), ("async", "ann"), ("exit", None)])
     def test_a_run_at_work_is_cancelled(self, store: CheckpointStore, durability: Any, by: str | None) -> None:
-        """Its owner stops after the step that it makes; the history tells by whom. It can be taken up again."""
+        """The owner stops after its current step, the history names the author, and the run can be resumed."""
         owners: list[Any] = []
 
         def cancelled() -> None:
@@ -278,7 +277,7 @@ class StoreContract(CheckpointStoreContract):
         assert store.load("order-2").status == "cancelled"
 
     def test_a_call_that_ends_early_lets_go(self, store: CheckpointStore) -> None:
-        """Whatever it ends with."""
+        """A call releases the run however it ends."""
 
         def interrupted() -> None:
             raise KeyboardInterrupt
@@ -298,7 +297,7 @@ class StoreContract(CheckpointStoreContract):
         return store
 
     def test_parts_are_loaded_by_step_and_node(self, run: CheckpointStore) -> None:
-        """Those of one step of one node, by their labels; none of others. They stay when the step before is saved."""
+        """`load_parts` returns the parts of one step of one node by label; saving the step before keeps them."""
         run.save_parts("a", [*parts_of(3, x=1, y=[2]), *parts_of(3, "other", x="o"), *parts_of(4, x="later")])
         run.save(State(run_id="b", step=2))
         run.save_parts("b", parts_of(3, x="of b"))
@@ -311,7 +310,7 @@ class StoreContract(CheckpointStoreContract):
         assert run.load_parts("a", 5, "map") == run.load_parts("unknown", 3, "map") == {}
 
     def test_parts_come_in_batches(self, run: CheckpointStore) -> None:
-        """What came later is added; of a label that comes twice, the later value and what it was made of count."""
+        """A later batch adds parts; for a repeated label the later value and digest count."""
         for number in range(20):
             run.save_parts("a", [Part(3, "map", str(number), number), Part(3, "map", "newest", number, "old")])
         run.save_parts("a", [Part(3, "map", "newest", "first"), Part(3, "map", "newest", "last", "digest")])
@@ -327,7 +326,7 @@ class StoreContract(CheckpointStoreContract):
         "name", ["0", "a/b", "@", "#3#map", "map/#3#map", "..", "../x", "", "ä", "with space", "%2F"]
     )
     def test_labels_and_nodes_have_any_name(self, run: CheckpointStore, name: str) -> None:
-        """Parts of a node with another name are never found in place of its own."""
+        """Parts of one node are never returned for another."""
         run.save_parts("a", [Part(3, name or "node", name, 1), *parts_of(3, x="other")])
 
         assert run.load_parts("a", 3, name or "node") == {name: 1}
@@ -335,7 +334,7 @@ class StoreContract(CheckpointStoreContract):
         assert run.load_parts("a", 3, name or "node") == {}
 
     def test_nested_runs_are_not_shown(self, run: CheckpointStore) -> None:
-        """Neither by list nor by runs; the run looks as it would without. They go with its step, at any depth."""
+        """`list` and `runs` leave out nested runs, and the outer run looks the same. They go with their step."""
         before = run.load("a"), run.history("a"), run.runs(), run.list()
 
         run.save_parts("a", parts_of(3, x=1))
@@ -349,8 +348,7 @@ class StoreContract(CheckpointStoreContract):
 
     @pytest.mark.parametrize(("step", "newer_too"), [(3, False), (2, True)])
     def test_parts_are_dropped_up_to_a_step(self, run: CheckpointStore, step: int, newer_too: bool) -> None:
-        """With the nested runs of these steps, and all that is nested in those. Those of later steps stay; with
-        ``newer_too``, the parts of later steps go."""
+        """`drop_parts` drops parts and nested runs up to a step; with ``newer_too`` also the parts of later steps."""
         children = ["a/#2/child", "a/#3/child", "a/#4/child"]
         run.save_parts("a", [Part(number, "map", "x", number) for number in (2, 3, 4)])
         save_nested(run, *children)
@@ -366,7 +364,7 @@ class StoreContract(CheckpointStoreContract):
 
     @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
     def test_what_is_nested_in_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
-        """And stays as long as the run, however old it is: a run that takes the id finds nothing of it."""
+        """Nested runs are deleted with their run and never before it; a new run of the id finds none of them."""
         child, grandchild = "a/#3/child", "a/#3/child/#2/grandchild"
         for run_id in ("a", child):
             run.retain(run_id, RetentionPolicy(ttl=1))
@@ -390,7 +388,7 @@ class StoreContract(CheckpointStoreContract):
         assert are_gone(run, child, grandchild)
 
     def test_a_fork_has_the_parts_of_the_step_after(self, run: CheckpointStore) -> None:
-        """They are its own: deleting the source leaves them. Those of other steps are not copied."""
+        """A fork copies the parts of the step after it, and of no other; deleting the source leaves the copies."""
         run.save_parts("a", [*parts_of(2, x="joined"), *parts_of(3, x=[1], y=(2,)), *parts_of(4, x="later")])
 
         run.fork("a", "b")

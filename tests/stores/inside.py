@@ -1,4 +1,4 @@
-"""What tests must look at, or change, inside of a store. All else goes through its public methods."""
+"""Access to the inside of a store, for tests that public methods cannot serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that stores are on, as tests need them, and what their tests share."""
+"""The servers of stores, and helpers that their tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durability "async" and "exit": what is saved behind a run, or where it ends."""
+"""Durability "async" saves in the background, and "exit" at the end of a call."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ LAST = 20
 
 
 class SlowStore(MemoryStore):
-    """Saves when it is let, and fails when it is told to."""
+    """A store whose saves wait for a gate, and fail on request."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, inte
 class TestAsyncRuns:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_an_interrupted_run_is_saved(self, store, error):
-        """And stays active."""
+        """An interrupted run is saved as active."""
 
         def work(state):
             if state.step == 7:
@@ -73,7 +73,7 @@ class TestAsyncRuns:
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
 
     def test_a_failed_write_stops_the_run_at_the_next_step(self, store):
-        """It does not go on for hours without being saved."""
+        """A run does not continue for hours without being saved."""
         entered = []
 
         def work(state):
@@ -90,8 +90,7 @@ class TestAsyncRuns:
 
     @pytest.mark.parametrize("preserve", [True, False])
     def test_a_failed_write_is_raised_at_the_end(self, store, preserve):
-        """As itself. A run that was too quick to be stopped does not seem to be well, and its history has no gap: what
-        comes behind the write that failed is not saved either."""
+        """A run that ends before the failure stops it raises the error; States after the failed one are not saved."""
         save, left = store.save, [3]
 
         def fails_once(state):
@@ -110,7 +109,7 @@ class TestAsyncRuns:
         assert [row.step for row in store.history("a")] == [0, 1, 2]
 
     def test_an_object_that_nodes_change(self, tmp_path):
-        """Each checkpoint has it as it was after its step."""
+        """Each checkpoint holds the object as it was after its step."""
 
         def work(state):
             order = state.get("order") or Order(1, [])

@@ -1,4 +1,4 @@
-"""changed_since: a view that is kept up to date hears of each change, from any process, and of nothing else."""
+"""`changed_since` reports each change by any process, and nothing else."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def opened(request, tmp_path):
 
 
 def test_what_other_handles_and_processes_write_is_noticed(opened):
-    """By a store that writes itself, and by one that is only read."""
+    """A store that also writes and a read-only store both notice writes of others."""
     store = opened()
     store.save(State(run_id="a", step=1))
     store.close()

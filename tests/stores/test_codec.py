@@ -98,7 +98,7 @@ _VALUES = st.recursive(
 @settings(max_examples=40, deadline=None, print_blob=True)
 @given(_VALUES)
 def test_every_value_comes_back_exactly(value: Any) -> None:
-    """In values and in types, to the last part; and it gives the same bytes again."""
+    """A loaded value is the same in values and types, and encodes to the same bytes."""
     loaded = round_trip(value)
 
     assert is_same(loaded, value)
@@ -145,7 +145,7 @@ sys.stdout.write(codec.encode([freeze_items({"words": words, "deep": [{frozenset
 
 
 def test_sets_give_the_same_bytes_in_every_process() -> None:
-    """Whatever order their hashes put them in: bytes are compared to find out whether a step was changed."""
+    """The bytes of a set do not depend on hashes: they decide whether a step was changed."""
     outputs = {
         subprocess.run(
             [sys.executable, "-c", _SETS_IN_A_PROCESS],
@@ -214,7 +214,7 @@ _LEAVES = [0, date.min, 2**80, Path("a"), "\ud800", datetime(2024, 1, 1, tzinfo=
 @pytest.mark.parametrize("leaf", _LEAVES, ids=ascii)
 @pytest.mark.parametrize("name", _WRAPPERS)
 def test_a_value_may_be_so_deep_and_no_deeper(name: str, leaf: Any) -> None:
-    """What can be saved can be loaded, at the very limit as well."""
+    """A value at the limit of depth can be saved and loaded; a deeper one is refused."""
     for levels in (MAX_DEPTH - 1, MAX_DEPTH):
         value = nested(_WRAPPERS[name], levels, leaf)
         assert is_same(round_trip(value), value)

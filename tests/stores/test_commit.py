@@ -1,4 +1,4 @@
-"""Shared commits: threads that write at the same time share a transaction, and what becomes of it."""
+"""Shared commits: threads that write at the same time share a transaction and its outcome."""
 
 import sqlite3
 import threading
@@ -18,7 +18,7 @@ THREADS = 8
 
 
 class Applied:
-    """Stands for a store: keeps what it was given, holds it up while `gate` is shut, and fails if it is to."""
+    """A stand-in for a store: records batches, waits while `gate` is shut, and fails on request."""
 
     def __init__(self):
         self.batches = []
@@ -57,7 +57,7 @@ def outcome(commits, write):
 
 
 def gathered(commits, applied, count=THREADS):
-    """A leader is at work and others are waiting -> the pool, and what each of them will get."""
+    """Let a leader write while others wait; return the pool and the futures of their outcomes."""
     applied.gate.clear()
     pool = ThreadPoolExecutor(count)
     futures = [pool.submit(outcome, commits, 0)]
@@ -139,7 +139,7 @@ def test_a_database_that_others_have_locked_is_not_damaged(tmp_path):
 
 
 def test_a_run_that_two_threads_begin_at_once_keeps_its_nested_runs(tmp_path, monkeypatch):
-    """One of the two begins it. What is nested in it is saved before the other has noticed, and belongs to it."""
+    """One thread begins the run; a nested run that is saved before the other thread notices stays."""
     with SqliteStore(tmp_path / "runs.db") as store:
         first, nested = State(run_id="a", step=1), State(run_id="a/#2/n", step=1, parent=ParentStep("a", 1))
         find = table_of(store).run

@@ -1,4 +1,4 @@
-"""What is lost or was tampered with, and how each store tells that it is."""
+"""Each store reports lost and changed rows."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -62,7 +62,7 @@ class TestLostRows:
             store.history("a")
 
     def test_a_run_goes_on_behind_it(self, store):
-        """What is saved next holds everything."""
+        """The next save holds all data."""
         saved(store, 1, 2)
         lose(store, 2)
         log_of(store).forget_all("a")
@@ -71,7 +71,7 @@ class TestLostRows:
         assert store.load("a")["n"] == 3
 
     def test_one_that_others_build_on(self, store):
-        """They tell that it was there, in every way of asking for it."""
+        """Later rows show that the row existed, so every way to read it reports damage."""
         saved(store, 1, 2, 3, policy=Policy("full"))
         lose(store, 2)
 
@@ -140,7 +140,7 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
 
 
 class TestTheWayOut:
-    """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
+    """Damaged runs are listed with ids that `delete` takes; errors name the column, the store and that way out."""
 
     RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a!1'", "'" + "a" * 300 + "'")
 
@@ -203,7 +203,7 @@ def test_a_column_of_bytes_that_holds_another_type(path, column, value, sign_wit
 
 @pytest.mark.parametrize("column", ["kind", "status", "policy", "labels"])
 def test_a_null_where_none_is_allowed(path, column):
-    """As in a file whose bytes were changed: SQLite itself refuses to write one."""
+    """A null that only a changed file can hold, as SQLite refuses to write it, is reported."""
     with SqliteStore(path) as store:
         saved(store, 1)
     with closing(sqlite3.connect(path)) as database, database:

@@ -1,4 +1,4 @@
-"""The disk store: its folder, and folders that older versions have written. Rows are those of the sqlite store."""
+"""The disk store: its folder, and folders of older versions. Its rows are tested with the sqlite store."""
 
 import os
 import pickle
@@ -52,10 +52,10 @@ def change(folder: Path, statement: str, *values: Any) -> None:
 
 
 class TestFolder:
-    """Where the store is, and what is made there."""
+    """The folder of the store and its files."""
 
     def test_a_file_in_the_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
-        """And left alone."""
+        """The file is refused and stays as it is."""
         (tmp_path / "file").write_text("mine")
 
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -129,7 +129,7 @@ DiskStore(sys.argv[1]).close()
         assert killed == len(moments) - 1
 
     def test_a_process_of_the_older_version_cannot_save_any_more(self, older: Path) -> None:
-        """Its files are not in place any more, which it checks after each save."""
+        """An older process notices after its save that its files are gone."""
         with closing(sqlite3.connect(older / "cache.db")) as process:
             process.execute("SELECT count(*) FROM Cache").fetchone()
             with DiskStore(older) as store:
@@ -209,7 +209,7 @@ class TestSideBySide:
     """Handles, threads and processes that share a folder."""
 
     def test_processes(self, older: Path) -> None:
-        """They copy an older one at the same time, and none loses a save."""
+        """Processes that migrate an older folder at the same time lose no save."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
         commands = [[sys.executable, "-c", _SAVES, str(older), str(name)] for name in range(3)]
         processes = [subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) for command in commands]

@@ -1,4 +1,4 @@
-"""What is deleted is gone: no file of a store holds it any more, at the latest when the store is closed."""
+"""Deleted data is in no file of a store, at the latest when the store is closed."""
 
 import sqlite3
 import subprocess
@@ -31,7 +31,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(autouse=True)
 def sqlite_that_leaves_traces(monkeypatch: Any) -> None:
-    """Most builds of SQLite leave what is deleted where it is, unless they are told otherwise; some do not."""
+    """Use SQLite without `secure_delete`: some builds have it on by default."""
     connect = sqlite3.connect
 
     def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -115,7 +115,7 @@ class TestClosed:
     """Erased when the last handle is closed, however it was deleted."""
 
     def test_what_retention_removes(self, store: Any, folder: Path) -> None:
-        """Of a run that goes on."""
+        """Retention erases replaced checkpoints of an active run."""
         saved(store, "a", policy=Policy())
         store.save(State({"text": "harmless"}, run_id="a", step=13))
         store.save(State({"text": "harmless", "n": 14}, run_id="a", step=14))
@@ -173,7 +173,7 @@ class TestCaches:
         monkeypatch.setattr(diskcache.core, "time", SimpleNamespace(time=lambda: now / 1e9, sleep=time.sleep))
 
     def test_by_a_graph(self, folder: Path, monkeypatch: Any) -> None:
-        """Which knows how long a result is used."""
+        """A graph knows the time to live of its results and erases older ones."""
         from stategraph.stores.memory import MemoryStore
 
         def made(secret: str, **options: Any) -> StateGraph:
@@ -189,8 +189,8 @@ class TestCaches:
 
 
 @pytest.mark.parametrize("mode", ["sqlite", "disk"])
-def test_what_every_connection_is_told(mode: str, folder: Path) -> None:
-    """To overwrite what is deleted, and to sync down to the medium where a sync alone does not."""
+def test_the_settings_of_every_connection(mode: str, folder: Path) -> None:
+    """Every connection overwrites deleted data, and syncs to the medium where a plain sync does not."""
     with STORES[mode](folder) as store:
         for pragma in ("secure_delete", "fullfsync", "checkpoint_fullfsync"):
             assert connection_of(store).execute(f"PRAGMA {pragma}").fetchone() == (1,)

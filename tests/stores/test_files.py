@@ -35,7 +35,7 @@ is_root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="on
 
 @pytest.fixture
 def kind() -> str:
-    """-> the name of a store that has files; what the disk store has of its own, it is asked for by name."""
+    """Return the name of a store with files; tests of the disk store alone replace it."""
     return "sqlite"
 
 
@@ -64,11 +64,11 @@ def saved(kind: str, folder: Path) -> Path:
     return file_of(kind, folder)
 
 
-def refused(kind: str, folder: Path, *told: str) -> None:
-    """See a store refused, by an error that tells all of this."""
+def refused(kind: str, folder: Path, *texts: str) -> None:
+    """Check that opening a store fails with an error that contains the texts."""
     with pytest.raises(ConfigError) as caught:
         opened(kind, folder)
-    for text in told:
+    for text in texts:
         assert text in str(caught.value)
 
 
@@ -93,7 +93,7 @@ class TestModes:
 
     @pytest.mark.parametrize("end", ["-wal", "-shm"])
     def test_of_a_file_beside_it(self, kind: str, folder: Path, end: str) -> None:
-        """What is in the log belongs to the database as much as what is in the file."""
+        """The log is as much a part of the database as its file, and needs the same protection."""
         with opened(kind, folder) as store:
             store.save(State({"n": 1}, run_id="a", step=1))
             named(folder, kind, end).chmod(0o666)
@@ -110,7 +110,7 @@ class TestModes:
         refused(kind, folder, f"{folder} has mode {mode:04o}", f"chmod go-w {folder}")
 
     def test_of_a_shared_folder_such_as_tmp(self, folder: Path) -> None:
-        """With the sticky bit, users cannot replace the files of others in it."""
+        """A folder with the sticky bit is accepted: users cannot replace files of others there."""
         folder.chmod(0o1777)
 
         with SqliteStore(folder / "runs.db") as store:
@@ -155,7 +155,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
     def test_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
-        """SQLite never makes one there, and would write to what it leads to."""
+        """A link in place of a log is refused: SQLite never creates one and would write to its target."""
         saved(kind, folder)
         (tmp_path / "target").write_bytes(b"mine")
         named(folder, kind, end).symlink_to(tmp_path / "target")
@@ -165,11 +165,11 @@ class TestLinks:
 
 
 class TestPlanted:
-    """What stands where a store looks, and is no database of its own."""
+    """Foreign files at the paths of a store."""
 
     @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
     def test_beside_a_database_that_is_not_there(self, kind: str, folder: Path, end: str) -> None:
-        """It is refused and left as it is: what is in a log may be all that is left of a database."""
+        """A log without its database is refused and kept: it may be all that is left of the database."""
         named(folder, kind, end).write_bytes(b"left")
         named(folder, kind, end).chmod(0o600)
 
@@ -188,7 +188,7 @@ class TestPlanted:
 
 
 def run(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own."""
+    """Run a program in a new process."""
     package = str(Path(stategraph.__file__).parents[1])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -199,7 +199,7 @@ def run(program: str, *arguments: object, **environment: str) -> subprocess.Comp
 
 
 class TestTakenAway:
-    """Files that are moved, removed or replaced while a store has them open: what is saved then would be lost."""
+    """Files that are moved, removed or replaced while a store has them open: later saves would be lost."""
 
     def change(self, kind: str, folder: Path, how: str) -> None:
         """Make a mistake that people make with files of a store."""
@@ -226,7 +226,7 @@ class TestTakenAway:
         ],
     )
     def test_a_save_says_so(self, kind: str, folder: Path, how: str) -> None:
-        """And never that it was done."""
+        """A save to files that were taken away fails every time."""
         store = opened(kind, folder)
         store.save(State({"n": 1}, run_id="a", step=1))
         self.change(kind, folder, how)
@@ -294,7 +294,7 @@ class TestReadingWhereNothingCanBeWritten:
         """-> a database that others may read, in a folder to which only root writes."""
         import tempfile
 
-        with tempfile.TemporaryDirectory() as name:  # those of pytest cannot be entered by others
+        with tempfile.TemporaryDirectory() as name:  # other users cannot enter folders of pytest
             folder = Path(name)
             folder.chmod(0o755)
             file = saved("sqlite", folder)
@@ -309,7 +309,7 @@ class TestReadingWhereNothingCanBeWritten:
         assert {path.name for path in file.parent.iterdir()} == {"runs.db", "runs.db-owners"}
 
     def test_a_database_whose_newest_checkpoints_are_in_its_log(self, file: Path) -> None:
-        """They are not left out in silence; the error says what to do."""
+        """Opening fails rather than leave out the newest checkpoints; the error says what to do."""
         with SqliteStore(file) as store:
             store.save(State({"n": 2}, run_id="a", step=2))
             log = named(file.parent, "sqlite", "-wal").read_bytes()

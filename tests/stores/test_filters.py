@@ -1,4 +1,4 @@
-"""Lists of runs by what is asked for: the same whether an index has few of them or many."""
+"""Filtered lists of runs are the same, whether the store uses an index or not."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -75,35 +75,35 @@ def fill(made: CheckpointStore) -> None:
 def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, few):
     """Page by page, and the newest first."""
     monkeypatch.setattr(sql_dialect, "_FEW", few)
-    for asked in FILTERS:
-        check_list(store, asked)
+    for options in FILTERS:
+        check_list(store, options)
 
 
 def test_a_list_on_postgres() -> None:
     """It is the same."""
     with open_postgres() as made:
         fill(made)
-        for asked in FILTERS:
-            check_list(made, asked)
+        for options in FILTERS:
+            check_list(made, options)
 
 
-def check_list(store: CheckpointStore, asked: dict[str, Any]) -> None:
+def check_list(store: CheckpointStore, options: dict[str, Any]) -> None:
     """Compare the pages of a list, and the number of its runs, with what the filter takes of all runs."""
-    which = RunFilter(**asked)
+    which = RunFilter(**options)
     wanted = [run.run_id for run in store.runs(limit=1_000) if which.takes(run, store.owner)]
 
     pages: list[str] = []
     after = None
-    while page := store.runs(**asked, limit=4, after=after):
+    while page := store.runs(**options, limit=4, after=after):
         pages += [run.run_id for run in page]
         after = page[-1].cursor
 
-    assert pages == wanted, asked
-    assert store.count(**asked) == len(wanted)
+    assert pages == wanted, options
+    assert store.count(**options) == len(wanted)
 
 
 @pytest.mark.parametrize(
-    ("asked", "index"),
+    ("options", "index"),
     [
         ({"prefix": "run-1"}, "sqlite_autoindex_run_1"),
         ({"parent": "run-00"}, "run_by_parent"),
@@ -113,10 +113,10 @@ def check_list(store: CheckpointStore, asked: dict[str, Any]) -> None:
         ({"graph": "b", "prefix": "run-1"}, "sqlite_autoindex_run_1"),
     ],
 )
-def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
-    """Not by a look at all runs."""
+def test_few_are_found_by_an_index(store: SqliteStore, options, index):
+    """A filter with few matches uses an index, not a scan of all runs."""
     table: Any = store._log.table
-    statement, values = sql_dialect.select_runs(RunFilter(**asked), 10, None, WORDS, table._query_many)
+    statement, values = sql_dialect.select_runs(RunFilter(**options), 10, None, WORDS, table._query_many)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
     assert index in str(plan)
@@ -147,7 +147,7 @@ class TestOwned:
         return LockFile(folder / "runs.db-owners")
 
     def test_by_another_process(self, opened: SqliteStore, another: LockFile, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also one that was taken over; one that was never saved is none."""
+        """Runs of other processes are found, even after a take-over; runs that were never saved are not."""
         for run_id, fence in [("run-05", 1), ("run-02", 0), ("run-07", 0), ("never-saved", 0)]:
             assert another.lock(_byte(run_id, fence))
         another.lock(_byte("run-03", 7))  # of an owner that lost it long ago

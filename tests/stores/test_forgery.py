@@ -71,7 +71,7 @@ class TestSavedAgain:
     @pytest.mark.parametrize("status", ["failed", "completed"])
     @pytest.mark.parametrize("steps", [1, 2])
     def test_a_body_that_was_changed_since(self, opened, change_bodies, signed, status, steps):
-        """It gets no signature, and no checksum either: what was saved takes its place."""
+        """The next save replaces a changed body and does not seal it."""
         store = opened() if signed else opened(sign_with=None)
         saved(store, *range(1, steps + 1))
         state = store.load("a")
@@ -84,7 +84,7 @@ class TestSavedAgain:
 
 
 class TestHeads:
-    """What a store tells of a run without loading it."""
+    """The heads of runs, which a store shows without loading them."""
 
     @pytest.mark.parametrize(
         "column", ["step", "checkpoint_node", "timestamp_ns", "status", "graph", "error", "parent", "policy", "pause"]
@@ -123,7 +123,7 @@ class TestHeads:
                 ask("a")
 
     def test_a_run_of_another_store(self, opened, sql):
-        """With the same key: its rows are none of this one."""
+        """Rows of another store with the same key are refused."""
         saved(opened(), 1)
         saved(opened("two"), 1, run_id="b")
         for table in ("run", "checkpoint"):
@@ -145,10 +145,10 @@ class TestHeads:
 
 
 class TestIncarnations:
-    """What is left of a deleted run is no part of a new run with the same id."""
+    """Remains of a deleted run do not belong to a new run with the same id."""
 
     def test_parts_that_are_put_back(self, opened, sql):
-        """They were signed for a run of this id, and of this step."""
+        """Parts of a deleted run are not used again, although they were signed for the same id and step."""
         store = opened()
         saved(store, 1)
         store.save_parts("a", [Part(2, "map", "0", "of the old run")])
@@ -177,7 +177,7 @@ class TestIncarnations:
 class TestKeys:
     @pytest.mark.parametrize("key", [b"k", b"k" * 15, "k" * 32, None, bytearray(32)])
     def test_a_key_that_is_none(self, opened, key):
-        """Or a short one: refused before anything is saved, and never shown."""
+        """A missing or short key is refused before anything is saved, and is never shown."""
         store = opened(sign_with=lambda: key)
 
         with pytest.raises(ConfigError, match=r"sign_with.*at least 16 bytes") as caught:
@@ -185,7 +185,7 @@ class TestKeys:
         assert "kkk" not in str(caught.value)
 
     def test_a_new_key_beside_the_old_one(self, opened):
-        """What was signed with the old one is read, goes on, and is signed with the new one from then on."""
+        """Runs that were signed with the old key can be read and resumed; new rows are signed with the new key."""
         old = opened(sign_with=lambda: OLD_KEY)
         old.retain("a", Policy("full"))
         saved(old, 1, 2)
@@ -202,7 +202,7 @@ class TestKeys:
 
 
 def test_a_history_is_what_was_signed(opened, sql):
-    """A store that signs checks each row of it; without a key only what is read is checked."""
+    """A signing store checks every row of a history; a store without a key checks the loaded rows."""
     store = opened()
     store.retain("a", Policy("full"))
     saved(store, 1, 2, 3)
@@ -213,7 +213,7 @@ def test_a_history_is_what_was_signed(opened, sql):
 
 
 def test_pages_go_on_behind_what_is_damaged(opened, sql):
-    """Each run is told of once, however small the pages are."""
+    """Each run is listed once, whatever the size of the pages."""
     store = opened()
     for number in range(9):
         saved(store, 1, run_id=f"run-{number}")

@@ -1,4 +1,4 @@
-"""A fork while other threads are at work in a store: the child finds it usable, and the parent goes on."""
+"""A process that forks while other threads use a store: both the child and the parent can use it."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def use(store, run_id):
 
 
 def test_a_child_that_is_forked_while_others_save(store):
-    """It saves and loads, whatever they were at, and they go on."""
+    """The child saves and loads, and the threads of the parent continue."""
     done = threading.Event()
     failed = []
 

@@ -1,4 +1,4 @@
-"""Stores that earlier versions of stategraph have made are loaded by this one, and go on."""
+"""This version loads stores of earlier versions and resumes their runs."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def copied(path, folder):
 
 @contextmanager
 def on_postgres(path):
-    """Open a store in a database of its own, with the tables and rows of a dump."""
+    """Open a store in a new database with the tables and rows of a dump."""
     import psycopg
 
     from stategraph.stores.postgres import PostgresStore
@@ -58,7 +58,7 @@ def on_postgres(path):
 
 @contextmanager
 def on_redis(path):
-    """Open a store with the keys of a dump, under a prefix of its own."""
+    """Open a store with the keys of a dump under a new prefix."""
     import redis
 
     from stategraph.stores.redis import RedisStore
@@ -89,7 +89,7 @@ def store(request, tmp_path):
 
 
 def test_there_are_golden_files_of_every_format_and_store():
-    """Of each format that there ever was, and each durable store."""
+    """There is a golden file of every format for every durable store."""
     kinds = (".db", "-disk", "-postgres.sql", "-redis.json")
     expected = {f"format-{version}{kind}" for version in range(1, FORMAT + 1) for kind in kinds}
 
@@ -98,21 +98,21 @@ def test_there_are_golden_files_of_every_format_and_store():
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".db"], ids=lambda path: path.name)
 def test_a_database_is_read_without_writing(path, tmp_path):
-    """Whatever version it is of: opened to be read only, it tells what it tells after it was migrated."""
+    """A read-only store shows the same of a database of any version as after its migration."""
     copy = copied(path, tmp_path)
     before = copy.read_bytes()
     with SqliteStore(copy, read_only=True) as store:
-        told = told_by(store)
+        before_migration = shown_by(store)
         with pytest.raises(CheckpointError):
             store.save(State(run_id="new", step=1))
     assert copy.read_bytes() == before
 
     with SqliteStore(copy) as store:
-        assert told_by(store) == told
+        assert shown_by(store) == before_migration
 
 
-def told_by(store):
-    """-> all that a store tells, but for the values that pauses show: there is a nan among them."""
+def shown_by(store):
+    """Return all that a store shows, without the values of pauses: one of them is a nan."""
     ids = store.list()
     rows = [*store.runs(), *(row for run_id in ids for row in store.history(run_id))]
     steps = [store.load(row.run_id, row.step).step for row in rows]
@@ -136,7 +136,7 @@ def test_values_and_provenance(store, serializer):
 
 @pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
 def test_every_step_of_a_history(store, serializer):
-    """Each of them, and of a fork; and the run goes on from there."""
+    """Each step of a run and of a fork is loaded, and the run can be resumed."""
     run_id = f"history/{serializer}"
     with fixed():
         expected = MAKER["history_states"](run_id)
@@ -160,7 +160,7 @@ def test_what_is_compressed(store):
 
 @pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
 def test_a_run_that_waits(store, serializer):
-    """What it waits for is told, and is as it was saved, in values and in types."""
+    """The pause is the same as it was saved, in values and types."""
     run_id = f"paused/{serializer}"
     with fixed():
         expected = MAKER["paused_state"](run_id)
@@ -175,7 +175,7 @@ def test_a_run_that_waits(store, serializer):
 
 @pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
 def test_parts_and_a_run_within_a_run(store, serializer):
-    """They are loaded, and copied by a fork; they are hidden, and are deleted with the run that they are within."""
+    """Parts and nested runs are loaded, copied by a fork, hidden in lists and deleted with their run."""
     outer = f"outer-{serializer}"
     expected = {part.label: part.value for part in MAKER["parts"]() if part.step == 3}
     store.fork(outer, "copy")

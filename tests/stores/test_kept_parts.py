@@ -1,4 +1,4 @@
-"""What is within the steps of a run: kept beyond the process, found damaged, found out of date."""
+"""Parts and nested runs of steps: kept beyond the process, damaged, or out of date."""
 
 import sqlite3
 from collections.abc import Callable
@@ -149,7 +149,7 @@ def run(store):
 
 
 def test_a_fork_has_the_nested_runs_of_the_step_after(run):
-    """With all that is nested in them, as nested runs of the copy; hidden, and gone with it."""
+    """A fork copies the nested runs of the next step at any depth; they are hidden and deleted with the copy."""
     save_nested(run, "a/#3/child", step=3, n=1)
     save_nested(run, "a/#3/child/#4/grandchild", n=2)
     save_nested(run, "a/#2/earlier")

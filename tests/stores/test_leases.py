@@ -1,4 +1,4 @@
-"""One owner of a run among machines: leases that a server keeps, by its own clock."""
+"""A run has one owner among all machines, by leases that the server keeps with its clock."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def place(server: StoreServer) -> str:
 
 @pytest.fixture
 def opened(server: StoreServer, place: str) -> Iterator[Callable[..., Store]]:
-    """-> opens a store in the place, once more each time: each is as a process of its own to the others."""
+    """Return a function that opens a new store in the place; each acts like another process."""
     stores: list[Store] = []
 
     def open_one(**options: Any) -> Store:
@@ -166,7 +166,7 @@ class TestByHand:
     """Writes to the store that are none of a run."""
 
     def test_of_a_run_with_an_owner(self, opened: Callable[..., Store]) -> None:
-        """They are refused, whatever they are."""
+        """Every write to a run with another owner is refused."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
             state = next(states)
@@ -189,7 +189,7 @@ class TestByHand:
     def test_of_a_run_whose_owner_is_gone(
         self, server: StoreServer, opened: Callable[..., Store], place: str, what: str
     ) -> None:
-        """They are made, and the former owner has lost the run."""
+        """Writes to a run with an expired owner succeed, and that owner has lost the run."""
         store, other = opened(), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
@@ -210,7 +210,7 @@ class TestFences:
     """Each write of an owner carries one."""
 
     def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
-        """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
+        """The fence of a run covers its parts and its nested runs, old and new."""
         store, other = opened(), opened()
         first = base.Ownership(RUN)
         base.own(store, first)
@@ -287,7 +287,7 @@ class TestRenewal:
     """A process says that it is there, for all of its runs."""
 
     def test_all_is_let_go_of_at_the_end(self, server: StoreServer, opened: Callable[..., Store], place: str) -> None:
-        """Of a run: its lease; of a store or a process: all that it has."""
+        """The end of a run releases its lease; the end of a store or a process releases all of its leases."""
         store, other = opened(), opened()
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
         assert server.count(place, "lease") == 0
@@ -330,7 +330,7 @@ class TestRunsThatHaveAnOwner:
         place: str,
         elsewhere: Callable[[], subprocess.Popen[str]],
     ) -> None:
-        """Of an owner on another machine; what is nested in its run counts with it."""
+        """An owner on another machine counts until its lease expires; nested runs count with their run."""
         store = opened()
         store.save(State(run_id="free"))
         elsewhere().send_signal(signal.SIGSTOP)
@@ -345,7 +345,7 @@ class TestRunsThatHaveAnOwner:
 
 
 def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
-    """Each run that was left unfinished is continued once."""
+    """Each abandoned run is continued once."""
     graph = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
     first = opened()
     for number in range(60):
@@ -449,7 +449,7 @@ owner.kill()
 owner.wait()
 subprocess.run(command(65534, sweeper), check=True)
 """
-# A namespace of processes of its own: to hide those of this one would hide them from all.
+# In a new namespace of processes: hiding them here would hide them from everything.
 HIDDEN = [
     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"),
     *('mount -t proc -o hidepid=2 proc /proc && exec "$@"', "-"),
@@ -462,7 +462,7 @@ HIDDEN = [
     reason="hiding the processes of other users takes root on Linux",
 )
 def test_an_owner_that_proc_hides(server: StoreServer, place: str) -> None:
-    """Is alive as long as there is such a process, whatever another user sees of it; killed, it is gone at once."""
+    """An owner counts as alive while its process exists, even if /proc hides it; a killed one is gone at once."""
     options = server.config(place)
     with server.open(place) as store:
         make_graph({"a": lambda state: {}}, store=store, preserve=True).submit(State(run_id=RUN))

@@ -1,4 +1,4 @@
-"""A State of many keys, of which a step sets few: what is saved of it."""
+"""States of many keys, of which a step sets few."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -99,7 +99,7 @@ NODES = (
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: node.__name__)
 def test_every_step_is_loaded_as_it_was(tmp_path, node):
-    """Whatever a node does to a State of many keys, each of its States is loaded with the same items in order."""
+    """Each State of many keys is loaded with the same items in the same order, whatever its node did."""
     seen: list[list[tuple[str, object]]] = []
 
     def noting(state: State, n: int):

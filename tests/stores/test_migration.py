@@ -1,6 +1,6 @@
-"""Databases of an older version of the schema: what becomes of them when they are opened, and when that goes wrong.
+"""Migration of databases with an older schema, and failures of it.
 
-After the newest version, another one is made up here, with a column more, as a later release may have it.
+The tests invent a version after the newest one, with another column, as a later release may have.
 """
 
 import os
@@ -146,7 +146,7 @@ def test_it_is_read_as_it_is_by_who_only_reads(path, next_version):
 
 
 def test_labels_are_found_in_one_of_the_first_version(path):
-    """Read only, it is looked through; opened to write, it gets an index of what is there."""
+    """A read-only store scans the runs for labels; a writing store creates and fills the index."""
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE run SET labels = ? WHERE run_id = 'history/json'", ('["team", "a", "x", "team"]',))
         database.execute("UPDATE run SET labels = 'damaged' WHERE run_id = 'fork/json'")
@@ -157,11 +157,11 @@ def test_labels_are_found_in_one_of_the_first_version(path):
         with SqliteStore(path, read_only=read_only) as store:
             assert store.count(labels={"team": "a"}) == store.count(labels={"team": "a", "x": "team"}) == 1
             assert store.count(labels={"a": "x"}) == 0
-            assert len(store.runs()) < store.count()  # what is damaged is counted, and not listed
+            assert len(store.runs()) < store.count()  # damaged runs are counted, and not listed
 
 
 def test_another_process_that_has_it_open_keeps_the_index_right(path):
-    """Also one that has opened it before it was migrated."""
+    """A process that opened the database before its migration keeps the index right, too."""
     with closing(sqlite3.connect(path, isolation_level=None)) as older:
         assert older.execute("SELECT count(*) FROM run").fetchone() > (0,)
         with SqliteStore(path) as store:

@@ -47,7 +47,7 @@ def strange(monkeypatch):
 
 
 def test_what_is_unknown_is_shown(store, strange):
-    """With its type and its parts, wherever it stands: in lists, as a key, in a set."""
+    """An unknown value is shown with its type and parts, in lists, as a key and in a set."""
     order, colour, forget = strange
     store.save(State({"a": order, "b": [{colour: (order,)}], "c": {order, 1}}, run_id="a", step=1))
     forget()

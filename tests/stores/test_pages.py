@@ -1,4 +1,4 @@
-"""A long history, a page at a time: the same as in one go, on every store, and damage is noticed."""
+"""A long history is the same in pages as at once, on every store, and damage is reported."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_pages_make_up_the_history(store: Any) -> None:
 
 
 def test_it_is_the_history_of_one_time(store: Any) -> None:
-    """What is saved after the iteration began is none of it."""
+    """The iteration leaves out rows that are saved after its begin."""
     before = store.history("a")
     rows = store.iter_history("a")
     first = next(rows)
@@ -64,7 +64,7 @@ def test_it_is_the_history_of_one_time(store: Any) -> None:
 
 
 def test_the_newest_state_is_saved_again_at_the_same_time(store: Any) -> None:
-    """As after an interrupt between a commit and its end. That is no damage."""
+    """A State that is saved twice, as after an interrupted commit, is no damage."""
     rows = store.iter_history("a")
     first = next(rows)
     store.save(store.load("a"))

@@ -1,4 +1,4 @@
-"""The "postgres" store: what only a server can do to a run, and what the statements of it must not."""
+"""The "postgres" store: faults that only a server has, and its statements."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def deadlocks() -> int:
 
 
 class TestOpening:
-    """What a store asks of its server, and what it tells of it."""
+    """The checks of a store when it connects to its server."""
 
     def test_the_password_is_nowhere(self, schema: str) -> None:
         """It is in no error, whether the server refuses it or is silent, and in no repr of a store or config."""
@@ -149,7 +149,7 @@ class TestOpening:
         assert secret not in repr(config)
 
     def test_a_server_that_keeps_nothing(self, schema: str, admin: Any) -> None:
-        """With fsync off it may lose what it has acknowledged."""
+        """A server with fsync off is refused: it may lose acknowledged saves."""
         admin.execute("ALTER SYSTEM SET fsync = off")
         admin.execute("SELECT pg_reload_conf()")
         try:
@@ -163,7 +163,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("schema", ["runs", 'Odd "name"', "größe", "a b;--"])
     def test_other_schemas(self, schema: str, admin: Any) -> None:
-        """Whatever they are called."""
+        """A store works in schemas of any name."""
         with open_postgres(schema) as store:
             store.save(numbered("a", 1))
             assert open_and_list(schema) == ["a"]
@@ -182,7 +182,7 @@ class TestOpening:
             assert store.list() == ["a"]
 
     def test_rights_for_data_only(self, schema: str, admin: Any) -> None:
-        """Are all that a store needs, once its tables are there; without them, the error says who can help."""
+        """A role with rights for data is enough once the tables exist; otherwise the error says who can help."""
         role = f"app_{schema}"
         admin.execute(f"CREATE ROLE {role} LOGIN")
         as_app = dsn().replace("postgres:@", f"{role}@")
@@ -201,7 +201,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("by_hand", [False, True], ids=["opened", "by an administrator"])
     def test_tables_of_the_first_version(self, schema: str, admin: Any, by_hand: bool) -> None:
-        """They are migrated with all that is in them, damaged rows too; or the error says what there is to run."""
+        """Tables of the first version are migrated with damaged rows, too, or the error names the command to run."""
         with open_postgres(schema) as store:
             for number in range(4):
                 store.save(State(run_id=f"run-{number}", labels={"team": "a"} if number < 2 else {}))
@@ -221,7 +221,7 @@ class TestOpening:
             assert store.count() == 3
 
     @pytest.mark.parametrize(
-        ("asked", "index"),
+        ("options", "index"),
         [
             ({"labels": {"team": "a"}}, "run_by_label"),
             ({"parent": "run-7"}, "run_by_parent"),
@@ -230,9 +230,9 @@ class TestOpening:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_few_are_found_by_an_index(
-        self, opened: Callable[..., PostgresStore], schema: str, admin: Any, asked: Any, index: str
+        self, opened: Callable[..., PostgresStore], schema: str, admin: Any, options: Any, index: str
     ) -> None:
-        """As the server counts how often it has used each."""
+        """The counters of the server show that a filter with few matches uses an index."""
         began = datetime(2024, 1, 1, tzinfo=UTC)
         with opened() as store:
             for number in range(3):
@@ -242,7 +242,7 @@ class TestOpening:
             admin.execute(f"ANALYZE {schema}.run")
             store.save(State(run_id="run-7", labels={"team": "a"}))
             store.fork("run-7", "fork")
-            assert store.count(**asked) in (1, 2)
+            assert store.count(**options) in (1, 2)
         used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s"
         for _ in range(500):
             if admin.execute(used, (schema, index)).fetchone() > (0,):
@@ -251,7 +251,7 @@ class TestOpening:
         pytest.fail(f"{index} was not used")
 
     def test_behind_a_pooler(self, opened: Callable[..., PostgresStore], admin: Any, schema: str) -> None:
-        """With prepare=False nothing is left in a session: no statement, no setting."""
+        """With prepare=False no statement and no setting stays in a session."""
         store = opened(prepare=False, dsn=f"{dsn()}&options=-csynchronous_commit%3Doff")
         assert chain_of(4, store).execute(State(run_id="a")).step == 4
         with store._log.table._connections.use(time.monotonic() + 5) as connection:  # type: ignore[attr-defined]
@@ -264,7 +264,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("prepare", [True, False])
     def test_clients_that_share_sessions(self, opened: Callable[..., PostgresStore], prepare: bool) -> None:
-        """Each statement is the one that was asked for, whatever another client has prepared in the session."""
+        """A statement that another client prepared in the same session is never run by mistake."""
         pooler = Pooler(folder_of(dsn()), sessions=2)
         first, second = (opened(dsn=pooler.dsn, prepare=prepare) for _ in range(2))
         for number in range(8):  # other statements first: the clients would number them differently
@@ -358,7 +358,7 @@ class TestFaults:
         store.close()
 
     def test_a_row_that_a_stranger_has_locked(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Its run waits, and fails in the end; those that share a transaction with it do not."""
+        """A save of a locked run fails after its patience; saves that share the transaction succeed."""
         store = opened(patience=4)
         runs = [f"run-{number}" for number in range(6)]
         for run_id in runs:

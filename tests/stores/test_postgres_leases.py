@@ -1,4 +1,4 @@
-"""Leases in PostgreSQL: who is cut off stops in time, and sweepers claim runs without waiting for one another."""
+"""Leases in PostgreSQL: an owner that is cut off stops in time, and sweepers claim runs without waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schema() -> str:
 
 @pytest.fixture
 def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
-    """-> opens a store in the schema, once more each time: each is as a process of its own to the others."""
+    """Return a function that opens a new store in the schema; each acts like another process."""
     stores: list[PostgresStore] = []
 
     def open_one(**options: Any) -> PostgresStore:
@@ -54,7 +54,7 @@ def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
 
 
 class TestSweepers:
-    """Going on with what was left unfinished, many at the same time."""
+    """Many sweepers that continue abandoned runs at the same time."""
 
     def test_no_worker_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """A run that one sweeper is claiming is left to it by the others."""
@@ -71,7 +71,7 @@ class TestSweepers:
     def test_runs_of_those_who_are_gone(
         self, opened: Callable[..., PostgresStore], schema: str, how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of processes of this machine they are there at once, of others when the lease has run out."""
+        """Runs of a dead process are free at once on the same machine, and after their lease on another."""
         store = opened()
         leave_unfinished(store, 1)
         stream = make_graph(WORK, store=store, preserve=True).stream(State(run_id=RUN))
@@ -88,7 +88,7 @@ class TestSweepers:
             next(stream)
 
     def test_a_run_that_was_cancelled(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Its owner died after the cancellation: the next sweeper writes the run as cancelled."""
+        """If the owner died after a cancellation, the next sweeper saves the run as cancelled."""
         store, other = opened(), opened()
         graph = make_graph(WORK, store=other, preserve=True, retention="full")
         stream = make_graph(WORK, store=store, preserve=True, retention="full").stream(State(run_id=RUN))

@@ -1,4 +1,4 @@
-"""What docs/postgres.md tells administrators to run."""
+"""The statements and commands in docs/postgres.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(schema: str) -> Iterator[PostgresStore]:
 
 
 def run(statement: str, schema: str) -> list[tuple[object, ...]]:
-    """Run a statement of the page on the store in a schema; -> what it finds."""
+    """Run a statement of the page on the store in a schema; return its rows."""
     statement = statement.replace("stategraph.", f"{schema}.").replace("SCHEMA stategraph", f"SCHEMA {schema}")
     statement = statement.replace("schemaname = 'stategraph'", f"schemaname = '{schema}'")
     with psycopg.connect(dsn()) as connection:
@@ -61,12 +61,12 @@ def run(statement: str, schema: str) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: " ".join(statement.split())[:60])
 @pytest.mark.usefixtures("store")
 def test_a_statement_runs(statement: str, schema: str) -> None:
-    """As it stands there."""
+    """Each statement of the page runs as it is printed."""
     run(statement, schema)
 
 
 def test_abandoned_runs(store: PostgresStore, schema: str) -> None:
-    """Are found, and no others."""
+    """The statement finds abandoned runs and no others."""
     (orphans,) = [statement for statement in STATEMENTS if "NOT EXISTS" in statement]
     with make_graph(traces("ab"), store=store).stream(State(run_id="at-work")) as states:
         next(states)
@@ -75,7 +75,7 @@ def test_abandoned_runs(store: PostgresStore, schema: str) -> None:
 
 
 def test_a_dump_is_restored(store: PostgresStore, schema: str, tmp_path: Path) -> None:
-    """With the runs that it holds, which go on."""
+    """The runs of a restored dump can be resumed."""
     (block,) = re.findall(r"```sh\n(pg_dump.*?)```", PAGE, re.DOTALL)
     dump, restore = block.strip().split("\n")
     environment = {**os.environ, "RUNS_DSN": dsn(), "PATH": f"{BIN}:{os.environ['PATH']}"}

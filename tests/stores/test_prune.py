@@ -1,4 +1,4 @@
-"""Pruning many runs: they are removed together, no call waits for long, and nothing is lost that is not due."""
+"""Pruning many runs removes them in batches, blocks no call for long, and removes only due runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 @pytest.mark.parametrize("together", [1, 4, 25, 1_000])
 def test_all_that_is_due_goes(store, monkeypatch, together):
-    """However many go together."""
+    """Prune removes all due runs for every size of a batch."""
     monkeypatch.setattr(maintenance, "_BATCH", together)
 
     assert sorted(store.prune().runs) == NAMES

@@ -1,4 +1,4 @@
-"""The "redis" store: what only a server can do to a run, and what the scripts of it must not."""
+"""The "redis" store: faults that only a server has, and its scripts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TestScripts:
     """How many, and what they know."""
 
     def test_a_server_that_forgets_them(self, store: RedisStore, admin: Any) -> None:
-        """They are sent in full once more; what they write is not written twice."""
+        """The store sends forgotten scripts again, and writes nothing twice."""
         store.retain("a", Policy("full"))
         for step in range(1, 4):
             admin.script_flush()
@@ -109,7 +109,7 @@ class TestScripts:
         assert store.list() == ["b"]
 
     def test_keys_of_a_run_are_in_one_slot(self, store: RedisStore, admin: Any, prefix: str) -> None:
-        """With all that is nested in it, and its lease; runs are in many."""
+        """All keys of a run, its nested runs and its lease share a slot; runs are spread over many slots."""
         for number in range(20):
             run_id = f"run-{number}"
             ownership = base.Ownership(run_id)
@@ -133,7 +133,7 @@ class TestValues:
     """Keys that other programs may have written under the prefix."""
 
     def test_damage(self, store: RedisStore, admin: Any, prefix: str) -> None:
-        """Is told, whatever it is, and the run can be deleted."""
+        """Every kind of damage is reported, and the run can be deleted."""
         (tag,) = {f"{{{prefix}:{store._log.table._nodes.partition_of('a')}}}"}  # type: ignore[attr-defined]
         for damage in (
             lambda: admin.hset(f"{tag}:run:a", "d", "x"),
@@ -157,7 +157,7 @@ class TestValues:
             store._log.forget_all("a")
 
     def test_lists_come_in_pages(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In the order in which the runs began, over all partitions, whatever is asked for."""
+        """Filtered pages follow the order in which runs began, over all partitions."""
         monkeypatch.setattr("stategraph.stores._redis.table._PAGE", 2)
         for number in range(40):
             status = RunStatus.COMPLETED if number % 3 else RunStatus.ACTIVE
@@ -179,7 +179,7 @@ class TestValues:
 
 
 class TestOpening:
-    """What a store asks of its server, and what it tells of it."""
+    """The checks of a store when it connects to its server."""
 
     def test_the_url_is_nowhere(self, prefix: str, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
         """It is in no error, whether the server refuses it or is silent, and in no repr of a store or config."""
@@ -207,7 +207,7 @@ class TestOpening:
         ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
     )
     def test_a_server_that_forgets(self, prefix: str, admin: Any, settings: dict[str, str], match: str) -> None:
-        """Is refused, unless it is said that this does not matter."""
+        """A server that may lose keys is refused, unless durable=False allows it."""
         for name, value in settings.items():
             admin.config_set(name, value)
         with pytest.raises(ConfigError, match=match) as caught:
@@ -224,7 +224,7 @@ class TestFaults:
     """A save is never reported wrongly, never made twice, and no call waits longer than patience says."""
 
     def test_a_server_that_is_frozen(self, servers: Callable[..., Server], prefix: str) -> None:
-        """Is waited for no longer than patience lasts; when it wakes up, all is as if it had been slow."""
+        """A save to a frozen server fails after its patience; once awake, the server answers as usual."""
         frozen = servers(*KEEPS)
         with open_redis(prefix, url=frozen.url, patience=0.5) as store:
             store.save(numbered("a", 1))
@@ -283,7 +283,7 @@ def replicated(servers: Callable[..., Server]) -> tuple[Server, Server]:
 
 
 def test_a_failover_that_loses_writes(servers: Callable[..., Server], prefix: str) -> None:
-    """The process that saved them is told, by its lease or by the version; what is left is whole, and not mixed."""
+    """The process that saved lost writes gets an error, by its lease or the version; the rest is consistent."""
     primary, replica = replicated(servers)
     network = RedisProxy(primary)
     store = open_redis(prefix, url=network.url)

@@ -1,4 +1,4 @@
-"""Revisions of a step: what is saved again. That a full history keeps all that it said, the proof of stories tries."""
+"""Revisions: a step that is saved again. The proof `stories` tries that a full history only grows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def opened(kind: str, folder: Path) -> CheckpointStore:
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 class TestRevisions:
     def test_the_newest_is_loaded_unless_another_is_asked_for(self, kind: str, tmp_path: Path) -> None:
-        """Each can be; one that is not there is named."""
+        """`load` returns the newest revision or a given one; an error names an unknown revision."""
         store = opened(kind, tmp_path)
         store.retain("a", _FULL)
         for n in range(3):
@@ -72,7 +72,7 @@ class TestRevisions:
         assert store.load("a")["n"] == saves - 1
 
     def test_other_retentions_replace(self, kind: str, tmp_path: Path) -> None:
-        """As many rows as steps, whatever is saved again."""
+        """Other retentions keep one row for each step, however often it is saved."""
         store = opened(kind, tmp_path)
         for policy in (Policy(), Policy("windowed", window=2)):
             store.retain("a", policy)
@@ -84,7 +84,7 @@ class TestRevisions:
             store.delete("a")
 
     def test_a_window_counts_steps(self, kind: str, tmp_path: Path) -> None:
-        """Not revisions, where a run kept all before."""
+        """A window counts steps and not revisions, even after a full history."""
         store = opened(kind, tmp_path)
         store.retain("a", _FULL)
         for step in (1, 2, 3):
@@ -99,7 +99,7 @@ class TestRevisions:
 @pytest.mark.parametrize("policy", [_FULL, Policy("latest")], ids=lambda policy: policy.retention)
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) -> None:
-    """As after an interrupt that came between its commit and its answer: it is no revision; what differs is one."""
+    """A repeated save of the same State adds no revision; a different State does."""
     store = opened(kind, tmp_path)
     store.retain("r", policy)
     first = State({"n": [1]}, run_id="r", step=1)

@@ -1,4 +1,4 @@
-"""What a durable store writes for a step, and how much that weighs."""
+"""The rows that a durable store writes for a step, and their size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BIG = os.urandom(200_000)
 
 
 class Row(NamedTuple):
-    """What is written for a step: the first step that it builds on, and the bytes of its payload."""
+    """A row of a step: its base, which is the first step that it builds on, and the bytes of its payload."""
 
     step: int
     base: int
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 @pytest.fixture
 def rows_of(tmp_path: Path) -> Callable[[Sequence[State]], list[Row]]:
-    """-> saves the States of a run, looks whether each comes back, and returns what was written for it."""
+    """Return a function that saves States of a run, checks that each is loaded, and returns their rows."""
 
     def written(states: Sequence[State]) -> list[Row]:
         with SqliteStore(tmp_path / "runs.db") as store:
@@ -94,11 +94,11 @@ def test_any_history_comes_back(tmp_path_factory: Any, steps: list[list[tuple[st
     assert_all_come_back(path, states)
 
 
-# --------------------------------------------------------------------------- what it weighs
+# --------------------------------------------------------------------------- size
 
 
 def test_a_small_change_of_a_large_state_weighs_what_it_is(rows_of: Any) -> None:
-    """Not what the State weighs; a key that is set to the same object is no change."""
+    """A row has the size of the change, not of the State; setting a key to the same object is no change."""
     states = run_of({"big": BIG, "n": 0}, {"n": 1}, {"text": "abc"}, {"n": 2}, {})
     states.append(attrs.evolve(states[-1].set("big", states[-1]["big"]), step=6))
 
@@ -110,7 +110,7 @@ def test_a_small_change_of_a_large_state_weighs_what_it_is(rows_of: Any) -> None
 
 
 def test_a_list_that_grew_weighs_its_new_items(rows_of: Any) -> None:
-    """However long it was."""
+    """A row of a list that grew has the size of the new items, however long the list is."""
     messages = [os.urandom(1000) for _ in range(40)]
 
     rows = rows_of(run_of(*({"log": messages[:count]} for count in range(20, 41))))

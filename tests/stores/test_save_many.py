@@ -1,4 +1,4 @@
-"""Saving many States of a run at once, as a run does whose States gather behind it."""
+"""Saving many States of a run at once, as a run with queued States does."""
 
 import os
 
@@ -23,7 +23,7 @@ def states(*steps, **data):
 
 @pytest.mark.parametrize("policy", [Policy("full"), Policy("windowed", 10)], ids=lambda policy: policy.retention)
 def test_a_run_that_another_handle_began_keeps_every_step(tmp_path, policy):
-    """Its record tells what is to be kept, whether this handle has met the run before or not."""
+    """The record of a run holds its policy, also for a handle that has not used the run before."""
     with SqliteStore(tmp_path / "runs.db") as first, SqliteStore(tmp_path / "runs.db") as second:
         first.retain("a", policy)
         first.save(states(1)[0])
@@ -33,7 +33,7 @@ def test_a_run_that_another_handle_began_keeps_every_step(tmp_path, policy):
 
 
 def test_the_newest_steps_of_a_window_stay_when_a_later_one_holds_all_data(tmp_path):
-    """Also those that were written with it."""
+    """The newest steps stay even if a later State in the same batch holds all data."""
     with SqliteStore(tmp_path / "runs.db") as store:
         store.retain("a", Policy("windowed", 3))
         store.save_many([State({"data": os.urandom(30_000)}, run_id="a", step=step) for step in range(1, 8)])

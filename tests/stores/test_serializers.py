@@ -1,4 +1,4 @@
-"""Serializers, compression and signatures: how the payload of a row is written, and what is refused on reading it."""
+"""Serializers, compression and signatures of payloads: their formats, and the payloads that are refused."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_plain_values_look_plain(path):
 
 
 def test_other_values_are_tagged(path):
-    """With their type and the parts it is made of."""
+    """Other values are stored with their type and their parts."""
     names = ("date", "UUID", "tuple")
     saved(path, {name: KEPT_VALUES[name] for name in names}, serializer="json")
 
@@ -113,7 +113,7 @@ def test_other_values_are_tagged(path):
     ids=ascii,
 )
 def test_nothing_is_taken_for_something_else(path, value):
-    """What looks like a tag is none, and what JSON cannot tell apart comes back as it was."""
+    """Values that look like tags, or that JSON would mix up, are loaded exactly."""
     saved(path, {"value": value, "$type": value}, serializer="json")
 
     assert is_same(dict(loaded(path)), {"value": value, "$type": value})
@@ -126,7 +126,7 @@ def tag(name, value):
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 def test_equal_values_have_equal_bytes(serializer):
-    """What is loaded is the value, and gives the same bytes when it is saved again."""
+    """A loaded value is the same and encodes to the same bytes."""
 
     def check(value):
         payload = find_format(serializer).encode([{"value": value}])
@@ -141,7 +141,7 @@ def test_equal_values_have_equal_bytes(serializer):
 
 
 def test_one_run_may_have_rows_of_several_serializers(path):
-    """Each row says what wrote it."""
+    """Each row names its serializer."""
     register_serializer("zipped", Zipped())
     for step, serializer in enumerate(("msgpack", "json", "zipped", "msgpack"), 1):
         with SqliteStore(path, serializer=serializer) as store:
@@ -263,7 +263,7 @@ def test_bombs_are_refused(path):
 
 
 def test_without_the_package_the_extra_is_named(path, monkeypatch):
-    """When compression is asked for, and when something compressed is loaded."""
+    """Without the package, compressing and loading compressed rows name the extra to install."""
     pytest.importorskip("zstandard")
     saved(path, LARGE, compress=True)
     monkeypatch.setitem(sys.modules, "zstandard", None)

@@ -1,4 +1,4 @@
-"""What the stores on servers promise of the network: a save is one round trip, and is never reported wrongly."""
+"""Stores on servers: a save takes one round trip, and its outcome is never reported wrongly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(server: StoreServer, proxy: Any) -> Iterator[Store]:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_by_name(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the connection string, or the environment variable that holds it."""
+    """A store is found by name with a connection string or the environment variable that holds it."""
     options = SERVERS[kind].config(SERVERS[kind].new_place())["options"]
     where, address = next(iter(options.items()))
     monkeypatch.setenv("RUNS_AT", address)
@@ -73,7 +73,7 @@ def test_a_closed_store(store: Store) -> None:
 
 
 def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
-    """The first of a run asks whether there is such a run; statements and scripts are prepared once."""
+    """The first save of a run looks for the run; statements and scripts are prepared once."""
     for step in range(1, 7):
         store.save(numbered("other", step))
     trips = []
@@ -90,7 +90,7 @@ def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
 @pytest.mark.parametrize("when", ["cut before", "cut after"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_connection_that_is_cut(store: Store, proxy: Any, when: str, first: bool) -> None:
-    """Before the commit or after it: what is written is found out, and once more is not twice."""
+    """A save whose connection is cut before or after the commit is checked and written exactly once."""
     store.retain("a", Policy("full"))
     store.save(numbered("another", 1))
     if not first:
@@ -104,7 +104,7 @@ def test_a_connection_that_is_cut(store: Store, proxy: Any, when: str, first: bo
 
 
 def test_a_shared_commit_whose_answer_is_lost(store: Store, proxy: Any) -> None:
-    """Each of its saves is found out."""
+    """Each save of a shared commit whose answer is lost is checked."""
     for number in range(5):
         store.save(numbered(f"{number}", 1))
     batches = [again(store, f"{number}") for number in range(5)]

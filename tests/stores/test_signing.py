@@ -1,4 +1,4 @@
-"""Rows that are signed: what was not written with the key is refused."""
+"""A signing store refuses rows that were not written with its key."""
 
 import attrs
 import pytest
@@ -31,7 +31,7 @@ class TestSigning:
         return SqliteStore(path, sign_with=lambda: key)
 
     def test_what_was_signed_is_loaded(self, store, path):
-        """With the same key, from another store object, after any way to write it."""
+        """Another store object with the same key loads every kind of signed row."""
         saved(store, 1, 2, 3)
         store.save(attrs.evolve(store.load("a"), status="failed"))
         store.fork("a", "b", 2)
@@ -49,14 +49,14 @@ class TestSigning:
             store.load("a")
 
     def test_rows_of_another_key_are_refused(self, store, path):
-        """As forged, or as signed with a key that is not the one given."""
+        """Rows of another key are refused as forged or signed with another key."""
         saved(store, 1)
         way_out = "not signed with this key: sign_with returned another key"
         with self.opened(path, b"guess" * 4) as other, pytest.raises(CheckpointCorruptError, match=way_out):
             other.load("a")
 
     def test_signed_rows_are_refused_without_a_key(self, store, path):
-        """They are not said to be damaged: sign_with is the way out."""
+        """The error does not call signed rows damaged: it names sign_with as the way out."""
         saved(store, 1)
         with SqliteStore(path) as other, pytest.raises(CheckpointCorruptError, match=r"is signed, .* with sign_with"):
             other.load("a")

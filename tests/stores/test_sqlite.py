@@ -1,4 +1,4 @@
-"""What is particular to the "sqlite" store: its file, and what others may have done to it."""
+"""The "sqlite" store: its file, and changes to it by others."""
 
 import sqlite3
 import stat
@@ -42,7 +42,7 @@ def saved(store, *steps, run_id="a", **data):
 
 class TestTheFile:
     def test_it_says_what_it_is(self, store, path):
-        """To the ``file`` command, and to other versions."""
+        """The file identifies itself to the ``file`` command and to other versions."""
         assert sql(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
         assert sql(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
         assert sql(path, "PRAGMA journal_mode") == [("wal",)]
@@ -58,7 +58,7 @@ class TestTheFile:
         assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600, "runs.db-owners": 0o600}
 
     def test_the_view_is_read_with_plain_sqlite(self, store, path):
-        """One row a checkpoint, with columns that say what they are."""
+        """The view has one row for each checkpoint, with plain column names."""
         store.retain("a", Policy("full"))
         saved(store, 1, 2)
         store.save(State(run_id="b", step=7, status="failed", error=ErrorInfo("ValueError", "no", "x")))
@@ -87,7 +87,7 @@ class TestWhatOthersMade:
         assert path.read_bytes() == before
 
     def test_a_file_that_is_no_database_is_refused(self, path):
-        """And not changed."""
+        """A file that is no database is refused and stays as it is."""
         path.write_bytes(b"Dear diary, " * 1_000)
 
         with pytest.raises(FormatError, match="no SQLite database"):
@@ -117,7 +117,7 @@ class TestWhatOthersMade:
         ],
     )
     def test_a_row_that_was_changed_is_refused(self, store, path, change):
-        """As damaged, whatever was done to it."""
+        """Every changed row is refused as damaged."""
         saved(store, 5)
         sql(path, f"UPDATE checkpoint SET {change}")
 
@@ -130,7 +130,7 @@ class TestWhatOthersMade:
         "change", ["status = 'unheard of'", "policy = 'x'", "parent = 'x'", "error = 'x'", "policy = 'windowed x -'"]
     )
     def test_a_run_that_was_changed_is_refused(self, store, path, change, caplog):
-        """It is left out of lists, and reported; all others are told of."""
+        """A changed run is reported and left out of lists; all others are listed."""
         saved(store, 5)
         sql(path, f"UPDATE run SET {change}")
         saved(store, 5, run_id="b")
@@ -146,7 +146,7 @@ class TestWhatOthersMade:
     @pytest.mark.parametrize("use", ["load", "save", "list", "runs", "delete"])
     @pytest.mark.parametrize("content", [b"\xff", b"no database"])
     def test_a_file_that_is_damaged_while_it_is_open(self, store, path, use, content):
-        """Each read and write says so, names the file, and says what to do."""
+        """Each read and write of a damaged file fails with the name of the file and the way out."""
         for number in range(200):
             saved(store, 1, run_id=f"run-{number}", text="x" * 500)
         connection_of(store).execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -170,7 +170,7 @@ class TestWhatOthersMade:
 
 class TestReadOnly:
     def test_it_reads_beside_a_writer(self, store, path):
-        """And sees what is saved after it was opened."""
+        """A reader sees saves that come after it was opened."""
         saved(store, 1)
         with SqliteStore(path, read_only=True) as reader:
             saved(store, 2)
@@ -179,7 +179,7 @@ class TestReadOnly:
             assert [run.run_id for run in reader.runs()] == ["a"]
 
     def test_it_changes_nothing(self, store, path):
-        """Whatever would write is an error."""
+        """Every writing call of a read-only store is an error."""
         saved(store, 1)
         with SqliteStore(path, read_only=True) as reader:
             for change in (

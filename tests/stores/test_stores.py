@@ -111,7 +111,7 @@ class TestPaths:
     """Of stores that are files."""
 
     def test_the_home_of_the_user(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Is what ~ stands for at the start, by name and as an object, in a str and in a Path."""
+        """A leading ~ is the home of the user, by name and as an object, in a str and in a Path."""
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
         monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ class TestPaths:
 
     @pytest.mark.parametrize("path", [":memory:", "", b"runs", 5, None], ids=repr)
     def test_what_is_no_path(self, kind: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is refused, and nothing is made; who wants a store in memory is told its name."""
+        """A value that is no path is refused without a file; for ":memory:" the error suggests the store "memory"."""
         monkeypatch.chdir(tmp_path)
         for make in (lambda: get_checkpoint_store(kind, path=path), lambda: CLASSES[kind](path)):
             with pytest.raises(ConfigError, match=r"checkpoint\.options\.path: .* the path of a") as caught:

@@ -1,4 +1,4 @@
-"""What is kept of a graph with its runs, for pictures: entry, exits, what its nodes are, and what is in them."""
+"""Structures of graphs, which stores keep for pictures: entry, exits, nodes and nested graphs."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def is_short(state):
 
 
 def drawn(structure):
-    """Return all that is known of a structure, with what is not compared."""
+    """Return all fields of a structure, also those that are not compared."""
     outlines = {
         name: (outline.kind, outline.notes, outline.nested and drawn(outline.nested))
         for name, outline in structure.outlines.items()
@@ -107,7 +107,7 @@ def graph_with(store, node):
 
 
 def test_a_changed_structure_is_kept_again(tmp_path):
-    """The fingerprint is the same, what is drawn is not."""
+    """A structure that is drawn differently is kept again, although its fingerprint is the same."""
 
     def fails(state):
         raise ValueError("not yet")

@@ -1,4 +1,4 @@
-"""The toolkit: a State as bytes, for stores that keep one State of a run, and what is done with bytes that are none."""
+"""The toolkit for stores that keep one State of a run as bytes, and its errors for other bytes."""
 
 import itertools
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ STATE = State(
     parent=ParentStep("b", 2),
 )
 KEPT = state_to_bytes(STATE)
-UNUSED = 3  # what is before it says how many parts there are
+UNUSED = 3  # the bytes before it give the number of parts
 """The place of the byte for the step before, which matters to stores that chain rows."""
 ROW = unpack_row("a", KEPT)
 BODY = codec.decode(ROW.payload)
@@ -54,7 +54,7 @@ def payload(*parts: Any) -> bytes:
 
 
 def test_the_bytes_give_the_state_back() -> None:
-    """With all of its provenance, and to the microsecond."""
+    """The loaded State has all of its provenance, to the microsecond."""
     loaded = state_from_bytes("a", KEPT)
 
     assert loaded == STATE
@@ -81,7 +81,7 @@ def test_a_changed_byte_is_found_out() -> None:
 
 
 def test_the_bytes_of_another_run_are_refused() -> None:
-    """A file that was moved is not what was saved for this run."""
+    """The bytes of another run are refused, as after a file was moved."""
     with pytest.raises(CheckpointCorruptError, match="run 'b'"):
         state_from_bytes("b", KEPT)
     with pytest.raises(InvalidRunIdError):
@@ -112,7 +112,7 @@ def at(step: int, **data: Any) -> State:
 
 
 def test_a_later_step_follows() -> None:
-    """With any data; so does the same step with the same data and another status."""
+    """A later step with any data may follow, and so may the same step with the same data and another status."""
     check_follows(at(1, n=1), at(2))
     check_follows(at(1, n=1), at(9, n="x"))
     check_follows(at(1, n=1), attrs.evolve(at(1, n=1), status="failed", checkpoint_node="b"))

@@ -1,4 +1,4 @@
-"""Runs as lines of JSON: with all that belongs to them, into a store of any kind, and never half of one."""
+"""Runs as lines of JSON are imported completely into a store of any kind, or not at all."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def make_graph(store, calls, retention="full", *, mended=False):
 
 
 def test_what_is_nested_and_what_is_finished_comes_along(stores):
-    """A run that failed in the middle of a map within a graph within it goes on there, and repeats nothing."""
+    """A run that failed within a map of a nested graph continues there after the import, and repeats nothing."""
     one, other = stores
     calls: list[int] = []
     with pytest.raises(ExecutionError):
@@ -73,7 +73,7 @@ def test_what_is_nested_and_what_is_finished_comes_along(stores):
 
 @pytest.mark.parametrize("retention", ["latest", "full"])
 def test_a_complete_run_comes_along_as_it_is_kept(stores, retention):
-    """With a rollback in its story, and a fork that comes from it; only what retention keeps."""
+    """A complete run keeps its history with a rollback and a fork, as far as retention kept it."""
     one, other = stores
     graph = make_graph(one, [], retention, mended=True)
     graph.execute(State(run_id="a"))
@@ -94,7 +94,7 @@ def test_a_complete_run_comes_along_as_it_is_kept(stores, retention):
 
 
 def test_lines_in_which_something_is_missing_are_refused(stores):
-    """Whichever line it is; what is nested cannot come without its run."""
+    """An import with any line missing is refused; a nested run cannot come without its run."""
     one, other = stores
     with pytest.raises(ExecutionError):
         make_graph(one, []).execute(State(run_id="a"))

@@ -1,4 +1,4 @@
-"""Two store objects on the same files: what one remembers of a run is not what another has made of it."""
+"""Two store objects on the same files: one notices changes that the other makes."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_a_run_that_another_began_again(store, other):
 
 
 def test_a_run_that_another_deleted_begins_again(store, other):
-    """It is not behind anything."""
+    """A new run of a deleted id begins at step 1."""
     saved(store, 1, 2, 3)
     other.delete("a")
 
@@ -78,7 +78,7 @@ def test_a_run_that_another_deleted_begins_again(store, other):
 
 
 def test_a_run_that_another_rolled_back(store, other):
-    """Goes on from there."""
+    """A save after the rollback of another handle builds on the step that it went back to."""
     store.retain("a", Policy("full"))
     saved(store, 1, 2, 3)
     other.rollback("a", 1)
@@ -93,7 +93,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @pytest.fixture
     def dead(self, store):
-        """-> a handle that is at work on a run, and on a nested run of it."""
+        """Return a handle that has saved a run and a nested run of it."""
         saved(store, 1)
         store.save(nested(1))
         return store
@@ -131,7 +131,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @pytest.mark.parametrize("begins", ["load", "look"])
     def test_the_way_out(self, dead, other, begins):
-        """Who loads the new run, or begins a run of the id, goes on with that."""
+        """The handle can save again after it loads the new run or begins one."""
         self.begun_again(other)
         if begins == "load":
             dead.load("a")
@@ -179,7 +179,7 @@ class TestAChangeThatFails:
         ],
     )
     def test_since_another_has_taken_the_run(self, run, other, monkeypatch, call):
-        """As `delete(take_over=True)` does at the same moment: the call has lost the run, or finds it busy."""
+        """A call loses the run or finds it busy if another one takes it over at the same moment."""
         apply = table_of(run).apply
 
         def after_another_has_written(writes):

@@ -1,4 +1,4 @@
-"""Registered classes, and what becomes of values that were saved before a class changed."""
+"""Registered classes, and values that were saved before their class changed."""
 
 import enum
 import uuid
@@ -60,7 +60,7 @@ def test_a_value_of_an_older_version_is_upgraded(store, name):
 
 @pytest.mark.parametrize("make", [lambda name: register(name, ["a"])(1), lambda name: make_registered_enum(name).RED])
 def test_a_type_that_is_not_registered_here_is_told_from_damage(store, name, make, monkeypatch):
-    """What is stored is sound: the error names the type and the call that is missing, and then it loads."""
+    """The error for an unregistered type names the type and the missing call, after which the value loads."""
     value = make(name)
     save(store, value)
     with monkeypatch.context() as patch:
@@ -133,7 +133,7 @@ def test_an_upgrade_that_fails(store, name, upgrade, text):
 
 
 def test_a_member_that_was_renamed_is_found_by_its_alias(store, name):
-    """Which is how members are renamed."""
+    """An alias keeps the old name of a renamed member."""
     save(store, register_type(make_enum({"RED": 1}), name=name).RED)
 
     colour = register_type(make_enum({"CRIMSON": 1, "RED": 1}), name=name)
