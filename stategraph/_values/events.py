@@ -143,7 +143,19 @@ _ALL = tuple(EventType)
 
 @attrs.frozen
 class Event:
-    """An event. Its source is the name of the graph, or "state" if no graph was running."""
+    """An event of a run or of a State.
+
+    Attributes:
+        type: The type of the event.
+        timestamp: The time of the event, aware, in UTC.
+        source: The name of the graph, or "state" if no graph was running.
+        data: `EventType` describes the data of each type. All have the ``run_id``. All but those of ``lease.late`` and
+            ``state.*`` also have the ``call_id`` of the call of `execute` or `resume`, which nested runs share; in a
+            nested run ``parent_run_id``, ``parent_step`` and ``parent_node``; ``step`` and ``node``, which in an event
+            outside of a step are the last completed ones; and ``status``, the status of the run, in ``graph.*``,
+            ``checkpoint.*`` and ``node.complete``. Data with ``took``, in seconds, also have ``began``, an aware
+            datetime.
+    """
 
     type: EventType
     timestamp: datetime
