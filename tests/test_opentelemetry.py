@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from stategraph import (
+    AsyncNodeError,
     ExecutionError,
     RetryPolicy,
     RunCancelledError,
@@ -27,6 +29,7 @@ from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
 from stategraph.observers.opentelemetry import OpenTelemetryObserver
+from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 
 
@@ -254,6 +257,19 @@ class TestEnds:
         run = traced.one("run flow")
         assert run.status.status_code is StatusCode.UNSET
         assert attributes(run)["error.type"] == "RunCancelledError"
+
+    def test_a_coroutine_that_is_not_awaited(self, traced: Traced) -> None:
+        """It is closed, and Python does not warn of it."""
+
+        async def work() -> dict[str, Any]:
+            return {}
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError):
+                make_graph({"a": lambda state: work()}, store=MemoryStore(), observer=traced.observer).execute(State())
+
+        asyncio.run(main())
+        gc.collect()  # a warning is an error here
 
 
 class TestMetrics:

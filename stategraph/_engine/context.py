@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -255,6 +256,8 @@ def observed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
             task.close()
             raise
         except BaseException as error:
+            if iscoroutine(command[1]) and getcoroutinestate(command[1]) == CORO_CREATED:
+                command[1].close()  # the driver has closed the coroutine that was to await it
             go_on, value = task.throw, error
 
 
