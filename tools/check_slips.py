@@ -1,4 +1,7 @@
-"""Check that type checkers report each slip in tests/typing/slips.py and nothing else, and that examples have none."""
+"""Check that type checkers report each slip in tests/typing and nothing else, and that examples have none.
+
+It also checks that the public types of the package are complete, as pyright verifies them.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,29 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SLIPS = "tests/typing/slips.py"
+SLIPS = ["tests/typing/slips.py", "tests/typing/typed_slips.py"]
 
 
 def main() -> int:
     """Do it; return the exit code."""
-    lines = (ROOT / SLIPS).read_text(encoding="utf-8").splitlines()
-    slips = {number for number, line in enumerate(lines, 1) if line.endswith("# slip")}
-    found = {"mypy": reported(mypy(SLIPS)), "pyright": reported(pyright(SLIPS))}
-    problems = [problem for checker, told in found.items() for problem in differences(checker, told, slips, lines)]
+    problems = [problem for path in SLIPS for problem in problems_of(path)]
     output = pyright("examples")
     if reported(output):
+        problems.append(output)
+    output = _run("pyright", "--pythonpath", sys.executable, "--ignoreexternal", "--verifytypes", "stategraph")
+    if "completeness score: 100%" not in output:
         problems.append(output)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
+
+
+def problems_of(path: str) -> list[str]:
+    """Return what the checkers have not reported in a file, and what they have reported although it is right."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    slips = {number for number, line in enumerate(lines, 1) if line.endswith("# slip")}
+    found = {"mypy": reported(mypy(path)), "pyright": reported(pyright(path))}
+    return [problem for checker, told in found.items() for problem in differences(checker, told, slips, lines)]
 
 
 def mypy(path: str) -> str:

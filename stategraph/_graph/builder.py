@@ -28,7 +28,7 @@ from stategraph.state import S, S_co, State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes.function import GivenFunction
+    from stategraph.nodes.function import OfObject, OfState
     from stategraph.policies import CachePolicy, RetryPolicy
 
 _P = ParamSpec("_P")
@@ -105,11 +105,15 @@ class GraphBuilder(Generic[S]):
 
     # ------------------------------------------------------------------ building
 
+    @overload  # the first one is that of a lambda, which gets a State
+    def add_node(self, name: str, node: OfState[S] | Node, **policies: Unpack[Policies]) -> None: ...
+    @overload
+    def add_node(self, name: str, node: OfObject[S], **policies: Unpack[Policies]) -> None: ...
     @naming_arguments()
     def add_node(
         self,
         name: str,
-        node: GivenFunction[S] | Node,
+        node: NodeFunction | Node,
         *,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
@@ -173,7 +177,7 @@ class GraphBuilder(Generic[S]):
 
         return add if function_or_name is _ITS_OWN or name is not None else add(function_or_name)
 
-    def add_sequence(self, *nodes: GivenFunction[S] | str) -> None:
+    def add_sequence(self, *nodes: OfState[S] | OfObject[S] | str) -> None:
         """Add functions as nodes under their own names, and an edge from each to the next.
 
         A str is the name of a node that was added before: ``graph.add_sequence("review", publish, notify)``.

@@ -24,12 +24,8 @@ NodeFunction: TypeAlias = Callable[..., Any]
 if TYPE_CHECKING:
     _Result: TypeAlias = State[S] | S | Mapping[str, Any]
     _Returned: TypeAlias = _Result[S] | Awaitable[_Result[S]] | Iterator[Any] | AsyncIterator[Any]
-    GivenFunction: TypeAlias = (
-        Callable[[State[S]], _Returned[S]]  # the first one: a lambda gets a State
-        | Callable[[State[S], NodeContext], _Returned[S]]
-        | Callable[[S], _Returned[S]]
-        | Callable[[S, NodeContext], _Returned[S]]
-    )
+    OfState: TypeAlias = Callable[[State[S]], _Returned[S]] | Callable[[State[S], NodeContext], _Returned[S]]
+    OfObject: TypeAlias = Callable[[S], _Returned[S]] | Callable[[S, NodeContext], _Returned[S]]
 
 
 _OF_GRAPH = "graph.as_node() makes a node of a graph"
