@@ -136,7 +136,9 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("path", "way_out"),
         [
-            *(("file:runs.db?mode=ro", "read_only"), ("file:///tmp/runs.db", "no URI")),
+            ("file:runs.db?mode=ro", "read_only"),
+            ("file:///tmp/runs.db", "no URI"),
+            ("~no-such-user/runs.db", "no user"),
         ],
     )
     def test_what_would_be_in_an_odd_place(

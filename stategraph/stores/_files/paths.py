@@ -56,6 +56,8 @@ def _problem(text: str) -> str:
         return ", without control characters: in TOML, write a path with \\ in 'single quotes'"
     if text.startswith("file:") or "://" in text:
         return f", and no URI: read_only and others are options of their own; write a name like this as ./{text}"
+    if text.startswith("~") and os.path.expanduser(text) == text:  # noqa: PTH111 - Path.expanduser raises
+        return f": no user of this name has a home here; write a name like this as ./{text}"
     return ""
 
 
