@@ -44,7 +44,7 @@ class InterruptNode(Node):
         schema: A type that the answer must fit, by the rules of a graph's schema; other answers are refused.
         validator: A sync function of the answer. False or an exception refuses it, True or None accepts it. Any other
             result is an error of the validator.
-        deadline: Seconds from the pause in which it can be answered; None for ever.
+        deadline: Seconds from the pause in which it can be answered; None for no limit.
         otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
             resumed run continues at its `on_error` or fails; resumed once more, it asks again.
 

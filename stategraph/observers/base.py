@@ -12,10 +12,15 @@ from stategraph.errors import ConfigError
 
 
 class Observer:
-    """Base for observers. Anything with ``on_event`` is one; this class adds the defaults."""
+    """Base for observers. Anything with ``on_event`` is one; this class adds the defaults.
+
+    An observer may also have a method ``enter_node(call_id, run_id)``. It is called right before the function of a
+    node, in the same thread or task, and returns a function to call afterwards. Context variables that it sets are
+    visible to the node, and to threads and tasks that begin in the node.
+    """
 
     def on_event(self, event: Event) -> None:
-        """Receive an event, in order and in the thread of the run. An exception is logged once and breaks nothing."""
+        """Receive an event, in order and in the thread of the run. An exception is logged once and ignored."""
 
     def wants(self, type: EventType) -> bool:
         """Return whether to receive events of this type.

@@ -44,7 +44,8 @@ _DAMAGED = "damaged"  # in the columns of entries that cannot be read: reading t
 class DiskStore(RowStore):
     """Keeps runs in a folder. Processes and threads may share it.
 
-    A folder from an older version is copied into a new database when it is first opened.
+    The runs of a folder from an older version are copied into a new database, all or none, when it is first opened for
+    writing. Stop the processes of that version first: their next save fails.
 
     Args:
         path: The folder; ``~`` is the home of the user. If it is missing, it is created with access for this user only.
