@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -223,7 +224,8 @@ class LockOwners(Owners):
     @classmethod
     def at(cls, path: Path) -> LockOwners:
         """Return the owners for this file, which all stores of this process share."""
-        return _by_path.get(path) or _by_path.setdefault(path, cls(path))
+        with _opening:
+            return _by_path.get(path) or _by_path.setdefault(path, cls(path))
 
     def own_nothing(self) -> None:
         super().own_nothing()
@@ -244,7 +246,8 @@ class LockOwners(Owners):
 
     def _prove(self, ownership: Ownership, loser: Ownership | None, table: Fences, *, take_over: bool) -> None:
         if not CAN_LOCK:
-            _, ownership.is_cancelled = table.fence(ownership.run_id)
+            ask = table.raise_fence if take_over or loser is not None else table.fence
+            ownership.fence, ownership.is_cancelled = ask(ownership.run_id)
             return
         try:
             self._lock_run(ownership, table, 0 if loser is None else table.raise_fence(ownership.run_id)[0], take_over)
@@ -333,3 +336,6 @@ def _byte(run_id: str, fence: int) -> int:
 
 
 _by_path: weakref.WeakValueDictionary[Path, LockOwners] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+if hasattr(os, "register_at_fork"):  # not where there are no forks
+    os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)

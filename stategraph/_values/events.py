@@ -5,6 +5,7 @@ An event that no observer wants is never made: callers check `wanted_events` fir
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -218,17 +219,15 @@ def notify_of(listener: Listener, event: Event) -> None:
 
 
 _MOST_REPORTED = 100
-_reported: dict[int, object] = {}
-"""The last observers that raised, by id: they may not be hashable. Holding them keeps their ids unique."""
+_reported: deque[object] = deque(maxlen=_MOST_REPORTED)
+"""The last observers that raised."""
 
 
 def report(listener: object, error: BaseException) -> None:
     """Log an exception of an observer, unless an earlier exception of it was logged."""
-    if id(listener) in _reported:
+    if any(known is listener for known in _reported.copy()):  # another thread may add one
         return
-    _reported[id(listener)] = listener
-    if len(_reported) > _MOST_REPORTED:
-        _reported.pop(next(iter(_reported)), None)
+    _reported.append(listener)
     import logging  # imported when used
 
     logging.getLogger("stategraph").error(

@@ -134,10 +134,11 @@ class SaveQueue:
 
     def next_writes(self) -> list[_Write]:
         """Return the writes for the next call of the store."""
-        if self._error is not None or not self._writes:
-            return []
-        first = self._writes[0]
-        return [*takewhile(lambda write: write[:2] == first[:2], self._writes)]
+        with self._lock:  # not while `_raise_error` discards the writes after a failed one
+            if self._error is not None or not self._writes:
+                return []
+            first = self._writes[0]
+            return [*takewhile(lambda write: write[:2] == first[:2], self._writes)]
 
     def end(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         """Remove writes that were made, or keep their error."""

@@ -275,7 +275,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
     # ------------------------------------------------------------------ lists
 
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id in tuple(self._runs_by_id) if not is_nested_id(run_id))
+        return sorted(run_id for run_id in [*self._runs_by_id] if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs_by_id.get(check_run_id(run_id))

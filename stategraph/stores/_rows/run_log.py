@@ -247,7 +247,8 @@ class RunLog:
 
     def has_lost(self, ownership: Ownership) -> bool:
         """Return whether another call took the run from this owner."""
-        ownership.is_lost = ownership.is_lost or self.table.fence(ownership.run_id)[0] != ownership.fence
+        if not ownership.is_lost and self.table.fence(ownership.run_id)[0] != ownership.fence:
+            ownership.is_lost = True  # never set to false: another thread may take the run over in the meantime
         return ownership.is_lost
 
     def remove(self, run_id: str) -> None:

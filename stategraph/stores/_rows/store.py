@@ -118,7 +118,8 @@ class RowStore(CheckpointStore):
     def _is_cancelled(self, ownership: Ownership) -> bool:
         if not ownership.is_cancelled:
             fence, ownership.is_cancelled = self._log.table.fence(ownership.run_id)
-            ownership.is_lost = ownership.is_lost or fence != ownership.fence
+            if fence != ownership.fence:
+                ownership.is_lost = True
         ownership.check()
         return ownership.is_cancelled
 
