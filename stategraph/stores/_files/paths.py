@@ -16,7 +16,7 @@ from pathlib import Path
 from stategraph._util.validators import encodable
 from stategraph.errors import ConfigError
 
-_HAS_MODES = os.name == "posix"
+_HAS_MODES = hasattr(os, "geteuid")
 _MAX_LINKS = 40  # links to links, as on Linux
 
 
