@@ -7,6 +7,9 @@ and that the run can be resumed.
 
 Situations that are the same (the store, and what each call was answered so far) go on in the same ways: these are tried
 once, and the orders that lead through them are counted.
+
+Beside that, eight real threads race for one run. Each opens the store, where it is in a file. Without the GIL, as with
+``PYTHON_GIL=0``, they really run at the same time.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from proof.driven import CALLS, KINDS, Call, Case, answers, graph_of, shown_state
+from proof.races import CROWDS, Race, in_threads, judge
 from proof.report import Report
 from proof.workers import limited, tell, work_out
-from stategraph import State
+from stategraph import CheckpointStore, State
 from stategraph._owners import base, locks
 from stategraph.errors import (
     AnswerError,
@@ -48,6 +53,8 @@ MOST = {"memory": (1200, 1800), "sqlite": (60, 100)}
 """Those that are tried at full length: without a fault, and with one."""
 MOST_SITUATIONS = 3_000
 """Of a case: items that are at work at the same time report in any order, and two such calls meet in any of them."""
+RACES, LEAST_RACES = 1000, 80
+"""Races of eight threads: at full length, and with any share of it."""
 _BATCH = 40
 _TOLD = (
     *(AnswerError, CheckpointNotFoundError, KeyboardInterrupt, RunBusyError, RunCompleteError, RunExistsError),
@@ -240,6 +247,34 @@ def _kind_of(end: Any) -> str:
     return type(end).__name__ if isinstance(end, BaseException) else "done"
 
 
+# --------------------------------------------------------------------------- threads
+
+
+def race_threads(seed: int, first: int, many: int) -> Report:
+    """Let eight threads race for a run, so many times."""
+    report = Report("")
+    has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    sys.setswitchinterval(1e-5)
+    for number in range(first, first + many):
+        race, made = Race.random(f"{seed}-{number}", ["memory", "sqlite"], CROWDS), list[str]()
+        with ExitStack() as stack, limited():
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            handles: list[CheckpointStore] = [MemoryStore()]
+            if race.store == "sqlite":
+                threads = stack.enter_context(ThreadPoolExecutor(8))
+                handles = [*threads.map(lambda _, folder=folder: SqliteStore(Path(folder) / "runs.db"), range(8))]
+            for handle in handles:
+                stack.callback(handle.close)
+            race.begin(handles[0])
+            ends = in_threads(race, handles, made)
+            wrong = judge(race, ends, made, handles[0])
+        report.tried[f"races of eight threads {'with' if has_gil else 'without'} the GIL"] += 1
+        report.found.update(ends)
+        if wrong:
+            report.failures.append(f"{race}: {ends}: {'; '.join(wrong)}")
+    return report
+
+
 # --------------------------------------------------------------------------- cases
 
 
@@ -303,10 +338,14 @@ def prove(share: float, seed: int) -> list[Report]:
         batches = (chosen[first : first + _BATCH] for first in range(0, len(chosen), _BATCH))
         requests += [[store, *batch] for batch in batches]
     work_out("ownership", requests, report)
-    return [report]
+    crowds = Report("a run has one owner, among eight threads that race for it")
+    races = max(LEAST_RACES, round(RACES * share))
+    work_out("ownership", [["threads", seed, n, min(_BATCH, races - n)] for n in range(0, races, _BATCH)], crowds)
+    return [report, crowds]
 
 
 if __name__ == "__main__":
-    tell(try_out(sys.argv[1], [int(number) for number in sys.argv[2:]]))
+    store_or_threads, *given = sys.argv[1], *map(int, sys.argv[2:])
+    tell(race_threads(*given) if store_or_threads == "threads" else try_out(store_or_threads, given))
     sys.stdout.flush()
     os._exit(0)  # threads of calls that have crashed wait for ever

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -50,6 +50,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "owner against writes by hand": ("resume", "delete", "rollback"),
 }
 """What is called at the same time, after one step where a run is resumed; with a mark, the run is taken over."""
+CROWDS: dict[str, tuple[str, ...]] = {
+    "eight that start": ("execute",) * 8,
+    "eight that resume": ("resume",) * 8,
+    "eight that take over": ("resume", *("resume!",) * 7),
+}
+"""The same, for threads alone."""
+CALLS = KINDS | CROWDS
 
 
 @attrs.frozen
@@ -71,22 +78,22 @@ class Race:
     pauses: tuple[float, ...]
 
     @classmethod
-    def random(cls, seed: str, stores: list[str]) -> Race:
+    def random(cls, seed: str, stores: list[str], kinds: Iterable[str] = KINDS) -> Race:
         """Return the race that comes of a seed."""
         choice = random.Random(f"race {seed}")  # noqa: S311 - no secret
-        kind = choice.choice(sorted(KINDS))
-        pauses = tuple(choice.choice([0, 0, 0.0005, 0.002]) * choice.random() for _ in KINDS[kind])
+        kind = choice.choice(sorted(kinds))
+        pauses = tuple(choice.choice([0, 0, 0.0005, 0.002]) * choice.random() for _ in CALLS[kind])
         store = choice.choice([name for name in stores for _ in range(1 if name in REMOTE else 3)])
         return cls(store, kind, f"run-{seed}", choice.choice(["sync", "sync", "async"]), pauses)
 
     @property
     def takes_over(self) -> bool:
         """Whether one call may take the run from another."""
-        return any(call.endswith("!") for call in KINDS[self.kind])
+        return any(call.endswith("!") for call in CALLS[self.kind])
 
     def begin(self, store: CheckpointStore) -> None:
         """Do what comes before the race."""
-        if "resume" in KINDS[self.kind]:
+        if "resume" in CALLS[self.kind]:
             with self.graph(store, "first", list[str]()).stream(State(run_id=self.run_id)) as states:
                 next(states)
 
@@ -103,7 +110,7 @@ class Race:
 
     def call(self, store: CheckpointStore, number: int, made: Any) -> Callable[[], Any]:
         """Return one of the calls; its answer tells of the State that it comes to."""
-        what, pause = KINDS[self.kind][number], self.pauses[number]
+        what, pause = CALLS[self.kind][number], self.pauses[number]
         how: Any = {"take_over": True} if what.endswith("!") else {}
         graph = self.graph(store, f"{number}", made, pause)
         by_name: dict[str, Callable[[], Any]] = {
@@ -132,7 +139,7 @@ def judge(
     """
     allowed = _ALLOWED | (_BY_HAND if race.store in REMOTE and "by hand" in race.kind else set())
     wrong = [f"call {number} ended with {end}" for number, end in enumerate(ends) if end not in allowed]
-    done, calls = ends.count("done"), KINDS[race.kind]
+    done, calls = ends.count("done"), CALLS[race.kind]
     if not race.takes_over and not is_killed:
         if race.kind != "owner against writes by hand" and done != 1:
             wrong.append(f"{done} calls have done the work")
@@ -190,9 +197,9 @@ def _ended(call: Callable[[], Any], pause: float = 0.0) -> str:
 # --------------------------------------------------------------------------- threads
 
 
-def in_threads(race: Race, store: CheckpointStore, made: list[str]) -> list[str]:
-    """Make the calls of a race in a thread each; return how they ended."""
-    calls = [race.call(store, number, made) for number in range(len(race.pauses))]
+def in_threads(race: Race, stores: Sequence[CheckpointStore], made: list[str]) -> list[str]:
+    """Make the calls of a race in a thread each, on these handles in turn; return how they ended."""
+    calls = [race.call(stores[number % len(stores)], number, made) for number in range(len(race.pauses))]
     ends, barrier = [""] * len(calls), threading.Barrier(len(calls))
 
     def run(number: int) -> None:
@@ -321,7 +328,7 @@ def _race_threads(seed: int, numbers: range, report: Report) -> None:
                 race = attrs.evolve(race, store="memory")  # it keeps no step to go back to
             with limited():
                 race.begin(stores[race.store])
-                ends = in_threads(race, stores[race.store], made)
+                ends = in_threads(race, [stores[race.store]], made)
                 wrong = judge(race, ends, made, stores[race.store], is_killed=False)
             _note(report, "threads", race, ends, wrong)
 
