@@ -42,7 +42,7 @@ lowest: $(VENV)/lowest.stamp  ## Run the tests of what uses dependencies, with t
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --editable '.[$(EXTRAS)]' 'httpx==0.27.2'
 	.venv-lowest/bin/python -m pytest -n 4 --dist worksteal $(DEPENDENT)
 
-test-all:  ## Run the tests with every Python from 3.11 to 3.13 that is found
+test-all:  ## Run the tests with every Python from 3.11 to 3.14 that is found
 	@$(PYTHON) tools/test_all.py
 
 check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the types and the workflows of GitHub

@@ -12,7 +12,7 @@ from pathlib import Path
 from dependency_group import requirements
 
 ROOT = Path(__file__).parents[1]
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def find_python(version: str) -> Path | None:
