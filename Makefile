@@ -53,6 +53,7 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the ty
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/python tools/check_slips.py
+	@$(BIN)/python tools/check_docs_types.py
 	$(BIN)/codespell -D - -D tools/plain_words.txt $(PROSE) stategraph examples benchmarks tools
 	$(BIN)/codespell -D - -D tools/plain_words.txt -L $(SLIPS) tests proof
 	$(BIN)/proselint check --config tools/proselint.json $(PROSE)
