@@ -100,12 +100,11 @@ class TurnCall(RunCall, ChangedCall, total=False):
     unfinished: Literal["finish", "discard"]
 
 
-def _are_labels(labels: object) -> bool:
-    return labels is None or (isinstance(labels, Mapping) and _are_texts(labels))
-
-
-def _are_texts(mapping: Mapping[Any, Any]) -> bool:
-    return all(isinstance(text, str) for item in mapping.items() for text in item)
+def _are_texts(value: object) -> bool:
+    """Return whether a value is None or a mapping of str to str."""
+    if not isinstance(value, Mapping):
+        return value is None
+    return all(isinstance(text, str) for item in value.items() for text in item)
 
 
 _FLAG = lambda flag: isinstance(flag, bool), "True or False"
@@ -116,8 +115,8 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "restart": _FLAG,
     "allow_changed": _FLAG,
     "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
-    "labels": (_are_labels, "a mapping of str to str"),
-    "migrate": (_are_labels, "a mapping of old names of nodes to new ones"),
+    "labels": (_are_texts, "a mapping of str to str"),
+    "migrate": (_are_texts, "a mapping of old names of nodes to new ones"),
     "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),
 }
 """Checks of options, and the allowed values. StopSignal and the engine check the others."""
@@ -201,26 +200,26 @@ def blocks(run: RunContext) -> RunContext:
 # --------------------------------------------------------------------------- tasks, given the run and the options
 
 
-def executed(run: RunContext, how: ExecuteCall, state: State) -> Task[State]:
+def execute_task(run: RunContext, how: ExecuteCall, state: State) -> Task[State]:
     """Return the task of a call that executes a State."""
     return execute(run, state, restart=how.get("restart", False))
 
 
-def resumed(run: RunContext, how: ResumeCall, run_id: str, updates: Mapping[str, Any] | None) -> Task[State]:
+def resume_task(run: RunContext, how: ResumeCall, run_id: str, updates: Mapping[str, Any] | None) -> Task[State]:
     """Return the task of a call that resumes a run."""
     from stategraph._engine.resume import resume  # imported when used: most processes begin runs
 
     return resume(run, run_id, updates, how.get("pause"))
 
 
-def run_once(run: RunContext, _: RunCall, state: State) -> Task[State]:
+def run_task(run: RunContext, _: RunCall, state: State) -> Task[State]:
     """Return the task of a call that runs a State once."""
     from stategraph._engine.calling import run_once  # imported when used
 
     return run_once(run, state)
 
 
-def turned(run: RunContext, how: TurnCall, run_id: str, given: Mapping[str, Any]) -> Task[State]:
+def turn_task(run: RunContext, how: TurnCall, run_id: str, given: Mapping[str, Any]) -> Task[State]:
     """Return the task of a turn of a conversation."""
     from stategraph._engine.calling import turn  # imported when used
 

@@ -16,12 +16,12 @@ from stategraph._calls import (
     TurnCall,
     blocks,
     checked_options,
-    executed,
+    execute_task,
     new_run,
-    resumed,
-    run_once,
+    resume_task,
+    run_task,
     signal_of,
-    turned,
+    turn_task,
 )
 from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
@@ -188,7 +188,7 @@ class StateGraph(GraphBuilder[S]):
             CheckpointError: The store could not save. The error holds the unsaved State.
             AsyncNodeError: The graph has async nodes, and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(*self._task(ExecuteCall, executed, how, state))
+        return drive(*self._task(ExecuteCall, execute_task, how, state))
 
     async def aexecute(self, state: State[S], **how: Unpack[ExecuteCall]) -> State[S]:
         """Run a State as `execute` does, on the running event loop.
@@ -196,7 +196,7 @@ class StateGraph(GraphBuilder[S]):
         Sync nodes and the store work in threads. Cancelling the task stops the run: an async node at once, a sync node
         after it has returned.
         """
-        return await self._adrive(ExecuteCall, executed, how, state)
+        return await self._adrive(ExecuteCall, execute_task, how, state)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State[S]:
         """Continue a run from its last checkpoint, with the next edge out of the last completed node.
@@ -226,13 +226,13 @@ class StateGraph(GraphBuilder[S]):
                 the changes.
             And all errors of `execute`.
         """
-        return drive(*self._task(ResumeCall, resumed, how, run_id, updates))
+        return drive(*self._task(ResumeCall, resume_task, how, run_id, updates))
 
     async def aresume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> State[S]:
         """Continue a run as `resume` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(ResumeCall, resumed, how, run_id, updates)
+        return await self._adrive(ResumeCall, resume_task, how, run_id, updates)
 
     def run(self, state: State[S], **how: Unpack[RunCall]) -> State[S]:
         """Run a State once per run_id, however often this is called.
@@ -242,11 +242,11 @@ class StateGraph(GraphBuilder[S]):
 
         The options are those of `execute`, the errors those of `execute` and `resume`.
         """
-        return drive(*self._task(RunCall, run_once, how, state))
+        return drive(*self._task(RunCall, run_task, how, state))
 
     async def arun(self, state: State[S], **how: Unpack[RunCall]) -> State[S]:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(RunCall, run_once, how, state)
+        return await self._adrive(RunCall, run_task, how, state)
 
     def run_many(self, states: Iterable[State[S]], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
         """Run many States as `run` does, several at the same time; iterate over the results in the order of the States.
@@ -291,11 +291,11 @@ class StateGraph(GraphBuilder[S]):
         Raises:
             AnswerError: The previous turn is paused; the input was not used. And all errors of `execute` and `resume`.
         """
-        return drive(*self._task(TurnCall, turned, how, run_id, input))
+        return drive(*self._task(TurnCall, turn_task, how, run_id, input))
 
     async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State[S]:
         """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
-        return await self._adrive(TurnCall, turned, how, run_id, input)
+        return await self._adrive(TurnCall, turn_task, how, run_id, input)
 
     def submit(self, state: State[S], *, labels: Mapping[str, str] | None = None) -> State[S]:
         """Save a State as a run that waits for its first node. `recover` begins it.
@@ -381,13 +381,13 @@ class StateGraph(GraphBuilder[S]):
         After a chunk, `State.partial` holds the chunks so far. The run continues when the next State is requested.
         Leaving the iteration stops the run at a checkpoint, from which `resume` continues.
         """
-        return self._stream(ExecuteCall, executed, how, state)
+        return self._stream(ExecuteCall, execute_task, how, state)
 
     def stream_resume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> Stream[S]:
         """Continue a run as `resume` does, yielding States as `stream` does."""
-        return self._stream(ResumeCall, resumed, how, run_id, updates)
+        return self._stream(ResumeCall, resume_task, how, run_id, updates)
 
     def astream(self, state: State[S], **how: Unpack[ExecuteCall]) -> AsyncStream[S]:
         """Run a State as `stream` does, on the running event loop.
@@ -395,13 +395,13 @@ class StateGraph(GraphBuilder[S]):
         Use ``async with graph.astream(state) as states`` around a loop that may end early: the run has stopped when the
         block is left.
         """
-        return self._astream(ExecuteCall, executed, how, state)
+        return self._astream(ExecuteCall, execute_task, how, state)
 
     def astream_resume(
         self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> AsyncStream[S]:
         """Continue a run as `resume` does, yielding States as `astream` does."""
-        return self._astream(ResumeCall, resumed, how, run_id, updates)
+        return self._astream(ResumeCall, resume_task, how, run_id, updates)
 
     def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State[S]]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
