@@ -85,7 +85,8 @@ def answer(request: Request, /, run_id: str, value: str | None, graph: str, paus
     if len(meant) != 1:
         ids = ", ".join(waiting.id for waiting in state.pause.each)
         exit_code = Exit.CONFLICT if pause else Exit.USAGE
-        raise Failure(exit_code, f"choose one of the pauses of {run_id} with --pause: it waits at {ids}")
+        which = f"choose one of the pauses that stategraph show {run_id} lists, with --pause"
+        raise Failure(exit_code, f"{which}: it waits at {ids}")
     name = meant[0].response_param
     if (name is None) != (value is None):
         way_out = "no value: leave out VALUE" if name is None else f"{name!r}: give VALUE"

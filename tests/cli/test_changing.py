@@ -68,7 +68,7 @@ def test_one_of_several_questions_is_answered(shop):
 
     refused = process(*answer, "true", cwd=shop)
     assert refused.code == 2
-    assert "choose one of the pauses of many with --pause" in refused.err
+    assert "choose one of the pauses that stategraph show many lists, with --pause: it waits at " in refused.err
     assert process(*answer, "second", "--pause", other["id"], cwd=shop).code == 4
     assert process(*answer, "first", cwd=shop).code == 0
     data = json.loads(call("--store", "runs.db", "show", "many", "--json").out)["data"]
