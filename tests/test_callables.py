@@ -1,4 +1,4 @@
-"""Functions that are handed in and answer at once: what cannot is refused early, and what does not is no answer."""
+"""Plain functions must answer at once: coroutines and generators are refused early."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def later(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
 def test_an_observer_that_answers_later(later: Any, driver: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is reported once, and the run goes on."""
+    """An observer that answers later is reported once, and the run continues."""
     graph = make_graph({"a": returns({})}, store=MemoryStore(), observer=Observing(later))
 
     final = graph.execute(State()) if driver == "sync" else asyncio.run(graph.aexecute(State()))

@@ -1,4 +1,4 @@
-"""The calls that first look how a run stands: run, turn, submit, recover and cancel."""
+"""The calls that depend on the status of a run: run, turn, submit, recover and cancel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chat(scene: Scene, nodes: Any = None, **options: Any) -> StateGraph:
 
 
 def cancel_from_elsewhere(store: CheckpointStore) -> None:
-    """Cancel the run through a graph of its own."""
+    """Cancel the run through another graph."""
     make_graph(traces("a"), store=store).cancel(RUN)
 
 
@@ -88,7 +88,7 @@ def recovered(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered
 
 
 class TestRun:
-    """However often it is asked for, the work is done once."""
+    """`run` does the work once, however often it is called."""
 
     def test_there_is_no_such_run(self, any_play: Scene) -> None:
         """It is executed."""
@@ -97,7 +97,7 @@ class TestRun:
         assert (final["x"], final["trace"], final.status) == (1, ["a", "b"], RunStatus.COMPLETED)
 
     def test_it_is_complete(self, any_play: Scene) -> None:
-        """Its State is given back, and nothing runs."""
+        """`run` returns the State of a complete run, and runs nothing."""
         final = any_play.call(chat(any_play), "run", State(run_id=RUN))
         dead = chat(any_play, {"a": raises(AssertionError()), "b": trace("b")})
 
@@ -129,7 +129,7 @@ class TestTurn:
     """A conversation: the turn before is finished, then a new one begins."""
 
     def test_turns(self, any_play: Scene) -> None:
-        """The first begins the run, the others go on with it."""
+        """The first turn begins the run, and the others continue it."""
         for number in (1, 2, 3):
             state = any_play.call(chat(any_play), "turn", RUN, {"said": number})
 
@@ -166,7 +166,7 @@ class TestTurn:
         assert any_play.call(graph, "turn", RUN, {"said": 2}).pause is not None
 
     def test_a_turn_that_was_cancelled(self, any_play: Scene) -> None:
-        """Is not finished."""
+        """A cancelled turn is over, and the next turn begins at the entry point."""
         graph = chat(any_play, {"a": trace("a"), "b": broken_first(trace("b"), ValueError())})
         with pytest.raises(ExecutionError):
             any_play.call(graph, "turn", RUN, {"said": 1})
@@ -175,7 +175,7 @@ class TestTurn:
         assert any_play.call(graph, "turn", RUN, {"said": 2})["trace"] == ["a", "a", "b"]
 
     def test_labels(self, any_play: Scene) -> None:
-        """They are those of the run, until a turn brings others."""
+        """A run keeps its labels until a turn gives others."""
         for labels, expected in (({"user": "ann"}, "ann"), (None, "ann"), ({"user": "bob"}, "bob")):
             state = any_play.call(chat(any_play), "turn", RUN, {}, labels=labels)
 
@@ -185,7 +185,7 @@ class TestTurn:
     @pytest.mark.parametrize("how", ["failed", "interrupted", "cancelled", "before its first node"])
     @pytest.mark.parametrize(("completed", "durability"), [(0, "sync"), (2, "sync"), (2, "async")])
     def test_a_turn_that_is_discarded(self, play: Scene, how: str, completed: int, durability: str) -> None:
-        """The run goes on from the end of the last completed turn, however often that is done."""
+        """The next turn continues from the end of the last completed turn, however many were discarded."""
         broken = KeyboardInterrupt() if how == "interrupted" else ValueError()
         nodes = {"a": trace("a"), "b": raises(broken)}
         if how.startswith("before"):
@@ -215,7 +215,7 @@ class TestTurn:
             play.call(graph, "turn", RUN, {"said": 2}, unfinished="discard")
 
 
-# --------------------------------------------------------------------------- executing what is not complete
+# --------------------------------------------------------------------------- executing an incomplete run
 
 
 class TestExecute:
@@ -223,7 +223,7 @@ class TestExecute:
 
     @pytest.mark.parametrize("method", ["execute", "stream"])
     def test_a_paused_run(self, any_play: Scene, method: str) -> None:
-        """Its pause stays, unless that is asked for."""
+        """`execute` keeps a pause unless restart=True discards it."""
         graph = chat(any_play, {"ask": InterruptNode("what", "ok"), "b": trace("b")})
         paused = any_play.execute(graph, State({"what": 1}, run_id=RUN))
 
@@ -240,7 +240,7 @@ class TestExecute:
 
 
 class TestRecover:
-    """What was submitted, or left unfinished, is done once."""
+    """`recover` completes submitted and abandoned runs once."""
 
     @pytest.mark.parametrize("how", HOW)
     def test_what_was_submitted(self, any_play: Scene, how: str) -> None:
@@ -276,7 +276,7 @@ class TestRecover:
             graph.submit(State({"x": 1}, run_id=RUN))
 
     def test_only_runs_that_were_left(self, any_play: Scene) -> None:
-        """Those that wait, have failed, are complete, or are of another graph stay as they are."""
+        """Paused, failed, complete and foreign runs stay as they are."""
         nodes = {"ask": InterruptNode("what", "ok"), "b": trace("b")}
         graph = chat(any_play, nodes)
         for name in ("paused", "cancelled"):
@@ -294,7 +294,7 @@ class TestRecover:
         assert {name: any_play.store.load(name) for name in any_play.store.list()} == before
 
     def test_one_that_fails(self, any_play: Scene) -> None:
-        """The others go on; the error is told."""
+        """The others continue after a failure, which is reported with its run."""
         nodes = {"a": lambda state: {"half": 1 / state["n"]}, "b": trace("b")}
         graph = chat(any_play, nodes)
         for number in range(3):
@@ -309,7 +309,7 @@ class TestRecover:
         assert [done[name].error for name in ("r0", "r2")] == [None, None]
 
     def test_how_many(self, any_play: Scene) -> None:
-        """At most the limit, beginning with the oldest."""
+        """`recover` takes the oldest runs first, up to the limit."""
         graph = chat(any_play)
         for number in range(3):
             graph.submit(State(run_id=f"r{number}"))
@@ -362,7 +362,7 @@ class TestCancel:
 
     @pytest.mark.parametrize("how", HOW)
     def test_a_run_at_work(self, any_play: Scene, how: str) -> None:
-        """Its owner stops before the next node; it can be taken up again."""
+        """The owner stops before the next node, and the run can be resumed."""
         # where not every step is saved, a run looks once in a while
         graph = chat(any_play, {"a": cancels_once(any_play.store, wait=0.06), "b": trace("b")}, **HOW[how])
         with pytest.raises(RunCancelledError) as stopped:
@@ -431,7 +431,7 @@ class TestCancel:
         [(False, False, False), (True, False, True), (False, True, True), (True, True, False)],
     )
     def test_a_generator(self, play: Scene, is_async: bool, from_another: bool, is_nested: bool) -> None:
-        """It is closed at a chunk; in a run of this process, at the next one. What it had emitted is kept."""
+        """A generator is closed at a chunk, in this process at the next one; its chunks so far are kept."""
         log: list[Any] = []
 
         def cancel() -> None:
@@ -444,7 +444,7 @@ class TestCancel:
                     if number == 2:
                         cancel()
                     if from_another and number > 2:
-                        time.sleep(0.01)  # other handles are asked once in a while
+                        time.sleep(0.01)  # a run looks for cancellations of other handles now and then
                     yield number
             finally:
                 log.append("closed")
@@ -466,7 +466,7 @@ class TestCancel:
             assert kept.partial.chunks == tuple(log[:-1])
 
     def test_a_nested_run(self, play: Scene) -> None:
-        """It stops with the run around it, and goes on with it."""
+        """A nested run stops and resumes with its outer run."""
         ran: list[int] = []
         inner = make_graph(
             {"x": counted(cancels_once(play.store), ran), "y": trace("y")}, store=play.store, name="inner"
@@ -537,7 +537,7 @@ class Worker:
         return self.process.stdout.readline().strip()
 
     def ended(self) -> str:
-        """Let it go on to its end; return what it says until then."""
+        """Let the worker run to its end; return its output."""
         return self.process.communicate("\n")[0]
 
 

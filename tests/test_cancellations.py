@@ -1,4 +1,4 @@
-"""Cancellations by asyncio: a cancelled task is told, once the run has stopped."""
+"""Cancellations by asyncio: a cancelled task ends once its run has stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def in_time(main: Callable[[], Coroutine[Any, Any, Any]], selector: selectors.Ba
     thread.join(PATIENCE)
     give_up = time.monotonic() + PATIENCE
     while not live_threads() <= before and time.monotonic() < give_up:
-        time.sleep(0.001)  # one that has told its outcome is about to end
+        time.sleep(0.001)  # a thread that has reported its outcome is about to end
     assert live_threads() <= before
     if isinstance(outcomes[0], BaseException):
         raise outcomes[0]
@@ -155,7 +155,7 @@ class TestExecuting:
     """The task that runs a graph is cancelled."""
 
     def test_a_node_that_fails_during_the_cancellation(self) -> None:
-        """The cancellation is heard of all the same; the failure is saved, and its cause."""
+        """The cancellation is raised even if the node fails; the failure is saved with its cause."""
         gate, store = Gate(), MemoryStore()
 
         def fails(state: State) -> None:
@@ -212,7 +212,7 @@ class TestTurns:
 
     @pytest.mark.parametrize("how", ["execute", "iterate", "timed", "branch"])
     def test_in_a_scope_of_anyio(self, how: str) -> None:
-        """Which cancels a task in every turn of the loop until it leaves the scope."""
+        """The loop does not spin in a scope of anyio, which cancels its task in every turn."""
         anyio, gate = pytest.importorskip("anyio"), Gate()
 
         slow, store = does(gate.wait), MemoryStore()

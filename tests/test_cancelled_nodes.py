@@ -88,7 +88,7 @@ class TestOwnErrors:
 
     @pytest.mark.parametrize("timeout", [None, 60])
     def test_it_is_tried_again(self, memory_play: Scene, kind: str, timeout: float | None) -> None:
-        """As often as any failure, and what is asked whether to try again is given it."""
+        """A CancelledError is retried like any failure, and `retry_on` gets it."""
         seen: list[Exception] = []
         retry = RetryPolicy(initial_delay=0, retry_on=lambda error: seen.append(error) or True)  # type: ignore[func-returns-value]
         policies = {"a": {"retry": retry, "timeout": timeout}}
@@ -112,7 +112,7 @@ class TestOwnErrorsOfParts:
 
     @pytest.mark.parametrize("make", PARTS.values(), ids=list(PARTS))
     def test_it_has_failed(self, memory_play: Scene, function: Any, make: Callable[[Any], Any]) -> None:
-        """As it is told in the group of failures."""
+        """A part that raised CancelledError is one of the group of failures."""
         graph = make_graph({"a": make(function)}, store=memory_play.store)
         task_wise = threading.Thread(target=lambda: ends.append(execute()), daemon=True)
         ends: list[Any] = []

@@ -143,7 +143,7 @@ async def _all_of(found: Any) -> None:
     ids=["execute", "run", "stream", "run_many", "aexecute", "arun", "astream", "arun_many"],
 )
 def test_all_that_a_call_runs_sees_its_context_variables(call: Any) -> None:
-    """Whatever drives the run, in threads and tasks; the observer of the outer graph hears of nested ones, too."""
+    """Nodes and observers see the context variables of the caller with every driver, in nested graphs, too."""
     for request in ("first", "second"):
         seen: dict[str, set[str]] = {}
         graph, token = watched_graph(seen), REQUEST.set(request)

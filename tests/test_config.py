@@ -223,7 +223,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(values: dict[Any, Any], key
 
 @attrs.frozen
 class Policy:
-    """An option of a store of somebody's own."""
+    """An option of a custom store."""
 
     days: int
 
@@ -241,7 +241,7 @@ class Policy:
     ids=repr,
 )
 def test_to_dict_and_back_gives_an_equal_configuration(options: dict[str, Any]) -> None:
-    """Whatever the options of the store are."""
+    """A configuration with any options of a store equals its copy from `to_dict`."""
     config = attrs.evolve(CONFIG, checkpoint=CheckpointConfig("disk", 2, options=options))
 
     again = GraphConfig.from_dict(config.to_dict())
@@ -273,7 +273,7 @@ def test_to_dict_and_back_gives_an_equal_configuration(options: dict[str, Any]) 
     ids=repr,
 )
 def test_merging_lays_one_over_the_other(other: Any, expected: dict[str, Any]) -> None:
-    """All keys of a mapping win; of a configuration, what is not the default."""
+    """All keys of a mapping win, and the values of a configuration that differ from defaults."""
     assert CONFIG.merge(other).to_dict() == {**FULL, **expected}
     assert CONFIG.to_dict() == FULL
 
@@ -283,8 +283,8 @@ def test_merging_lays_one_over_the_other(other: Any, expected: dict[str, Any]) -
 SECRET = "hunter2-which-nobody-may-see"
 
 
-def told(make: Any) -> str:
-    """-> all that an error tells of itself: its text, its repr, and what is in it."""
+def texts_of(make: Any) -> str:
+    """Return the text, the repr and the contents of an error."""
     with pytest.raises(ConfigError) as caught:
         make()
     error = caught.value
@@ -309,13 +309,13 @@ def refuse(name: str) -> None:
     ids=["store", "several", "observer", "misplaced", "misplaced deeper", "custom store"],
 )
 def test_a_secret_is_in_no_error(make: Any) -> None:
-    """Neither in its text, nor in its repr, nor in what it carries."""
+    """A secret is neither in the text nor the repr nor the attributes of an error."""
     for name in ("sign_with", "verify_with", "api_key", "SECRET", "auth-token", "password", "dsn", "Url"):
-        assert SECRET not in told(functools.partial(make, name))
+        assert SECRET not in texts_of(functools.partial(make, name))
 
 
 def test_a_config_does_not_show_secrets() -> None:
-    """Its repr tells of options what is no secret; the config itself has them all."""
+    """The repr of a configuration hides secret options; the configuration itself keeps them."""
     options = {
         "path": "runs.db",
         "sign_with": SECRET,

@@ -1,4 +1,4 @@
-"""Runs that go on after their end, copies of runs that take another way, and graphs whose nodes were renamed."""
+"""Runs that continue after their end, forks with other data, and graphs with renamed nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.scenarios import (
 
 
 def answer(state: State) -> dict[str, Any]:
-    """Answer the question with regard to what was asked before."""
+    """Answer the question, and add it to the earlier ones."""
     return {"answer": f"{state['question']}!", "asked": [*state.get("asked", ()), state["question"]]}
 
 
@@ -46,7 +46,7 @@ class TestTurns:
     """A completed run that is executed with new input."""
 
     def test_it_is_the_same_run(self, any_play: Scene) -> None:
-        """Its data are there, its steps count on, and its history grows; any process can go on."""
+        """A second turn keeps the data, counts steps on and extends the history, in any process."""
         any_play.execute(chat(any_play.store), State({"question": "one"}, run_id=RUN))
         store = reopened(any_play.store)
 
@@ -62,7 +62,7 @@ class TestTurns:
             assert [store.load(RUN, 2, number)["question"] for number in range(3)] == ["one", "one", "two"]
 
     def test_input_overrides_the_checkpoint_overrides_defaults(self, any_play: Scene) -> None:
-        """Defaults fill what is missing, whenever a run begins or goes on."""
+        """Input overrides the checkpoint, which overrides defaults, whenever a run begins or continues."""
         graph = chat(any_play.store)
         graph.set_defaults({"question": "default", "style": "default", "tone": "default"})
         given = State({"question": "one", "style": "short"}, run_id=RUN)
@@ -87,7 +87,7 @@ class TestTurns:
         assert (state["asked"], state["ok"]) == ([str(turn) for turn in range(turns)], turns - 1)
 
     def test_a_run_of_another_graph(self, any_play: Scene) -> None:
-        """One that is not complete is not taken over, for it could not go on any more; a complete one is handed on."""
+        """A graph refuses an incomplete run of another graph, and continues a complete one."""
         orders = make_graph({**traces("a"), "b": raises(ValueError("no"))}, store=any_play.store, name="orders")
         mails = make_graph(traces("z"), store=any_play.store, name="mails", preserve=True)
         with pytest.raises(ExecutionError):
@@ -134,7 +134,7 @@ class TestForks:
     """A copy of a run, from any of its steps."""
 
     def test_fork_and_edit(self, play: Scene) -> None:
-        """The copy goes on from the step with other data, and tells where it comes from; the source stays."""
+        """A fork continues from its step with other data and names its source, which stays as it is."""
         edges = [("a", "x", key_equals("way", "x")), *chain("abc"), ("x", "c")]
         graph = make_graph(traces("abxc"), edges, store=play.store, exits="c", preserve=True, retention="full")
         final = play.execute(graph)

@@ -1,4 +1,4 @@
-"""What stategraph.testing offers for tests of graphs."""
+"""The helpers of stategraph.testing for tests of graphs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def add_async(state: State) -> dict[str, int]:
 
 class TestKillAt:
     def test_the_store_holds_what_a_killed_process_leaves(self, any_store: CheckpointStore) -> None:
-        """The step is the newest one that is saved, and a resume goes on from there."""
+        """The killed step is the newest saved one, and a resume continues from it."""
         graph = graph_of(add, add_async, add, store=any_store)
         after: list[State] = []
         with kill_at(2):
@@ -59,7 +59,7 @@ class TestKillAt:
         assert graph.resume("a")["n"] == 3
 
     def test_it_may_die_before_the_save(self) -> None:
-        """Then the step before is the newest, and the run has no owner."""
+        """With saved=False the step before is the newest one, and the run has no owner."""
         graph = graph_of(add, add, add, store=(store := MemoryStore()))
         with kill_at(2, saved=False):
             graph.execute(State(run_id="a"))
@@ -89,7 +89,7 @@ class TestKillAt:
 class TestFailAt:
     @pytest.mark.parametrize("node", [add, add_async, lambda state, context: {"n": state.get("n", 0) + 1}])
     def test_the_node_fails_and_a_resume_goes_on(self, node: Any) -> None:
-        """Before it has done anything."""
+        """The node fails before its function runs, and a resume completes the run."""
         graph = graph_of(add, node, add, store=MemoryStore())
         with pytest.raises(ExecutionError, match=r"node 'b'.*RuntimeError: fail_at\('b'\)"), fail_at("b"):
             graph.execute(State(run_id="a"))
@@ -111,7 +111,7 @@ class TestFailAt:
 
 
 def with_nested(kind: str, store: CheckpointStore) -> tuple[StateGraph, str, list[str]]:
-    """Return a graph with another one in it, what leads to its nodes, and what is noted of their calls."""
+    """Return a graph with a nested one, the path of the nested nodes, and a log of calls."""
     ran: list[str] = []
 
     def note(name: str) -> Any:
@@ -136,7 +136,7 @@ def with_nested(kind: str, store: CheckpointStore) -> tuple[StateGraph, str, lis
 @pytest.mark.parametrize("kind", ["nested", "deep", "item", "branch"])
 class TestNestedNodes:
     def test_one_fails(self, any_store: CheckpointStore, kind: str) -> None:
-        """It is named by what leads to it, and a resume goes on right there."""
+        """A path names the nested node that fails, and a resume continues at it."""
         graph, way, ran = with_nested(kind, any_store)
         with pytest.raises(ExecutionError, match=r"OSError: away"), fail_at(f"{way}b", OSError("away")):
             graph.execute(State({"items": [{}]}, run_id="a"))
@@ -145,7 +145,7 @@ class TestNestedNodes:
         assert "after" in ran
 
     def test_the_process_dies_at_one(self, any_store: CheckpointStore, kind: str) -> None:
-        """When its step is saved: what was saved before is not done again."""
+        """The process dies when the nested step is saved, and a resume repeats no saved step."""
         if not any_store.keeps_parts:
             pytest.skip("it saves nothing of nested runs")
         for saved in (True, False):
@@ -166,7 +166,7 @@ class TestNestedNodes:
 
 class TestResumesEverywhere:
     def test_a_sound_graph_does(self) -> None:
-        """Whatever it is made of; its own store is left alone."""
+        """A sound graph of any parts passes, and its own store is not used."""
         inner = graph_of(add, add)
         left, right = (lambda state: {"left": state["n"]}), (lambda state: {"right": state["n"]})
         store = MemoryStore()
@@ -185,7 +185,7 @@ class TestResumesEverywhere:
         assert store.list() == []
 
     def test_a_node_that_counts_by_itself_is_found(self) -> None:
-        """What it knows is gone with its process, or is counted once more."""
+        """A node that counts in memory is found: its count differs from run to run."""
         calls: list[int] = []
 
         def count(state: State) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Many runs at once on one event loop: they share commits, and end as one by one."""
+"""Many runs at once on one event loop share commits, and end like single runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
 
 @pytest.mark.parametrize(("how", "are_async"), [*((how, True) for how in SOME), ("sync", False), ("async", False)])
 def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path: Path) -> None:
-    """What is saved of each run, and what its history tells, is what there is of a run that is alone."""
+    """The saved States and the history of each run equal those of a single run."""
     nodes = async_traces("abcd") if are_async else traces("abcd")
     finals = crowd(make_graph(nodes, store=store, preserve=True, **HOW[how]))
 
@@ -108,7 +108,7 @@ def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
 
 @pytest.mark.parametrize("how", SOME)
 def test_runs_that_pause_early(store: Any, how: str) -> None:
-    """Those whose first States are saved in one go are stored as paused, and go on."""
+    """Runs whose first States are saved in one batch are stored as paused, and can be resumed."""
     nodes = {**async_traces("a"), "ask": InterruptNode("n", "answer"), **async_traces("z")}
     graph = make_graph(nodes, store=store, preserve=True, **HOW[how])
     found = crowd(graph)
@@ -119,7 +119,7 @@ def test_runs_that_pause_early(store: Any, how: str) -> None:
 
 
 def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run that was in it hears of it, with its own State, and can be taken up."""
+    """Each run in a failed commit gets the error with its own State, and can be resumed."""
     failing(store, monkeypatch, CheckpointSaveError("", "the disk is full"))
     graph = make_graph(async_traces("abcd"), store=store, preserve=True)
     found = crowd(graph)

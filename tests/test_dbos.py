@@ -1,4 +1,4 @@
-"""DBOSRunner in one process, with the real DBOS: what is ordered is done, once, on PostgreSQL."""
+"""DBOSRunner in one process with the real DBOS on PostgreSQL performs each order once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ VALUES = {
 
 
 def test_a_run_is_done_with_the_exact_types_it_was_given(scene, runner, run_id):
-    """And what the handle gives is what the store has."""
+    """The result of the handle equals the saved State, with exact types."""
     final = runner.start(scene.work, State(VALUES, run_id=run_id), labels={"team": "red"}).result(LONG)
 
     assert final == scene.store.load(run_id)
@@ -88,7 +88,7 @@ def test_a_run_is_done_with_the_exact_types_it_was_given(scene, runner, run_id):
 
 
 def test_a_run_that_is_ordered_again_is_done_once(scene, runner, run_id):
-    """By its id; with other data it is refused."""
+    """A second order with the same run id runs nothing; with other data it is refused."""
     state = State({"n": 1}, run_id=run_id)
     handles = [runner.start(graph, state) for graph in (scene.work, "work")]
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_ordered_again_is_done_once(scene, runner, run_id):
 
 
 def test_a_run_that_is_not_preserved_goes_once_it_is_done(scene, runner, run_id):
-    """Its State stays the outcome of the turn, and the run is not begun again."""
+    """The turn keeps the final State of a deleted run, and the run does not begin again."""
     state = State(VALUES, run_id=run_id)
     final = runner.start(scene.brief, state).result(LONG)
     wait_until(lambda: run_id not in scene.store.list(), "the run is deleted")
@@ -183,7 +183,7 @@ def test_paused_runs_hold_no_slot(scene, runner):
 
 
 def test_a_queue_lets_so_many_at_a_time(scene, runner):
-    """Those of lower priority numbers first, and none before the one at work is done."""
+    """Lower priority numbers run first, and none begins before the current run ends."""
     scene.hold("first")
     runner.start(scene.work, State(run_id="first"), queue="one")
     scene.wait_for("first b")
@@ -246,7 +246,7 @@ def test_a_run_is_cancelled_wherever_it_is(scene, runner, run_id, how):
 
 
 def test_of_several_questions_each_has_its_answer(scene, runner, run_id):
-    """In any order: an answer to one leaves the others waiting, and which is meant has to be said."""
+    """Questions are answered in any order; an answer names its pause and leaves the others waiting."""
     paused = runner.start(scene.several, State({"items": [{}, {}, {}]}, run_id=run_id)).result(LONG)
     pauses = {pause.part: pause for pause in paused.pause.each}
     with pytest.raises(AnswerError, match="pause"):
@@ -267,7 +267,7 @@ def test_of_several_questions_each_has_its_answer(scene, runner, run_id):
 
 
 def test_a_renamed_node_shows(scene, runner, run_id):
-    """It is an error of the turn, which is not tried again; with the new name given, the run goes on."""
+    """A renamed node fails the turn without retries; with the new name given, the run continues."""
     before = scene.chain("work", last="old")
     before.submit(State({"n": 1}, run_id=run_id))
 
@@ -288,7 +288,7 @@ def test_a_renamed_node_shows(scene, runner, run_id):
 
 
 def test_runs_begin_by_the_clock(scene, runner):
-    """Each once, with the time that it was due at, in exact types; none after the schedule has ended."""
+    """A schedule begins each run once with its due time in exact types, and none after its end."""
     runner.schedule("tick", scene.work, "* * * * * *", lambda at: {"at": at, **VALUES}, labels={"by": "clock"})
     runner.schedule("own", "work", "* * * * * *", lambda at: State({"at": at}, run_id=f"own-{at:%S}"))
     wait_until(lambda: len(scene.store.runs("completed", prefix="tick-")) >= 1, "ticks")
@@ -307,7 +307,7 @@ def test_runs_begin_by_the_clock(scene, runner):
 
 
 def test_dbos_keeps_no_pickle(scene, runner, run_id):
-    """In no column of any table; and no step of a workflow but those of schedules, which give orders."""
+    """No column of any table has a pickle, and only workflows of schedules have steps."""
     with pytest.raises(ExecutionError):
         runner.start(scene.work, State({"fails": "a", **VALUES}, run_id=run_id)).result(LONG)
     kept = list(_texts_of(scene))
@@ -340,7 +340,7 @@ def _decoded(text):
 
 
 def test_what_a_runner_is_made_with_is_checked(scene):
-    """At once, not in a worker."""
+    """Wrong arguments of a runner fail at once, not in a worker."""
     nothing_saved = StateGraph(GraphConfig("none", observer="noop", checkpoint=CheckpointConfig(interval=0)))
     wrongs: list[tuple[type[Exception], Any, dict[str, Any]]] = [
         (ConfigError, (), {}),

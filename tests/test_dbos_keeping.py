@@ -1,4 +1,4 @@
-"""What DBOSRunner does about workers that are gone, and runs that they have left; what a turn keeps of an error."""
+"""DBOSRunner takes over runs of dead workers, and turns keep errors exactly."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def kept(scene, query, *values):
         return connection.execute(query, values).fetchall()
 
 
-# --------------------------------------------------------------------------- what is left
+# --------------------------------------------------------------------------- runs of dead workers
 
 
 def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monkeypatch):
-    """Its worker died between the moment when DBOS noted that it is done and the deletion; others stay."""
+    """The next worker deletes a run whose worker died between its completion in DBOS and the deletion."""
     with monkeypatch.context() as patched, scene.runner() as runner:
         patched.setattr(worker_module, "forget", lambda order, graphs: None)
         runner.start(scene.brief, State(run_id="run")).result(LONG)
@@ -80,14 +80,14 @@ def test_a_run_that_is_taken_over_ends_its_turn(scene):
 
 
 def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
-    """Before its next node; the run stays where it is, and goes on when it is resumed."""
+    """A turn that is cancelled in DBOS stops before its next node, and the run can be resumed."""
     with scene.runner(lapse=1.0) as runner:
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
         DBOS.cancel_workflow(handle.id)
         worker = runner._worker
-        wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker is told")
+        wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker notices")
         scene.let_go("run")
         with pytest.raises(RunCancelledError):
             handle.result(LONG)
@@ -98,22 +98,22 @@ def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
 
 
 def test_a_run_at_work_by_hand_is_waited_for(scene):
-    """The turn does what is left, once the call that works on the run by hand lets go."""
+    """The turn waits for a call that owns the run, and completes it afterwards."""
     with scene.runner() as runner:
         scene.hold("run")
         by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
         by_hand.start()
         scene.wait_for("run b")
         worker = runner._worker
-        asked, is_dead = [], worker._fleet.is_dead
+        checked, is_dead = [], worker._fleet.is_dead
 
         def note(owner):
-            asked.append(owner)
+            checked.append(owner)
             return is_dead(owner)
 
         worker._fleet.is_dead = note
         handle = runner.start(scene.work, State(run_id="run"))
-        wait_until(lambda: len(asked) > 1, "it is delivered, and looks again and again who owns the run")
+        wait_until(lambda: len(checked) > 1, "it is delivered, and looks again and again who owns the run")
         scene.let_go("run")
         by_hand.join()
 
@@ -123,7 +123,7 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
 
 
 def test_a_node_that_does_not_end_does_not_keep_the_runner_open(scene):
-    """Its turn is given back, and waited for by who gets it."""
+    """Closing gives the turn of the node back, and the next worker waits for the run."""
     runner = scene.runner().launch()
     scene.hold("run")
     handle = runner.start(scene.work, State(run_id="run"))
@@ -138,7 +138,7 @@ def test_a_node_that_does_not_end_does_not_keep_the_runner_open(scene):
 
 
 def test_workflows_of_the_user_run_beside_turns(scene):
-    """They are known to every runner that is launched after they were decorated."""
+    """Every runner that is launched after a workflow was decorated knows it."""
 
     @DBOS.workflow(name="twice")
     def twice(number):
@@ -172,7 +172,7 @@ PAUSE = Pause("why", "ask", {"a": (1,)}, "decision", datetime(2026, 1, 1, tzinfo
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_comes_back_as_it_was(error):
-    """With its class, its text and its fields; of a State, its run and its step."""
+    """An error keeps its class, text and fields, and the run and step of its State."""
     again = Codec().deserialize(Codec().serialize(error))
 
     assert (type(again), str(again)) == (type(error), str(error))
@@ -182,7 +182,7 @@ def test_an_error_comes_back_as_it_was(error):
 
 
 def test_a_database_that_is_not_there_is_told_by_the_launch(scene):
-    """As one that DBOS was to have, without the password; the next runner can be launched."""
+    """The error names the database of DBOS without the password, and the next runner can be launched."""
     url = "postgresql://ada:hush@127.0.0.1:1/runs"
     with pytest.raises(CheckpointError, match=r"database of DBOS.*127\.0\.0\.1") as refused:
         DBOSRunner(scene.work, url=url).launch()

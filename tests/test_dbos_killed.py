@@ -1,4 +1,4 @@
-"""Workers of DBOSRunner that are killed or frozen: others go on with what they had, and do nothing saved again."""
+"""Other workers continue the runs of killed and frozen workers of DBOSRunner, and repeat no saved step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def workers(request, tmp_path_factory):
 
 @pytest.mark.parametrize("workers", ["postgres"], indirect=True)
 def test_what_a_killed_worker_had_is_done_by_another(workers):
-    """All of it, with nothing done again but what was at work when it was killed; an answer stays given."""
+    """Another worker completes all runs, repeats only the running steps, and keeps answers."""
     scene = workers.scene
     victim = workers.start()
     with scene.runner().launch(work=False) as runner:

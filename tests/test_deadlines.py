@@ -1,4 +1,4 @@
-"""Until when a run that is paused can be answered, and what comes then."""
+"""Deadlines of pauses, and the answer after them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER = datetime(2021, 1, 1, tzinfo=UTC)  # than fixed() begins
 
 
 def handler(state: State) -> dict[str, Any]:
-    """Note what was handled."""
+    """Record the handled error."""
     return {"trace": [state["error"]["type"], state["error"]["node"]]}
 
 
@@ -24,7 +24,7 @@ class TestDeadlines:
     """Until when a run can be answered."""
 
     def test_in_time(self, any_play: Scene) -> None:
-        """The pause tells the deadline, and an answer before it is one like any other."""
+        """The pause has the deadline, and an answer before it counts."""
         graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60))
         with fixed():
             paused = any_play.execute(graph)
@@ -37,7 +37,7 @@ class TestDeadlines:
         assert final["verdict"] == "good"
 
     def test_otherwise(self, any_play: Scene) -> None:
-        """Once it has passed, the run goes on with the answer for that case, and takes no other."""
+        """After the deadline the run continues with `otherwise`, and refuses other answers."""
         graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60, otherwise="silence"))
         with fixed():
             paused = any_play.execute(graph)

@@ -1,4 +1,4 @@
-"""The pages in docs/: what they show runs, and prints what they say."""
+"""The pages in docs/: their code runs and prints the promised output."""
 
 import re
 import sqlite3
@@ -88,7 +88,7 @@ def test_the_index_names_every_page():
 
 
 def test_the_index_names_every_example():
-    """Nor an example."""
+    """The index links every example."""
     examples = {path.name for path in (ROOT / "examples").glob("*.py")}
 
     assert {f"../examples/{name}" for name in examples} <= set(links(INDEX))

@@ -1,4 +1,4 @@
-"""Durability and retention: a run is the same run, whenever it is saved and however much of it is kept."""
+"""A run ends the same under every durability, interval and retention."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def how(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def kept_of(steps: list[int], how: dict[str, Any]) -> list[int]:
-    """-> those of the saved steps that the history tells of."""
+    """Return the saved steps that the history shows."""
     visible = {"full": len(steps), "windowed": 3}.get(how.get("retention", "latest"), 1)
     return steps[-visible:]
 
@@ -66,7 +66,7 @@ def kept_of(steps: list[int], how: dict[str, Any]) -> list[int]:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_the_final_state_is_the_same(scene: Scene, how: dict[str, Any], interval: int) -> None:
-    """It is returned and kept, and the history tells of every step that was due."""
+    """The final State is returned and saved, and the history has every due step."""
     undisturbed = make_graph(traces(NAMES), store=MemoryStore()).execute(State(run_id=RUN))
 
     final = scene.execute(scene.graph(traces(NAMES), interval=interval, preserve=True, **how))
@@ -94,7 +94,7 @@ def test_a_run_that_is_not_kept_leaves_nothing(scene: Scene, how: dict[str, Any]
 
 @pytest.mark.parametrize("interval", [1, 4])
 def test_a_run_that_fails_is_saved_and_goes_on(scene: Scene, how: dict[str, Any], interval: int) -> None:
-    """What the error holds is in the store when it is raised; nothing that was completed runs again."""
+    """The State of the error is saved when it is raised, and no completed step runs again."""
     log: list[int] = []
     nodes = {name: counted(node, log) for name, node in traces(NAMES).items()}
     nodes["f"] = broken_first(nodes["f"], ValueError("once"))
@@ -115,7 +115,7 @@ def test_a_run_that_fails_is_saved_and_goes_on(scene: Scene, how: dict[str, Any]
 
 
 def test_a_task_that_is_cancelled_is_saved(store: CheckpointStore, as_node: Any, how: dict[str, Any]) -> None:
-    """What was completed is in the store when the cancellation comes out."""
+    """Completed steps are saved when the cancellation is raised."""
     scene = Scene(store, DRIVERS["async"], as_node)
 
     async def main() -> None:
@@ -139,7 +139,7 @@ def test_a_task_that_is_cancelled_is_saved(store: CheckpointStore, as_node: Any,
     assert scene.resume(scene.graph(traces("abcd"), interval=2, **how))["trace"] == [*"abcd"]
 
 
-# --------------------------------------------------------------------------- what is saved, and when
+# --------------------------------------------------------------------------- saves
 
 
 def test_exit_saves_once(driver: Any, as_node: Any) -> None:
@@ -160,7 +160,7 @@ def test_exit_saves_once(driver: Any, as_node: Any) -> None:
 
 @pytest.mark.parametrize("step", [1, 4, 7])
 def test_an_async_save_that_fails_stops_the_run(driver: Any, as_node: Any, step: int) -> None:
-    """At one of the next steps, or where the call ends; the error carries a State, and no failed save is forgotten."""
+    """A failed save stops the run at one of the next steps or at its end; the error carries a State."""
 
     def before(method: str, argument: Any) -> None:
         if method == "save" and argument.step >= step:

@@ -1,4 +1,4 @@
-"""Edges and predicates: what decides where a run goes."""
+"""Edges and predicates, which decide where a run goes."""
 
 from functools import partial
 from typing import Any
@@ -111,7 +111,7 @@ def edges_with(*predicates: Any) -> list[Edge]:
     ],
 )
 def test_the_first_edge_that_passes_is_taken(predicates: list[Any], target: str) -> None:
-    """In the order in which they were added; any true value will do; the rest are not asked."""
+    """Predicates are called in order up to the first true value, and its edge is taken."""
     edge = choose(edges_with(*predicates), STATE)
 
     assert isinstance(edge, Edge)

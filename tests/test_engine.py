@@ -1,4 +1,4 @@
-"""The engine alone: driven by hand, command by command, without any I/O."""
+"""The engine alone, driven command by command without I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """A StoreSession that keeps what it is given in attributes."""
+    """A StoreSession that keeps States in attributes."""
 
     observer = None
     is_cancelled = False
@@ -54,7 +54,7 @@ class World:
         """The run is not cancelled."""
 
     def save_with_next(self, state: State) -> None:
-        """Only what is newest counts here."""
+        """Keep the State at once: only the newest counts here."""
 
     def save(self, state: State) -> None:
         """Keep a State."""
@@ -63,7 +63,7 @@ class World:
     amend = save
 
     def load(self, run_id: str) -> State:
-        """-> what was kept."""
+        """Return the saved State."""
         if self.kept is None:
             raise CheckpointNotFoundError(run_id)
         return self.kept
@@ -122,7 +122,7 @@ class Drive:
         raise AssertionError("the engine does not end")
 
     def give_up(self, command: Any) -> None:
-        """What was to be awaited is not."""
+        """Close the awaitable that will not be awaited."""
         kind, awaitable, _ = command
         if kind is Await:
             awaitable.close()
@@ -189,7 +189,7 @@ def assert_nothing_is_lost(drive: Drive) -> None:
 
 @everywhere
 def test_an_interrupt_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
-    """At whatever command: it passes unchanged, and the last completed State is saved."""
+    """An interrupt at any command passes unchanged, and the last completed State is saved."""
     for number in range(len(commands_of(start, wanted, interval, kind))):
         drive, interrupt = make_drive(start, wanted, interval, kind), KeyboardInterrupt()
 
@@ -230,7 +230,7 @@ def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, ki
 
 @everywhere
 def test_a_stop_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
-    """It comes where a node is asked for, and becomes a RunCancelledError; the run is active and saved."""
+    """A stop before a node becomes a RunCancelledError; the run is saved as active."""
     for number, command in enumerate(commands_of(start, wanted, interval, kind)):
         if command[0] in (RunNode, StartNode, Await):
             drive, stopped = make_drive(start, wanted, interval, kind), Stopped("enough")

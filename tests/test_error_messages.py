@@ -132,7 +132,7 @@ def test_a_wrong_argument(call: Callable[..., Any], arguments: list[Any], named:
 
 
 def test_a_run_that_is_there() -> None:
-    """There are ways to go on with it, and to begin again."""
+    """The error names the ways to continue the run and to begin it again."""
     COMPLETE.execute(State(run_id="r"))
 
     with pytest.raises(RunExistsError, match=r"is completed; turn\('r', .* new input, execute\(store\.load\('r'\)\)"):
@@ -140,7 +140,7 @@ def test_a_run_that_is_there() -> None:
 
 
 class TestOfNodes:
-    """What is wrong with a node is said where it is added, or names the part of it."""
+    """Problems with a node are raised where it is added, or name its part."""
 
     @pytest.mark.parametrize("annotation", [Order, "Order"])
     def test_an_object_in_a_graph_without_a_schema(self, annotation: Any) -> None:

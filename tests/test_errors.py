@@ -1,4 +1,4 @@
-"""Every exception: what it derives from, what it says, and that it can be sent to another process."""
+"""Every exception: its bases, its text, and its way to another process."""
 
 import inspect
 import pickle
@@ -89,7 +89,7 @@ def test_every_exception_is_in_the_table() -> None:
 
 
 def test_an_error(row: Any) -> None:
-    """It can be caught as what it resembles, has a text and attributes, and can be pickled with both."""
+    """An error derives from the builtin it resembles, and can be pickled with its text and attributes."""
     error, base = row
     loaded = pickle.loads(pickle.dumps(error))
 

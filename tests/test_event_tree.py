@@ -1,4 +1,4 @@
-"""Events as a tree: what each says of where it belongs, how long it took, and what came of it."""
+"""Events form a tree: each names its place, its duration and its outcome."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestPlaces:
     """Where an event belongs."""
 
     def test_a_nested_run_leads_to_its_parent(self, play: Scene) -> None:
-        """Each of its events names the run, the step and the node that it belongs to, and the same call."""
+        """Each event of a nested run names the outer run, step and node, and the same call."""
         recorder = Recorder()
         play.execute(nested(play, recorder))
 
@@ -50,7 +50,7 @@ class TestPlaces:
         assert len({event.data["call_id"] for event in recorder.events}) == 1
 
     def test_each_call_is_another(self, play: Scene) -> None:
-        """A resume is told from the call before."""
+        """The events of a resume have another call id than those before."""
         recorder = Recorder(EventType.GRAPH_START)
         graph = make_graph(
             {"a": trace("a"), "ask": InterruptNode("why", "answer")}, store=play.store, observer=recorder
@@ -63,7 +63,7 @@ class TestPlaces:
 
 
 class TestTimes:
-    """How long what has ended took."""
+    """Durations in ending events."""
 
     def test_all_that_ends(self, play: Scene) -> None:
         """It says when it began, and after how many seconds it ended."""
@@ -84,8 +84,8 @@ class TestTimes:
         with pytest.raises(ExecutionError):
             play.resume(graph, {"answer": 1})
 
-        told = {event.type for event in recorder.events}
-        assert told >= ENDINGS - {EventType.PART_ERROR}
+        found = {event.type for event in recorder.events}
+        assert found >= ENDINGS - {EventType.PART_ERROR}
         for event in recorder.events:
             if event.type in ENDINGS:
                 began, took = event.data["began"], event.data["took"]
@@ -96,21 +96,21 @@ class TestTimes:
                 assert "began" not in event.data
 
     def test_a_node_tells_how_it_went(self, play: Scene) -> None:
-        """In how many attempts, and whether another one has to handle its failure."""
+        """The event of a node has its attempts and its outcome, also if a handler takes its failure."""
         recorder = Recorder(EventType.NODE_COMPLETE)
         nodes = {"a": broken_first(trace("a"), ValueError()), "b": raises(ValueError("no")), "c": trace("c")}
         policies: Any = {"a": {"retry": RetryPolicy(2, initial_delay=0)}, "b": {"on_error": "c"}}
         play.execute(make_graph(nodes, store=play.store, observer=recorder, policies=policies))
 
-        told = [(data["node"], data["attempts"], data["outcome"]) for data in recorder.data(EventType.NODE_COMPLETE)]
-        assert told == [("a", 2, "completed"), ("b", 1, "failed"), ("c", 1, "completed")]
+        found = [(data["node"], data["attempts"], data["outcome"]) for data in recorder.data(EventType.NODE_COMPLETE)]
+        assert found == [("a", 2, "completed"), ("b", 1, "failed"), ("c", 1, "completed")]
 
 
 class TestFailures:
-    """What is told of what fails."""
+    """Events of failures."""
 
     def test_the_node_that_failed(self, memory_scene: Scene) -> None:
-        """Not the one before; with the type, the calls that led there, and the attempts."""
+        """The events name the node that failed, with the type, the traceback and the attempts."""
         recorder = Recorder(EventType.NODE_ERROR, EventType.GRAPH_ERROR)
         nodes = {**traces("a"), "b": raises(ValueError("no topic"))}
         policies = {"b": {"retry": RetryPolicy(2, initial_delay=0)}}
@@ -126,10 +126,10 @@ class TestFailures:
 
 
 class TestParts:
-    """What is told of branches and items."""
+    """Events of branches and items."""
 
     def test_what_came_of_each(self, play: Scene) -> None:
-        """Of how many; those that failed, too, and those whose failure is kept as a result."""
+        """The event of each part has the number of parts, also if it failed or its failure was collected."""
         recorder = Recorder(EventType.PART_COMPLETE, EventType.PART_ERROR)
         items = MapNode(len, "l", "out", 1, on_error="collect")
         branches = ParallelNode({"good": trace("good"), "bad": raises(ValueError("no"))}, 1)
@@ -148,7 +148,7 @@ class TestParts:
         ]
 
     def test_those_that_were_done_before(self, play: Scene) -> None:
-        """A resume tells that it has found them."""
+        """A resume reports parts that were completed before."""
         recorder = Recorder(EventType.PART_COMPLETE)
         left = [ValueError("no")]
 
@@ -169,7 +169,7 @@ class TestParts:
 
 
 class TestUnderWay:
-    """Which node a run is at, asked from outside."""
+    """The current node of a run, as other processes see it."""
 
     def test_in_this_process(self, scene: Scene) -> None:
         """The node, and since when."""

@@ -1,4 +1,4 @@
-"""What an observer hears of a run."""
+"""The events that an observer gets of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN_EVENTS = frozenset(EventType) - events_module.STATE_EVENTS
 
 
 class Recorder:
-    """Remembers what it is told; anything with on_event is an observer."""
+    """Records events; any object with on_event is an observer."""
 
     def __init__(self, *types: EventType) -> None:
         self.types = types or RUN_EVENTS
@@ -50,7 +50,7 @@ class Recorder:
         """Remember it."""
         self.events.append(event)
 
-    def told(self) -> list[str]:
+    def names(self) -> list[str]:
         """-> the events in words: the type, and the node or the edge."""
         return [f"{event.type} {event.data.get('node', event.data.get('target'))}" for event in self.events]
 
@@ -60,7 +60,7 @@ class Recorder:
 
 
 class BrokenObserver:
-    """Raises whatever it is told."""
+    """Raises an error for every event."""
 
     def on_event(self, event: Event) -> None:
         """Raise."""
@@ -76,7 +76,7 @@ class TestOrder:
 
         memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder))
 
-        assert recorder.told() == [
+        assert recorder.names() == [
             "graph.start ",
             *("node.start a", "node.complete a", "checkpoint.save a"),
             *("edge.evaluate b", "edge.transition b"),
@@ -85,28 +85,28 @@ class TestOrder:
         ]
 
     def test_a_failure_and_a_resume(self, memory_scene: Scene) -> None:
-        """The failed State is saved and the error told; the resume begins with what it loads."""
+        """The failed State is saved and the error reported; the resume begins with the load."""
         recorder = Recorder()
         nodes = {**traces("a"), "b": broken_first(trace("b"), ValueError("no topic"))}
         graph = memory_scene.graph(nodes, observer=recorder, interval=10)
         with pytest.raises(ExecutionError):
             memory_scene.execute(graph)
 
-        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error b"]
+        assert recorder.names()[-3:] == ["node.error b", "checkpoint.save a", "graph.error b"]
         assert "ValueError: no topic" in recorder.data(EventType.GRAPH_ERROR)[0]["error"]
         assert recorder.data(EventType.GRAPH_ERROR)[0]["status"] == "failed"
 
         recorder.events.clear()
         memory_scene.resume(graph, {"n": 1})
 
-        assert recorder.told() == [
+        assert recorder.names() == [
             *("checkpoint.load a", "checkpoint.save a", "checkpoint.resume a", "graph.start a"),
             *("edge.evaluate b", "edge.transition b", "node.start b", "node.complete b"),
             *("checkpoint.delete b", "graph.complete b"),
         ]
 
     def test_every_edge_that_is_tried(self, memory_scene: Scene) -> None:
-        """With its answer, up to the one that is taken, and that once more as a transition."""
+        """Each tried edge is reported with its answer, and the taken one again as a transition."""
         recorder = Recorder(EventType.EDGE_EVALUATE, EventType.EDGE_TRANSITION)
         edges = [("a", "b", key_equals("n", 1)), ("a", "c", key_equals("n", 2)), ("a", "d"), ("b", "d"), ("c", "d")]
 
@@ -126,7 +126,7 @@ class TestData:
     """What an event carries."""
 
     def test_every_event_names_its_run(self, memory_scene: Scene) -> None:
-        """And the graph, an aware time, and the step."""
+        """Every event has the run, the graph, an aware time and the step."""
         recorder = Recorder()
 
         memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder))
@@ -138,7 +138,7 @@ class TestData:
         assert [data["step"] for data in recorder.data(EventType.NODE_COMPLETE)] == [1, 2]
 
     def test_what_states_tell(self, memory_scene: Scene) -> None:
-        """A State in a run tells of changes to it, with the keys and without the values."""
+        """A State in a run reports changes with the keys and without the values."""
         recorder = Recorder(*events_module.STATE_EVENTS)
 
         def change(state: State) -> State:
@@ -160,7 +160,7 @@ class TestBrokenObservers:
     """An observer that raises breaks nothing."""
 
     def test_it_is_reported_once(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        """However many events there are, with its class and what it raised; the run completes."""
+        """A broken observer is reported once with its class and error, and the run completes."""
         final = memory_scene.execute(memory_scene.graph(traces("abc"), observer=BrokenObserver()))
 
         assert final.step == 3
@@ -173,21 +173,21 @@ class TestMultiObserver:
     """Several observers as one."""
 
     def test_all_hear_all(self, memory_scene: Scene) -> None:
-        """In the order given; one that raises keeps nothing from the others."""
+        """All observers get all events in the given order, even if one raises."""
         first, last = Recorder(), Recorder()
         memory_scene.execute(memory_scene.graph(traces("ab"), observer=MultiObserver(first, BrokenObserver(), last)))
 
-        assert first.told() == last.told()
+        assert first.names() == last.names()
         assert len(first.events) == 10
 
     def test_each_hears_what_it_wants(self, memory_scene: Scene) -> None:
-        """And nothing else."""
+        """Each observer gets only the events that it wants."""
         starts, ends = Recorder(EventType.NODE_START), Recorder(EventType.NODE_COMPLETE)
 
         memory_scene.execute(memory_scene.graph(traces("ab"), observer=MultiObserver([starts, ends])))
 
-        assert starts.told() == ["node.start a", "node.start b"]
-        assert ends.told() == ["node.complete a", "node.complete b"]
+        assert starts.names() == ["node.start a", "node.start b"]
+        assert ends.names() == ["node.complete a", "node.complete b"]
 
 
 class TestStructlog:
@@ -234,7 +234,7 @@ class TestStructlog:
         assert ours.partition("[")[2] == theirs.partition("[")[2]
 
     def test_it_writes_where_structlog_is_configured_to(self, memory_scene: Scene) -> None:
-        """With its name, type and data, and the name of the graph."""
+        """An event is logged with its name, type and data, and the name of the graph."""
         lines: list[dict[str, Any]] = []
         structlog.configure(processors=[structlog.processors.add_log_level, collect(lines)])
 

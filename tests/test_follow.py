@@ -61,7 +61,7 @@ def counting(store: CheckpointStore, before: Callable[[int], object] = lambda n:
     return graph
 
 
-def told(states: list[State]) -> list[tuple[int, str, str]]:
+def steps_of(states: list[State]) -> list[tuple[int, str, str]]:
     return [(state.step, state.checkpoint_node, str(state.status)) for state in states]
 
 
@@ -73,16 +73,16 @@ def test_it_yields_what_is_kept_up_to_the_end(any_store: CheckpointStore, follow
     graph = counting(any_store)
     streamed = list(graph.stream(State({"n": 0}, run_id="a")))
     kept = slice(-1, None) if isinstance(any_store, FourMethodStore) else slice(None)  # that keeps but the newest
-    assert told(follow(graph, "a")) == BEFORE_THE_PAUSE[kept]
+    assert steps_of(follow(graph, "a")) == BEFORE_THE_PAUSE[kept]
     streamed += graph.stream_resume("a", {"enough": True})
 
     followed = follow(counting(any_store), "a")
-    assert told(followed) == [*BEFORE_THE_PAUSE, (4, "ask", "completed")][kept]
+    assert steps_of(followed) == [*BEFORE_THE_PAUSE, (4, "ask", "completed")][kept]
     assert [state for state in followed if state in streamed] == streamed[kept]
 
 
 def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
-    """While the next node is at work; to a follower who came before the run, too."""
+    """A follower gets each State while the next node runs, even if it began before the run."""
     store, seen = MemoryStore(), threading.Event()
     followed: list[State] = []
 
@@ -112,11 +112,11 @@ def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
     graph.execute(State({"n": 0}, run_id="a"))
     follower.join(30)
 
-    assert told(followed) == BEFORE_THE_PAUSE
+    assert steps_of(followed) == BEFORE_THE_PAUSE
 
 
 def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None:
-    """And following a run without an owner ends after the timeout."""
+    """`wait` limits the time for the run to appear, and `timeout` the time to follow it."""
     graph = counting(MemoryStore())
     for wait in (None, 0, 0.02):
         with pytest.raises(CheckpointNotFoundError):
@@ -162,7 +162,7 @@ graph.execute(State({"n": 0}, run_id="a"))
 
 @pytest.fixture
 def other_process(tmp_path: Any) -> Iterator[subprocess.Popen[str]]:
-    """-> a process that is at work on a run, and does a step for each line that it reads."""
+    """Yield a process that owns a run and makes a step for each line of its input."""
     command = [sys.executable, "-c", _OTHER, str(tmp_path / "runs.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
         yield process
@@ -170,7 +170,7 @@ def other_process(tmp_path: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path: Any) -> None:
-    """Is followed step by step; if that is killed, until the run is resumed here."""
+    """A run of another process is followed step by step, and after its death until it is resumed here."""
     graph = counting(store := SqliteStore(tmp_path / "runs.db"))
     followed: list[State] = []
     for state in graph.follow("a", wait=60, timeout=60):
@@ -185,4 +185,4 @@ def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path
             graph.resume("a")
     store.close()
 
-    assert told(followed) == BEFORE_THE_PAUSE
+    assert steps_of(followed) == BEFORE_THE_PAUSE

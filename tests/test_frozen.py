@@ -122,7 +122,7 @@ def test_a_frozen_container_is_still_what_it_was(value: Any) -> None:
 
 
 def test_containers_are_frozen_to_the_last_one() -> None:
-    """In lists, in dicts and in tuples."""
+    """Containers are frozen at every depth, in lists, dicts and tuples."""
     frozen = freeze([{"a": ([{1}],)}])
 
     for container in (frozen, frozen[0], frozen[0]["a"][0], frozen[0]["a"][0][0]):
@@ -131,13 +131,13 @@ def test_containers_are_frozen_to_the_last_one() -> None:
     assert type(frozen[0]["a"]) is tuple
 
 
-# --------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------- refused values
 
 
 @pytest.mark.parametrize("part", [1, object()], ids=["settled", "unsettled"])
 @pytest.mark.parametrize("kind", CHANGES)
 def test_every_way_to_change_one_is_refused(kind: type, part: object) -> None:
-    """With a TypeError; nothing has changed after it."""
+    """Every changing method raises a TypeError and changes nothing."""
     value, changes = CHANGES[kind]
     frozen = freeze([value, part])[0]
     before = copy.deepcopy(value)
@@ -150,7 +150,7 @@ def test_every_way_to_change_one_is_refused(kind: type, part: object) -> None:
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_no_method_is_forgotten(kind: type) -> None:
-    """Each public method of the builtin is either harmless or refused; a new Python's new method shows up here."""
+    """Each public method of the builtin is harmless or refused; the test finds methods of new Pythons."""
     frozen = type(freeze(CHANGES[kind][0]))
     refused = {name for name in dir(kind) if getattr(frozen, name) is getattr(frozen, "clear")}  # noqa: B009
 
@@ -165,7 +165,7 @@ def test_no_method_is_forgotten(kind: type) -> None:
 
 @pytest.mark.parametrize("value", [LIST, DICT, SET], ids=["list", "dict", "set"])
 def test_a_deepcopy_is_ordinary(value: Any) -> None:
-    """To the last container, and that is how to edit one."""
+    """A deep copy has ordinary containers at every depth, which can be edited."""
     copied = copy.deepcopy(freeze([value]))
 
     assert copied == [value]
@@ -222,7 +222,7 @@ def nested(make: Callable[[Any], Any], levels: int) -> Any:
 
 @pytest.mark.parametrize("make", [lambda x: [x], lambda x: {"a": x}, lambda x: (x,)], ids=["list", "dict", "tuple"])
 def test_the_depth_is_limited(make: Callable[[Any], Any]) -> None:
-    """As deep as allowed is fine, one more is refused, and so is any number more."""
+    """A value at the limit of depth is frozen, and every deeper one is refused."""
     assert freeze(nested(make, MAX_DEPTH)) == nested(make, MAX_DEPTH)
     for levels in (MAX_DEPTH + 1, 10_000):
         with pytest.raises(NotSerializableError, match="nested deeper"):
@@ -293,7 +293,7 @@ def containers_in(value: Any) -> list[Any]:
 @settings(max_examples=30, deadline=None)
 @given(VALUES)
 def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
-    """A frozen value is the same, frozen again it is the same object, and it stays what it is."""
+    """A frozen value is equal, cannot be changed, and is the same object when it is frozen again."""
     frozen = freeze(value)
 
     for container in containers_in(frozen):

@@ -1,4 +1,4 @@
-"""Nodes that are generators: each is one activity from its start to its end, with every driver."""
+"""Nodes that are generators: each runs as one activity from start to end, with every driver."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nested(node: Any) -> StateGraph:
 
 @attrs.define
 class Talk:
-    """What such a node says."""
+    """The outcome of a generator node: its chunks and its result."""
 
     said: list[str] = attrs.field(factory=list)
 
@@ -72,7 +72,7 @@ def said(request: pytest.FixtureRequest, memory_play: Scene) -> Callable[[StateG
     return lambda graph: stream(memory_play, graph, "stream", State(run_id=RUN))[-1]["said"]
 
 
-# --------------------------------------------------------------------------- what is its own while it yields
+# --------------------------------------------------------------------------- thread, task and context
 
 
 def precise(state: State) -> Iterator[Any]:
@@ -139,7 +139,7 @@ class TestThread:
 
     @pytest.mark.parametrize("graph_of", [alone, typed])
     def test_other_runs_work_between_its_chunks(self, graph_of: Any) -> None:
-        """They use the worker threads of the loop, and the generator keeps its own."""
+        """Other runs use the worker threads of the loop, while the generator keeps its own thread."""
         seen: set[int] = set()
 
         def node(state: State) -> Iterator[Any]:
@@ -190,7 +190,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("how", ["left", "cancelled", "out of time"])
     def test_it_can_clean_up(self, memory_play: Scene, how: str) -> None:
-        """In its own task, with all that takes."""
+        """A generator cleans up in its own task, where timeouts and cancellation work."""
         cancel, seen = threading.Event(), list[bool]()
 
         async def node(state: State) -> AsyncIterator[Any]:
@@ -223,10 +223,10 @@ class TestEnds:
 
 
 class TestNeverAhead:
-    """The generator goes on when its next chunk is asked for."""
+    """A generator never runs ahead of its reader."""
 
     def test_between_two_chunks(self, memory_play: Scene, kind: Any) -> None:
-        """However long the caller takes between two chunks."""
+        """The generator waits between two chunks, however long the reader takes."""
         log: list[str] = []
 
         def node(state: State) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Graphs as items and as branches: each runs, pauses, is answered and goes on by itself."""
+"""Graphs as items and as branches: each runs, pauses and is answered separately."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class TestItems:
     """A graph for each item."""
 
     def test_each_is_answered_by_itself(self, play: Scene, desk: Desk) -> None:
-        """In any order, from another process, and nothing is done twice."""
+        """Items are answered in any order, also by another process, and nothing is done twice."""
         paused = start(play, desk.orders())
         assert waiting(paused) == [("0", 100), ("1", 200), ("2", 300)]
         assert paused.pause is not None
@@ -144,7 +144,7 @@ class TestItems:
         assert play.store.load(RUN) == paused
 
     def test_a_failure_of_one(self, play: Scene, desk: Desk) -> None:
-        """It names the item; those that wait are still there once it is mended, and those that are done stay done."""
+        """The error names the item; after the repair paused items still wait, and done items stay done."""
         graph = desk.orders(max_workers=1)
         with pytest.raises(ExecutionError, match="1 of its parts failed: 1: ") as raised:
             start(play, graph, [{"id": 1}, {"no": 2}])
@@ -156,7 +156,7 @@ class TestItems:
         assert desk.priced == [1, 2]
 
     def test_failures_may_be_collected(self, play: Scene, desk: Desk) -> None:
-        """Then an ErrorInfo takes the place of the result, and is not tried again."""
+        """A collected failure is an ErrorInfo in place of the result, and is not tried again."""
         graph = desk.orders(on_error="collect")
         paused = start(play, graph, [{"id": 1}, {"no": 2}])
         assert waiting(paused) == [("0", 100)]
@@ -186,7 +186,7 @@ class TestItems:
         assert {pause.id for pause in again.pause.each}.isdisjoint(pause.id for pause in paused.pause.each)
 
     def test_a_fork_waits_as_the_run_does(self, play: Scene, desk: Desk) -> None:
-        """Each of the two is answered by itself."""
+        """A fork of a paused run is answered separately from its source."""
         start(play, desk.orders())
         play.store.fork(RUN, "copy")
         copied = play.call(desk.orders(), "resume", "copy")
@@ -203,7 +203,7 @@ class TestBranches:
     """Graphs beside functions."""
 
     def test_each_is_answered_by_itself(self, play: Scene) -> None:
-        """They may ask for different keys, and what is done is not done again for an answer."""
+        """Branches may ask for different keys, and an answer repeats no finished node."""
         calls: list[str] = []
 
         def look(state: State) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class TestBranches:
         assert calls == ["look"]
 
     def test_each_has_its_deadline(self, play: Scene) -> None:
-        """A resume without an answer goes on with those whose deadline has passed, whichever comes first."""
+        """A resume without an answer continues the branches whose deadline has passed."""
 
         def asking(name: str, deadline: float) -> StateGraph:
             node = InterruptNode("n", name, deadline=deadline, otherwise="late")
@@ -270,7 +270,7 @@ class TestStopping:
     """What ends the outer run ends all parts of it."""
 
     def test_a_timeout_of_the_node(self, play: Scene) -> None:
-        """No part goes on after it."""
+        """After a timeout of the node no part continues."""
         begun: list[str] = []
 
         def slow(state: State) -> dict[str, Any]:

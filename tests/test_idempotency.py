@@ -1,4 +1,4 @@
-"""Idempotency keys: the same for every repeat of a step, different for every other step, and fit for any service."""
+"""Idempotency keys: the same for each repeat of a step, different for other steps, and valid for any service."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def key_of(graph: str, run: str, path: Any, step: int, generation: int, node: st
 
 @given(_CONTEXTS, _CONTEXTS)
 def test_different_steps_have_different_keys(one: Any, other: Any) -> None:
-    """Whatever their graphs, runs, nodes and parts are called."""
+    """Different steps have different keys for all names of graphs, runs, nodes and parts."""
     assert (key_of(*one) == key_of(*other)) == (one == other)
 
 
 def test_a_key_has_at_most_255_characters() -> None:
-    """A longer one is cut, tells its beginning, and is still different for every other step."""
+    """A longer key is cut, keeps its beginning, and still differs from the keys of other steps."""
     names = ["n" * 200, "n" * 199 + "m", "ä" * 200]
     contexts = [
         ("graph", run, path, step, 0, node, part)
@@ -88,7 +88,7 @@ def test_a_key_has_at_most_255_characters() -> None:
 
 
 def test_a_graph_that_a_loop_comes_back_to(any_play: Scene, notes: Notes) -> None:
-    """Each of its runs has keys of its own."""
+    """Each run of a nested graph in a loop has its own keys."""
     inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
     edges = [("cust", "t"), ("t", "cust", lambda state: len(state["trace"]) < 3), ("t", "end")]
     nodes = {"cust": inner.as_node(), "t": trace("t"), "end": trace("end")}
@@ -100,7 +100,7 @@ def test_a_graph_that_a_loop_comes_back_to(any_play: Scene, notes: Notes) -> Non
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_step_that_is_repeated(any_play: Scene, notes: Notes, depth: int) -> None:
-    """After a failure and a resume, it has the key that it had; nested as well."""
+    """A repeated step has the same key after a failure and a resume, in nested graphs, too."""
     once = broken_first(returns({}), ValueError("the answer was lost"))
 
     def pay(state: State, context: NodeContext) -> Any:
@@ -118,7 +118,7 @@ def test_a_step_that_is_repeated(any_play: Scene, notes: Notes, depth: int) -> N
 
 
 def test_a_run_that_begins_again(any_play: Scene, notes: Notes) -> None:
-    """Deleted, and executed once more under its id: what was paid is not paid again."""
+    """A deleted run that is executed again under its id has the same keys, so nothing is paid twice."""
     graph = make_graph({"pay": notes.node, "end": returns({})}, store=any_play.store, preserve=True)
     any_play.execute(graph)
     any_play.store.delete(RUN)

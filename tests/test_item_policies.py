@@ -63,7 +63,7 @@ def kind(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Calla
 
 class TestRetry:
     def test_an_item_is_tried_again_without_the_others(self, kind: Any) -> None:
-        """As often as the policy says; the results are in order."""
+        """A failed item is tried again alone, up to the limit of the policy; results stay in order."""
         calls: Counter[int] = Counter()
 
         def double(item: int) -> int:
@@ -78,7 +78,7 @@ class TestRetry:
         assert calls == {1: 1, 2: 3, 3: 1}
 
     def test_a_retry_begins_with_the_item_as_it_was(self, kind: Any) -> None:
-        """What a failed attempt has changed in place is gone."""
+        """A retry gets the item without the changes of the failed attempt."""
         seen: list[list[int]] = []
 
         def attempt(item: Basket) -> int:
@@ -93,8 +93,8 @@ class TestRetry:
         assert seen == [[1], [1], [1]]
         assert final["results"] == [2]
 
-    def test_each_failed_attempt_is_told(self, kind: Any) -> None:
-        """With its item, its number, its error, and the seconds until the next one."""
+    def test_each_failed_attempt_is_reported(self, kind: Any) -> None:
+        """Each failed attempt is reported with its item, number, error and delay."""
         fail_once = broken_first(lambda item: item, OSError("not yet"))
         recorder = Recorder(EventType.PART_RETRY, EventType.PART_COMPLETE)
         graph_of(kind(fail_once), observer=recorder, retry=SOON).execute(State({"items": [7]}))
@@ -104,7 +104,7 @@ class TestRetry:
         assert len(recorder.data(EventType.PART_COMPLETE)) == 1
 
     def test_attempts_count_on_after_a_crash(self, any_store: CheckpointStore, kind: Any) -> None:
-        """Of three, two that were kept before the process was killed leave one; a resume after a failure has all."""
+        """Attempts before a kill count; a resume after a failure has all attempts again."""
         if not any_store.keeps_parts:
             pytest.skip("it keeps no parts")
         calls: list[int] = []
@@ -224,12 +224,12 @@ def test_in_processes(tmp_path: Path) -> None:
 class TestDelay:
     @pytest.mark.parametrize(("after", "waited"), [(0.25, 0.25), (0, 0.0), (None, 60.0), (90, 90.0)])
     def test_the_error_says_how_long_to_wait(self, after: float | None, waited: float) -> None:
-        """Whatever the longest delay is; None leaves it to the policy."""
+        """The delay of an error overrides the longest delay; None leaves it to the policy."""
         policy = RetryPolicy(initial_delay=1000, delay=lambda error: error.after)
         assert policy.delay_after(1, BusyError(after)) == waited
 
     def test_it_holds_for_nodes(self) -> None:
-        """As for items."""
+        """Delays of errors hold for nodes as for items."""
         recorder, calls = Recorder(EventType.NODE_RETRY), []
 
         def node(state: State) -> dict[str, int]:

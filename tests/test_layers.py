@@ -1,4 +1,4 @@
-"""Imports point one way through the rooms of the package, those that only type checkers see included."""
+"""Imports point one way through the rooms of the package, including imports for type checkers."""
 
 import ast
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STRANGERS = {
     "observers": {"state", "edges", "policies", "_schema", "nodes", "_graph", "_engine", "_drivers", "config"},
     "config": {"_values", "state", "edges", "policies", "_schema", "nodes", "_graph", "_engine", "_drivers"},
 }
-"""Rooms that come before, and are none of their business all the same."""
+"""Earlier rooms that a room may not import."""
 
 PUBLIC = """
     __init__ config dbos edges errors graph nodes observers picture policies state testing turns
@@ -69,7 +69,7 @@ def room_of(module: str) -> str:
 
 
 def test_every_module_has_a_room():
-    """And every room has modules."""
+    """Every module has a room, and every room has modules."""
     assert {room_of(module) for module in MODULES} == set(ROOMS)
 
 
@@ -87,7 +87,7 @@ def test_imports_point_one_way():
 
 
 def test_no_modules_import_each_other():
-    """Not within a room either, and not inside functions, where Python would not notice."""
+    """No modules import each other, neither within a room nor inside functions."""
     graph = {module: {other for other, _ in imports_of(module)} for module in MODULES}
     try:
         TopologicalSorter(graph).prepare()

@@ -1,4 +1,4 @@
-"""However a run ends, no thread, task, open file or memory is left behind."""
+"""No thread, task, open file or memory stays after a run, however it ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nothing_left(*, but: str = "") -> Iterator[None]:
     yield
     gc.collect()
     for thread in live_threads() - threads:
-        thread.join(0.5)  # one that was told to end may be about to
+        thread.join(0.5)  # a stopped thread may still be ending
     new = {thread.name for thread in live_threads() - threads}
     assert not {name for name in new if not but or not name.startswith(but)}
     assert open_files() == files
@@ -164,7 +164,7 @@ class TestNothingIsLeft:
     def test_when_a_stream_is_left(
         self, tmp_path: Path, name: str, durability: str, after: int, is_async: bool
     ) -> None:
-        """After a step, a chunk, or a child; the run can be resumed."""
+        """Nothing stays when a stream is left after a step, a chunk or a nested run, which can be resumed."""
         with nothing_left(), STORES[name](tmp_path) as store:
             graph = all_features(store, durability=durability)
 
@@ -209,7 +209,7 @@ def nested_twice(store: CheckpointStore, last: Any, **options: Any) -> StateGrap
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_store_forgets_runs_that_are_over(name: str, tmp_path: Path, durability: str) -> None:
-    """Whatever was nested in them."""
+    """A store forgets completed runs with all their nested runs."""
     with STORES[name](tmp_path) as store:
         graph = nested_twice(store, returns({}), durability=durability)
         for number in range(30):

@@ -1,4 +1,4 @@
-"""Runs on event loops: async nodes under `execute`, sync nodes and stores under `aexecute`."""
+"""Runs on event loops: async nodes in `execute`, sync nodes and stores in `aexecute`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestOneTask:
     """All that nodes return is awaited in it."""
 
     def test_one_task_and_one_loop(self) -> None:
-        """Each node finds the same ones."""
+        """All nodes of a run share one task and one loop."""
         found: list[Any] = []
 
         async def node(state: State) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class TestOneTask:
         assert len(set(found)) == 1
 
     def test_what_is_left_at_work(self) -> None:
-        """A task that a node has begun goes on with the next one, and is cancelled at the end of the run."""
+        """A task that a node starts runs on beside the next nodes, and is cancelled at the end of the run."""
         seen: list[str] = []
 
         async def at_work() -> None:
@@ -86,7 +86,7 @@ class TestInterrupts:
     """Ctrl-C while something is awaited, and in between."""
 
     def test_awaited(self) -> None:
-        """What is awaited is cancelled and may end, and the interrupt is raised then; the State before is saved."""
+        """An interrupt cancels the awaited task, waits for its end and is raised; the State before is saved."""
         seen: list[str] = []
         store = MemoryStore()
 
@@ -117,10 +117,10 @@ def noting(found: list[Any], what: Callable[[], Any]) -> Callable[[State], dict[
 
 
 class TestSyncNodes:
-    """A run of them goes on in one thread, and the loop is free."""
+    """The sync nodes of a run share one thread, and the loop stays free."""
 
     def test_the_loop_is_free(self) -> None:
-        """While the nodes block, everything else on the loop goes on."""
+        """The loop runs other tasks while a node blocks."""
         ticks: list[None] = []
 
         async def tick() -> None:
@@ -145,11 +145,11 @@ class WaitingStore(MemoryStore):
     never_waits = False
 
 
-class TestNobodyWaits:
+class TestRunsDoNotBlockEachOther:
     """For what another run does, however slow that is."""
 
     def test_slow_nodes(self) -> None:
-        """Nodes and saves of other runs go on, whatever sync nodes and the loop's own executor are at."""
+        """Nodes and saves of other runs continue while sync nodes and the executor of the loop are busy."""
         gate, store = Gate(), WaitingStore()
 
         async def main() -> None:
@@ -187,7 +187,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
 def test_the_interpreter_ends(program: str) -> None:
-    """Whatever its threads are at."""
+    """The interpreter ends while its threads are busy."""
     head = """
         import asyncio, os, threading, time
         from stategraph import State

@@ -1,4 +1,4 @@
-"""A pause in a graph within another: it is the outer run that waits, and that is answered."""
+"""A pause in a nested graph pauses the outer run, which takes the answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestAnswering:
     """Through the outermost run."""
 
     def test_it_goes_on_where_it_waits(self, play: Scene, names: tuple[str, ...]) -> None:
-        """In another process as well; nothing that is done is done again."""
+        """The answer continues the nested run at its pause, also in another process, and repeats nothing."""
         drafts: list[int] = []
         nodes = {"write": counted(lambda state: {"draft": "x"}, drafts), "ask": InterruptNode("draft", "ok")}
 
@@ -63,7 +63,7 @@ class TestAnswering:
         assert drafts == [1]
 
     def test_the_node_within_validates(self, play: Scene, names: tuple[str, ...]) -> None:
-        """What it refuses leaves the run as it is; what it makes of the answer comes out."""
+        """The nested node validates the answer: a refused one leaves the run paused, and a converted one comes out."""
         graph = within(reviewed(play.store, InterruptNode("draft", "verdict", schema=int)), *names)
         paused = play.execute(graph)
 
@@ -74,7 +74,7 @@ class TestAnswering:
         assert play.resume(graph, {"verdict": 7})["verdict"] == 7
 
     def test_a_schema_on_the_way_without_the_key(self, play: Scene, names: tuple[str, ...]) -> None:
-        """The answer could not be given: that is said before anything runs or, where only the run shows it, then."""
+        """A schema without the key of the answer is refused: before the run, or at a pause that only the run shows."""
         nodes: list[tuple[Any, type[Exception]]] = [
             (InterruptNode(None, "other"), GraphError),
             (lambda state: state.paused("sure?", response_param="other"), ExecutionError),
@@ -88,7 +88,7 @@ class TestAnswering:
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_a_crash_behind_the_answer(self, play: Scene, names: tuple[str, ...], durability: str) -> None:
-        """It is not asked for again, whatever the durability."""
+        """After a crash an accepted answer is not asked for again, under every durability."""
         mortal = MortalStore(play.store)
 
         def make(store: Any, publish: Any) -> StateGraph:
@@ -121,7 +121,7 @@ class TestWhatElse:
     """Where a pause within meets other things."""
 
     def test_in_a_loop(self, play: Scene) -> None:
-        """Every visit of the graph is a run of its own, and asks again where nothing is handed in."""
+        """Every visit of a nested graph is a new run, and asks again unless the answer is handed in."""
         inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
         nodes = {"inner": inner.as_node(inputs=[]), "end": trace("end")}
         edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
@@ -132,7 +132,7 @@ class TestWhatElse:
         assert play.resume(graph, {"ok": 1}).step == 3
 
     def test_checkpoints_are_those_of_the_outer_graph(self, memory_play: Scene) -> None:
-        """A graph within needs none of its own; without any, the outer one is refused."""
+        """A nested graph needs no checkpoints, but the outer graph does if the nested one pauses."""
         inner = reviewed(memory_play.store, interval=0)
         assert memory_play.execute(within(inner)).status is RunStatus.PAUSED
 

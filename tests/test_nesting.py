@@ -1,4 +1,4 @@
-"""A graph as a node of another: what goes in and comes out, its own run, and what becomes of that."""
+"""A graph as a node of another: its inputs and outputs, and its own run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestBorders:
     """What goes in and what comes out."""
 
     def test_by_default(self, any_play: Scene) -> None:
-        """The whole State goes in; what was changed, added and removed comes out. It is one step."""
+        """By default the whole State goes in, and all changes come out as one step."""
         inner = inner_graph(
             {"a": lambda state: state.set("n", 2).set("new", 3), "b": lambda state: state.remove("old")}
         )
@@ -102,10 +102,10 @@ class TestBorders:
 
 
 class TestTheRunWithin:
-    """It has an id and checkpoints of its own, in the store of the outer graph."""
+    """A nested run has its own id and checkpoints in the store of the outer graph."""
 
     def test_ids(self, any_play: Scene) -> None:
-        """That of the outer run, the step and the node."""
+        """The id of a nested run has the outer run, the step and the node."""
         ids: Any = []
         inner = inner_graph({"a": lambda state: ids.append(state.run_id) or {}})
         edges = [("rag", "t"), ("t", "rag", shorter_than(3)), ("t", "end")]
@@ -118,7 +118,7 @@ class TestTheRunWithin:
     @pytest.mark.parametrize("depth", [1, 2])
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_a_failure_goes_on_within(self, play: Scene, depth: int, durability: str) -> None:
-        """What was completed within is not done again, in another process either."""
+        """A resume repeats no completed nested step, also in another process."""
         log: Any = []
         node: Any = None
         broken = broken_first(trace("b"), ValueError("once"))
@@ -176,7 +176,7 @@ class TestTheRunWithin:
 
 
 def test_async_nodes_within(memory_play: Scene) -> None:
-    """They are awaited; on a running loop, `execute` refuses them before anything runs."""
+    """Nested async nodes are awaited; `execute` on a running loop refuses them before any node runs."""
     store = memory_play.store
     graph = outer_graph(inner_graph({"a": as_async(trace("a"))}).as_node(), store)
 
@@ -191,7 +191,7 @@ def test_async_nodes_within(memory_play: Scene) -> None:
 
 
 def test_events_tell_both_graphs(memory_play: Scene) -> None:
-    """Each under its name, to the observer of the outer graph alone."""
+    """Only the observer of the outer graph gets the events of both graphs, each under its name."""
     recorder = Recorder(EventType.GRAPH_START, EventType.GRAPH_COMPLETE)
     unheard = Recorder(EventType.GRAPH_START, EventType.GRAPH_COMPLETE)
     inner = inner_graph(traces("a"), observer=unheard)
@@ -217,7 +217,7 @@ class TestIdsOfNestedRuns:
             State(run_id=run_id)
 
     def test_it_goes_on_with_the_run_around_it(self, play: Scene) -> None:
-        """It cannot be resumed by itself; it can be looked at, and a fork of it is a run of its own."""
+        """A nested run cannot be resumed alone; it can be loaded, and a fork of it is an independent run."""
         inner = inner_graph({"a": trace("a"), "b": broken_first(trace("b"), ValueError("once"))})
         graph = outer_graph(inner.as_node(), play.store)
         alone = make_graph(inner.nodes, store=play.store, name="inner")
@@ -239,7 +239,7 @@ class TestIdsOfNestedRuns:
 
 
 class TestValidation:
-    """What is refused before a run begins."""
+    """Nested graphs that are refused before a run begins."""
 
     @pytest.mark.parametrize("name", ["a b", "a/b", "a:b", ".a", "ä"])
     def test_names_that_do_not_fit_ids(self, name: str) -> None:

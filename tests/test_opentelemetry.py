@@ -78,7 +78,7 @@ class Traced:
         )
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """-> those of a name."""
+        """Return the spans with a name."""
         return [span for span in self.spans if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
@@ -92,7 +92,7 @@ class Traced:
         return {(span.name, names.get(span.parent.span_id, "gone") if span.parent else None) for span in self.spans}
 
     def figures(self, name: str) -> dict[tuple[Any, ...], Any]:
-        """-> by the values of its attributes, what was counted, or how often something was measured."""
+        """Return the sum or the count of a metric for each set of attribute values."""
         data: Any = self.reader.get_metrics_data()
         points = [
             point
@@ -110,7 +110,7 @@ class Traced:
         }
 
     def mark(self, name: str, answer: Any = None) -> Callable[[Any], Any]:
-        """-> a node, or a function for items, with a span of its own."""
+        """Return a node, or a function for items, that opens a span."""
 
         def work(given: Any) -> Any:
             with self.tracer.start_as_current_span(name):
@@ -154,7 +154,7 @@ class TestSpans:
     """What there is a span of."""
 
     def test_a_call_its_nodes_and_nested_runs(self, play: Scene, traced: Traced) -> None:
-        """Each stands below what it is a part of, the call below what the caller does, and all is one trace."""
+        """The spans of a call, its nodes and nested runs form one tree below the span of the caller."""
         inner = make_graph(traces("xy"), store=play.store, name="inner")
         nodes = {"a": trace("a"), "sub": inner.as_node()}
         with traced.tracer.start_as_current_span("request"):
@@ -178,7 +178,7 @@ class TestSpans:
         assert (node["node"], node["step"], node["attempts"], node["outcome"]) == ("sub", 2, 1, "completed")
 
     def test_what_users_do_stands_below_the_node(self, play: Scene, traced: Traced) -> None:
-        """In nodes, branches and items, sync and async, with and without a limit of time."""
+        """Spans of users are below the node: in branches and items, sync and async, with and without a timeout."""
         mark = traced.mark
         nodes = {
             "plain": mark("1"),
@@ -273,10 +273,10 @@ class TestEnds:
 
 
 class TestMetrics:
-    """What is measured."""
+    """The metrics of runs."""
 
     def test_all_of_them(self, play: Scene, traced: Traced) -> None:
-        """By the graph, the node, and what came of it."""
+        """The metrics are recorded with the graph, the node and the outcome."""
         nodes = {
             "a": broken_first(trace("a"), ValueError()),
             "m": MapNode(len, "l", "out"),
@@ -300,7 +300,7 @@ class TestMetrics:
 
 
 def test_it_is_known_by_name(memory_play: Scene) -> None:
-    """With the providers of the program; without any, nothing is kept, and nothing breaks."""
+    """The observer by name uses the providers of the program; without any it records nothing."""
     graph = make_graph(traces("a"), store=memory_play.store, observer=get_observer("opentelemetry"))
 
     assert memory_play.execute(graph).step == 1

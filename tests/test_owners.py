@@ -1,4 +1,4 @@
-"""One run, one owner: among threads, tasks and processes, whatever becomes of the owner."""
+"""A run has one owner among threads, tasks and processes, even if the owner dies or freezes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def begun(store: CheckpointStore, names: str) -> Any:
 
 
 def test_two_tasks_of_one_loop_execute_one_run(any_store: CheckpointStore) -> None:
-    """Each node runs once, and the second task is told."""
+    """Each node runs once, and the second task gets an error."""
     ran: list[str] = []
 
     async def node(state: State) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def options_of(kind: str, folder: Path) -> str:
 
 
 class Process:
-    """A process that is at work on the run."""
+    """A process that owns the run."""
 
     def __init__(self, folder: Path, kind: str, durability: str = "sync") -> None:
         command = [sys.executable, "-c", OWNER, str(folder), kind, durability, options_of(kind, folder)]
@@ -174,7 +174,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path, kind: str) -> Iterator[Callable[..., Process]]:
-    """-> starts a process that is at work on the run."""
+    """Return a function that starts a process which owns the run."""
     started: list[Process] = []
 
     def begin(durability: str = "sync") -> Process:
@@ -200,9 +200,9 @@ class TestProcesses:
     def test_a_run_that_another_process_is_at_work_on(
         self, graph: Any, start: Callable[..., Process], kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nothing is done, at once and however often it is asked for, and it is told which.
+        """Each call fails at once, and the error names the other process.
 
-        Stores that are files also say which node is under way; a server is not asked for it at every step.
+        Stores in files also name the current node; a server does not know it.
         """
         other, slept = start(), list[float]()
         monkeypatch.setattr(time, "sleep", slept.append)
@@ -223,7 +223,7 @@ class TestProcesses:
         assert kind != "sqlite" or owner.since <= owner.node_since <= datetime.now(UTC)
 
     def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
-        """Its run is free at once."""
+        """The run of a killed owner is free at once."""
         other = start()
         other.process.send_signal(signal.SIGKILL)
         other.process.wait()
@@ -237,7 +237,7 @@ class TestProcesses:
         [("sqlite", "async"), ("postgres", "sync"), ("redis", "exit")],
     )
     def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
-        """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
+        """A frozen owner keeps the run until a take-over, and saves nothing once it wakes up."""
         other = start(durability)
         if durability == "async":  # one that is frozen while it writes keeps the whole database
             while graph.store.list() != [RUN]:
@@ -280,7 +280,7 @@ class TestForks:
 
     @pytest.mark.parametrize("kind", ["memory", *SHARED])
     def test_a_child_of_an_owner(self, kind: str, tmp_path: Path) -> None:
-        """Its copy of the run can save nothing; where the store is shared, the run is the parent's."""
+        """A forked child cannot save the run; in a shared store the run belongs to the parent."""
         store = MemoryStore() if kind == "memory" else SHARED[kind](tmp_path)
         graph = make_graph(traces("abc"), store=store)
         stream = graph.stream(State(run_id=RUN))
@@ -328,7 +328,7 @@ class TestFilesOfLocks:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, this is a known limit")
     def test_others_open_and_close_the_file(self, tmp_path: Path) -> None:
-        """In the process that owns a run: its locks stay."""
+        """The locks of a process stay when it opens and closes the file elsewhere."""
         with sqlite_at(tmp_path) as store:
             stream = begun(store, "ab")
             for file in tmp_path.rglob("*owners"):
@@ -346,7 +346,7 @@ class TestFilesOfLocks:
     def test_a_file_system_without_locks(
         self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nothing runs, and the way out is told."""
+        """On a file system without locks nothing runs, and the error names the way out."""
 
         def none(*_: Any) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -364,7 +364,7 @@ Handles = tuple[CheckpointStore, CheckpointStore]
 
 @pytest.fixture
 def handles(open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch) -> Iterator[Handles]:
-    """Two handles to one store, with owners as those of two processes."""
+    """Yield two handles to one store whose owners act like two processes."""
     monkeypatch.setattr(locks, "_by_path", {})
     with open_store() as first:
         monkeypatch.setattr(locks, "_by_path", {})
@@ -406,7 +406,7 @@ def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
 
 
 def test_a_run_with_an_owner_is_not_pruned(any_store: CheckpointStore) -> None:
-    """Though its time is over: who has it may be about to go on with it."""
+    """Prune keeps a due run that has an owner, which may be about to resume it."""
     over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
     over.execute(State(run_id=RUN))
     threading.Event().wait(0.01)

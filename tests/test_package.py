@@ -1,4 +1,4 @@
-"""The package: its public names, which way its imports point, what importing it costs, what is in its archives."""
+"""The package: its public names, the cost of its imports, and the contents of its archives."""
 
 import ast
 import importlib
@@ -66,7 +66,7 @@ def test_the_public_members_are_there(name: str) -> None:
 
 @pytest.mark.parametrize("package", ["stores", "config", "observers", "picture", "testing", "cli"])
 def test_each_package_lists_its_names(package: str) -> None:
-    """And all that it lists is there."""
+    """Each package lists its names once, and they exist."""
     module = importlib.import_module(f"stategraph.{package}")
 
     assert sorted(module.__all__) == sorted(set(module.__all__))
@@ -109,24 +109,24 @@ def bare() -> dict[str, str | None]:
 
 
 def test_a_bare_run_imports_nothing_that_takes_long(bare):
-    """Neither of the libraries that stategraph stands on, nor of those of Python."""
+    """A bare run imports no slow library, neither a dependency nor one of Python."""
     assert sorted(set(OTHERS) & {name.split(".")[0] for name in bare}) == ["attr"]
 
 
 def test_the_root_imports_nothing():
-    """Names are imported when they are asked for."""
+    """The root imports a name on its first use."""
     assert [name for name in imported_by("import stategraph") if name.split(".")[0] == "stategraph"] == ["stategraph"]
 
 
 def test_type_checkers_see_the_names_that_there_are():
-    """In the file that they read in place of the root."""
+    """The stub of the root has all public names."""
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
-    told = {
+    typed = {
         f"{node.module}.{alias.name}" for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     homes: dict[str, str] = vars(stategraph)["_HOMES"]
 
-    assert told == {f"stategraph.{home}.{name}" for home, names in homes.items() for name in names.split()}
+    assert typed == {f"stategraph.{home}.{name}" for home, names in homes.items() for name in names.split()}
 
 
 # --------------------------------------------------------------------------- archives

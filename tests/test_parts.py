@@ -1,4 +1,4 @@
-"""Finished parts of a step: saved as they finish, not done again after whatever stops the run, gone once joined."""
+"""Parts of a step are saved as they finish, not repeated after a stop, and deleted once joined."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert live_threads() <= before
 
 
-class Told:
+class Gate:
     """Waits until the run has taken a part: it is then saved, if parts are."""
 
     def __init__(self, part: str) -> None:
@@ -65,7 +65,7 @@ class Told:
         return type is EventType.PART_COMPLETE
 
     def on_event(self, event: Event) -> None:
-        """Let the others go on."""
+        """Let the other parts continue."""
         if event.data["part"] == self._part:
             self._is_taken.set()
 
@@ -76,7 +76,7 @@ class Told:
 
 
 class Work:
-    """A ParallelNode of three branches, of which the second does what it is told, and a log of those that were done."""
+    """A ParallelNode of three branches with a replaceable second one, and a log of finished branches."""
 
     def __init__(self, kind: Any = as_sync) -> None:
         self.log: Any = []
@@ -111,7 +111,7 @@ def kept(store: CheckpointStore, step: int = 2) -> set[str]:
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("kind", [as_sync, as_async])
 class TestStopped:
-    """By one thing or another: what has finished is kept, and is not done again."""
+    """Finished parts are kept and not repeated, whatever stopped the run."""
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_by_an_error(self, play: Scene, kind: Any, how: str, error: type[BaseException]) -> None:
@@ -134,16 +134,16 @@ class TestStopped:
 
 @pytest.mark.parametrize("how", HOW)
 class TestStoppedFromOutside:
-    """While threads are at work."""
+    """Stops from outside while threads run parts."""
 
     def test_by_a_cancel_event(self, play: Scene, how: str) -> None:
-        """Between two parts; those that are under way finish, and are kept."""
-        work, told = Work(), Told("b")
+        """A cancel event stops the run between two parts; running parts finish and are kept."""
+        work, gate = Work(), Gate("b")
         cancel: Any = threading.Event()
         work.second = lambda state: cancel.set() or {"b": 1}
-        work.third = lambda state: {"c": told.wait()}
+        work.third = lambda state: {"c": gate.wait()}
         with pytest.raises(RunCancelledError):
-            play.execute(work.graph(play.store, observer=told, **HOW[how]), cancel=cancel)
+            play.execute(work.graph(play.store, observer=gate, **HOW[how]), cancel=cancel)
         assert {"a", "b"} <= kept(play.store) <= {"a", "b", "c"}
 
         play.resume(work.graph(reopened(play.store), **HOW[how]))
@@ -156,7 +156,7 @@ class TestTime:
 
     @pytest.mark.parametrize("by", ["cancellation", "timeout"])
     def test_async_branches(self, play: Scene, by: str) -> None:
-        """Are cut off; those that had finished are kept."""
+        """A timeout cuts off async branches, and finished ones are kept."""
         finished = asyncio.Event()
 
         async def first(state: State) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class TestKeeping:
 
     @pytest.mark.parametrize("interval", [1, 3, 100])
     def test_the_incoming_state_is_saved_first(self, play: Scene, interval: int) -> None:
-        """Whatever the interval; the parts are shown nowhere."""
+        """The incoming State is saved first under every interval, and parts are not listed."""
         found: Any = []
 
         def look(item: int) -> int:
@@ -206,7 +206,7 @@ class TestKeeping:
 
     @pytest.mark.parametrize(("interval", "seen"), [(1, [0, 0]), (2, [2, 0])])
     def test_they_are_gone_once_their_step_is_saved(self, play: Scene, interval: int, seen: list[int]) -> None:
-        """And not before: until then, a run that is killed makes that step again."""
+        """Parts are deleted once their step is saved and not before, as a killed run repeats the step."""
         found: list[int] = []
 
         def look(state: State) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class TestKeeping:
         assert found == seen
 
     def test_updates_make_them_worthless(self, play: Scene) -> None:
-        """They were made of other data: all parts are done again, whenever the process dies."""
+        """After updates all parts are done again, as they were made of other data."""
         work = Work()
         work.second = raises(ValueError("always"))
         with pytest.raises(ExecutionError):
@@ -231,7 +231,7 @@ class TestKeeping:
 
     @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=0)])
     def test_what_does_not_fit_together(self, play: Scene, retry: Any) -> None:
-        """What is finished is not done again as long as it may fit; once it does not, it is, in case it was mended."""
+        """Finished parts are kept while they may be merged; after a conflict they are done again."""
         calls: list[int] = []
 
         def make(key: str, **options: Any) -> StateGraph:

@@ -1,4 +1,4 @@
-"""Parts know what they were made of: they are joined where that is the same, exactly, and nowhere else."""
+"""Parts record their input and are used again only for exactly the same input."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Items:
         self.is_broken = False
 
     def resume(self, play: Scene, updates: Any = None, **options: Any) -> State:
-        """Go on, in another process where the store allows that."""
+        """Resume the run, in another process if the store allows it."""
         return play.resume(self.graph(reopened(play.store), **options), updates)
 
     def item(self, item: Any) -> Any:
@@ -96,7 +96,7 @@ class TestItems:
         assert final["results"] == [f"made of {item!r}" for item in final["items"]]
 
     def test_nothing_is_left_of_them(self, play: Scene, how: str) -> None:
-        """Not even of places that the list does not have any more, nor where the run goes another way."""
+        """No parts stay, also if the list became shorter or the run takes another way."""
         items = Items()
         items.fail(play, ["a", "b", "last"], **HOW[how])
 
@@ -124,7 +124,7 @@ class TestExactly:
         ids=repr,
     )
     def test_items(self, play: Scene, one: Any, other: Any) -> None:
-        """One takes the place of the other; back in its place, the first is not repeated."""
+        """An equal item of another type is done again, and the first one is not repeated if it comes back."""
         items = Items()
         items.fail(play, [one, "last"])
 
@@ -168,7 +168,7 @@ class TestBranches:
     """Each is made of the whole State."""
 
     def test_the_same_state(self, play: Scene, how: str) -> None:
-        """They are joined, after an update that changes nothing as well."""
+        """Branches are joined if the State is the same, also after an update that changes nothing."""
         branches = Branches()
         branches.fail(play, **HOW[how])
 

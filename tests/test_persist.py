@@ -1,4 +1,4 @@
-"""Keys that are not saved: what is saved, and what runs again when a run is resumed."""
+"""Keys that are not saved, and the nodes that compute them again at a resume."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def fetch(state: State) -> dict[str, Any]:
 
 
 def index(state: State) -> dict[str, Any]:
-    """Not saved, made of what is."""
+    """Return an unsaved key made of a saved one."""
     return {"index": [*state["text"].split()]}
 
 
 def count(state: State) -> dict[str, Any]:
-    """Not saved, made of what is not."""
+    """Return an unsaved key made of an unsaved one."""
     return {"size": len(state["index"])}
 
 
 def answer(state: State) -> dict[str, Any]:
-    """Saved, made of what is not."""
+    """Return a saved key made of unsaved ones."""
     return {"answer": f"{state['size']}: {state['index'][-1]}"}
 
 
@@ -111,7 +111,7 @@ class TestGoingOn:
         assert (final.step, final.checkpoint_node, final.status) == (4, "answer", RunStatus.COMPLETED)
 
     def test_only_the_producers_of_missing_keys_run_again(self, scene: Scene) -> None:
-        """In the order of their steps, before the node that comes next."""
+        """The producers of missing keys run again in the order of their steps, before the next node."""
         log: Log = []
         graph = begin(scene, logged(fails_in(STEPS, "answer"), log), {"topic": "states"})
         log.clear()
@@ -121,7 +121,7 @@ class TestGoingOn:
         assert log == ["index", "count", "answer"]
 
     def test_a_loop(self, scene: Scene) -> None:
-        """Only the last producer of a key runs again, on what was there then."""
+        """In a loop only the last producer of a key runs again, on its former input."""
 
         def draft(state: State) -> dict[str, Any]:
             return {"draft": f"draft {state.get('round', 0)}"}
@@ -154,7 +154,7 @@ class TestGoingOn:
         assert (final["final"], final.step) == ("draft 2", 7)
 
     def test_a_failure_that_is_handled(self, scene: Scene) -> None:
-        """What the handler found is saved, whatever else is not: nothing could compute it again."""
+        """The error for a handler is always saved, as nothing could compute it again."""
         nodes = {
             "first": raises(ValueError("broken")),
             "handler": lambda state: {"text": state["error"]["message"]},
@@ -177,7 +177,7 @@ class TestGiven:
     """Keys that no node has written, and updates."""
 
     def test_missing_input_comes_through_updates(self, scene: Scene) -> None:
-        """Every time the run is resumed, and for what was made of it."""
+        """Each resume needs the missing input as an update, and computes the keys made of it."""
         steps = {
             "open": lambda state: {"client": f"client of {state['secret']}"},
             "a": broken_first(lambda _: {"a": 1}, ValueError("once")),
@@ -254,7 +254,7 @@ class TestRefusals:
         assert scene.resume(moved, migrate={"index": "other"})["answer"] == "3: states"
 
     def test_a_producer_that_fails(self, scene: Scene) -> None:
-        """Its exception is the cause; the run stays as it is and can be resumed."""
+        """The exception of a producer is the cause; the run stays as it is and can be resumed."""
         left = [0, 1, 0]
 
         def flaky(state: State) -> dict[str, Any]:
@@ -293,14 +293,14 @@ class TestRefusals:
             graph.validate()
 
 
-# --------------------------------------------------------------------------- changing what is saved
+# --------------------------------------------------------------------------- changing `persist`
 
 
 # --------------------------------------------------------------------------- States that note reads
 
 
 def test_without_checkpoints_it_has_no_effect() -> None:
-    """Interval 0 saves nothing, and so nothing is computed again; a node may write what it likes."""
+    """`persist` has no effect with interval 0, which saves nothing."""
     graph = make_graph({"a": lambda _: {"a": 1, "b": 2}}, store=MemoryStore(), interval=0, persist=["a"])
 
     assert dict(graph.execute(State())) == {"a": 1, "b": 2}
@@ -314,7 +314,7 @@ SAVED = frozenset("pqr")
 
 @st.composite
 def programs(draw: Any) -> list[tuple[Any, ...]]:
-    """-> nodes: what each reads, how it reads, what it writes or removes, and whether it goes back once."""
+    """Return nodes: the keys that each reads, how it reads them, its changes, and whether it loops once."""
     nodes = []
     for _ in range(draw(st.integers(2, 6))):
         kind = draw(st.sampled_from(["pqr", "xyz"]))

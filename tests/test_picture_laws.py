@@ -1,4 +1,4 @@
-"""Laws that all pictures keep: whatever the graph is, and whatever its nodes are named."""
+"""Laws of all pictures, for all graphs and all names of nodes."""
 
 import re
 from html.parser import HTMLParser
@@ -80,7 +80,7 @@ def outer_of(node):
 @FEW
 @given(STRUCTURES)
 def test_nothing_stands_on_anything_else(structure):
-    """No two boxes, no label on a box, no label on another one; and what is nested is in its box."""
+    """Boxes and labels never overlap, and nested graphs are inside their box."""
     svg = picture_of(structure).to_svg()
     width, height = (float(value) for value in re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
 
@@ -97,7 +97,7 @@ def test_nothing_stands_on_anything_else(structure):
 @FEW
 @given(STRUCTURES)
 def test_every_edge_ends_at_its_boxes(structure):
-    """And passes through no other one."""
+    """Every edge ends at its boxes and crosses no other box."""
     for graph in graphs_of(picture_of(structure).to_svg()):
         for edge in graph.edges:
             if edge.source is None:
@@ -112,7 +112,7 @@ def test_every_edge_ends_at_its_boxes(structure):
 @FEW
 @given(STRUCTURES)
 def test_all_nodes_and_edges_are_there(structure):
-    """Edges of the same ends are one line, but for those of failures."""
+    """Every node has a box; edges with the same ends share a line, except edges of failures."""
     graph = read(picture_of(structure).to_svg())
     shown = [(edge.source, edge.target, "failure" in edge.classes) for edge in graph.edges if edge.source is not None]
 
@@ -144,7 +144,7 @@ ATTRIBUTES = set(
 @FEW
 @given(STRUCTURES)
 def test_there_is_nothing_in_it_that_could_be_run(structure):
-    """Or loaded: whatever the names are, they are text."""
+    """A picture contains nothing to run or load: all names are text."""
     svg = picture_of(structure).to_svg()
 
     for element in elements(svg):
@@ -188,7 +188,7 @@ class _Page(HTMLParser):
 @FEW
 @given(STRUCTURES)
 def test_a_page_has_no_script(structure):
-    """Nor is one allowed there."""
+    """A page has no script, and its policy allows none."""
     page = _Page()
     page.feed(picture_of(structure).to_html())
 

@@ -90,7 +90,7 @@ def taken(drawn):
 
 
 def test_a_run_is_drawn_over_the_graph():
-    """What it has done, and how often."""
+    """A picture of a run shows the completed nodes and how often they ran."""
     graph = graph_of({"draft": counts, "review": nothing, "publish": nothing})
     graph.add_node("reject", nothing)
     graph.add_edge("draft", "draft", key_equals("n", 99))
@@ -106,7 +106,7 @@ def test_a_run_is_drawn_over_the_graph():
 
 
 def test_a_failure_is_drawn_at_the_node_that_failed():
-    """With the way there, and the error."""
+    """A failure is drawn at its node with the way there and the error."""
 
     def fails(state):
         raise ValueError("no\n<topic>")
@@ -123,7 +123,7 @@ def test_a_failure_is_drawn_at_the_node_that_failed():
 
 
 def test_a_pause_is_drawn_where_it_waits():
-    """With its reason."""
+    """A pause is drawn at its node with the reason."""
     ask = InterruptNode(None, "verdict", reason="approve it")
     graph = graph_of({"a": nothing, "ask": ask, "c": nothing})
     paused = graph.execute(State(run_id="r"))
@@ -137,7 +137,7 @@ def test_a_pause_is_drawn_where_it_waits():
 
 
 def test_what_is_under_way_is_drawn():
-    """Show the node that the owner is at work on; where that is unknown, any node that can come next."""
+    """The current node is marked; where it is unknown, all nodes that can come next are."""
     seen = []
 
     def looks(state):
@@ -183,7 +183,7 @@ def test_nested_runs_are_drawn_in_their_boxes():
 
 
 def test_a_run_can_be_drawn_from_its_store_alone(tmp_path):
-    """As it is drawn where the graph is there."""
+    """The picture from the store alone equals the picture of the graph."""
     nested = graph_of({"first": nothing, "last": nothing}, name="nested")
     with SqliteStore(tmp_path / "runs.db") as store:
         graph = graph_of({"a": nothing, "sub": nested.as_node(), "c": nothing}, store=store)
@@ -214,7 +214,7 @@ def test_the_pictures_of_the_documentation_are_made_by_its_tool():
     [("g.svg", "<svg "), ("g.html", "<!doctype html>"), ("g.mmd", "flowchart TB"), ("g.MERMAID", "flowchart TB")],
 )
 def test_the_name_of_the_file_tells_the_format(tmp_path, name, begin):
-    """As a path or as a str."""
+    """The file name, a path or a str, selects the format."""
     picture = graph_of({"é": nothing}).picture()
     picture.save(tmp_path / name)
     picture.save(str(tmp_path / name))
