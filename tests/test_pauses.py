@@ -1,4 +1,4 @@
-"""Runs that wait for a person: what is asked, what an answer may be, and that none is lost."""
+"""Runs that wait for a person: their questions, valid answers, and no lost answer."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def reviewed(store: CheckpointStore, ask: Any = ASK, **options: Any) -> StateGra
 
 
 class TestAsking:
-    """The run stops, and shows what it waits for."""
+    """A pause stops the run and shows its question."""
 
     def test_execute_returns_the_paused_state(self, any_play: Scene) -> None:
-        """It stands behind the last completed node, and the store holds the very same State."""
+        """The paused State follows the last completed node, and equals the saved one."""
         paused = any_play.execute(reviewed(any_play.store))
 
         assert (paused.status, paused.step, paused.checkpoint_node) == (RunStatus.PAUSED, 1, "write")
@@ -70,7 +70,7 @@ class TestAsking:
         assert reopened(any_play.store).load(RUN) == paused
 
     def test_the_store_tells_who_waits_for_what(self, any_play: Scene) -> None:
-        """In the list of runs and in the history; a run that does not wait has no pause."""
+        """The list of runs and the history show the pause of a waiting run, and none of others."""
         graph = reviewed(any_play.store, retention="full")
         any_play.execute(graph)
         with pytest.raises(ExecutionError):
@@ -101,7 +101,7 @@ class TestAnswering:
     """Resume brings the answer."""
 
     def test_the_run_goes_on(self, any_play: Scene) -> None:
-        """In another process as well; the interrupt is a step, and nothing of the pause stays."""
+        """An answer resumes the run, also in another process; the interrupt counts as a step, and the pause is gone."""
         any_play.execute(reviewed(any_play.store))
 
         final = any_play.resume(reviewed(reopened(any_play.store)), {"verdict": "good", "more": 1})
@@ -111,7 +111,7 @@ class TestAnswering:
 
     @pytest.mark.parametrize("updates", [None, {"other": 1}])
     def test_without_the_answer(self, any_play: Scene, updates: Any) -> None:
-        """The error tells what is awaited, and the run stays paused."""
+        """The error names the missing answer, and the run stays paused."""
         graph = reviewed(any_play.store)
         paused = any_play.execute(graph)
 
@@ -124,7 +124,7 @@ class TestAnswering:
 
     @pytest.mark.parametrize("answer", ["bad", None])
     def test_a_validator(self, any_play: Scene, answer: Any) -> None:
-        """What it refuses, by False or an exception, leaves the run as it is."""
+        """An answer that a validator refuses, by False or an exception, leaves the run paused."""
 
         def is_allowed(verdict: str) -> bool:
             return verdict.upper() == "GOOD"
@@ -155,7 +155,7 @@ class TestAnswering:
         ("schema", "answer"), [(bool, "no"), (bool, None), (str, None), (int, "5"), (int, 3.9), (list[str], "abc")]
     )
     def test_nothing_is_guessed(self, memory_play: Scene, schema: Any, answer: Any) -> None:
-        """What is not of the type is refused, not made to fit: "no" is no approval."""
+        """An answer of another type is refused and not converted: "no" is no approval."""
         graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=schema))
         memory_play.execute(graph)
 
@@ -179,7 +179,7 @@ class TestAnswering:
         assert (state["draft"], state.step) == ("draft 5", 7)
 
     def test_a_crash_does_not_lose_the_answer(self, any_play: Scene) -> None:
-        """Once resume has taken it, it need not be given again, and is not asked for again."""
+        """An answer that resume has accepted survives a crash and is not asked for again."""
         mortal = MortalStore(any_play.store)
 
         def die(answer: Any) -> None:
@@ -202,18 +202,18 @@ def asks_itself(state: State) -> Any:
 
 
 def going_back(play: Scene, how: str, step: int = 1) -> State:
-    """-> the State of the run that goes on from a step."""
+    """Return the State of the run that continues from a step."""
     return play.store.rollback(RUN, step) if how == "rollback" else play.store.fork(RUN, "copy", step)
 
 
 @pytest.mark.parametrize("goes_back", ["rollback", "fork"])
 class TestGoingBack:
-    """To the step behind which a run had paused: the answer came later."""
+    """Going back to the step before a pause, whose answer came later."""
 
     @pytest.mark.parametrize("ask", [InterruptNode("draft", "ok"), asks_itself], ids=["node", "from inside"])
     @pytest.mark.parametrize("has_completed", [False, True])
     def test_it_asks_again(self, play: Scene, goes_back: str, ask: Any, has_completed: bool) -> None:
-        """An approval is good for what it approved."""
+        """The run asks again: an approval counts only for the value that it approved."""
         publish = trace("publish") if has_completed else raises(ValueError("down"))
         nodes = {"write": lambda _: {"draft": "x"}, "ask": ask, "publish": publish}
         graph = make_graph(nodes, store=play.store, retention="full", preserve=True)
@@ -230,7 +230,7 @@ class TestGoingBack:
 
     @pytest.mark.parametrize("is_within", [False, True])
     def test_an_answer_that_will_not_do(self, play: Scene, goes_back: str, is_within: bool) -> None:
-        """It is refused as the first time, whether or not the run has asked again yet."""
+        """An invalid answer is refused again, whether or not the run has already asked again."""
         ask: Any = InterruptNode(None, "ok", validator=lambda ok: ok == "yes")
         if is_within and goes_back == "fork":  # after a rollback a nested run begins again and gets the answer as input
             ask = make_graph({"question": ask}, store=play.store).as_node()
@@ -260,7 +260,7 @@ class TestPausingFromInside:
     """Any node may pause the run."""
 
     def test_its_changes_are_discarded_and_it_runs_again(self, any_play: Scene) -> None:
-        """It is not completed; what it did before is not seen when it comes again."""
+        """A node that pauses is not completed: its changes are discarded, and it runs again."""
         seen = []
 
         def work(state: State) -> Any:
@@ -280,7 +280,7 @@ class TestPausingFromInside:
         assert seen == [{"trace": ["a"]}, {"trace": ["a"], "quota": 5}]
 
     def test_resuming_can_be_answer_enough(self, any_play: Scene) -> None:
-        """Without a response_param nothing has to be given, and no edge is asked again."""
+        """Without a response_param a resume needs no answer, and no edge is tried again."""
         tries = []
 
         def work(state: State) -> Any:

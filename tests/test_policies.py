@@ -1,4 +1,4 @@
-"""What a node does about failure and time: retries, timeouts, handlers."""
+"""Policies of nodes: retries, timeouts and handlers of errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def failed_within(cause: Exception) -> ExecutionError:
     return error
 
 
-def told(observer: Recorder, *keys: str) -> list[tuple[Any, ...]]:
+def reported(observer: Recorder, *keys: str) -> list[tuple[Any, ...]]:
     """Return the types of the events, with some of their data."""
     return [(event.type.value, *(event.data.get(key) for key in keys)) for event in observer.events]
 
@@ -73,7 +73,7 @@ class Failing:
 
 
 class Gate:
-    """What never ends until it is opened; no thread stays behind it."""
+    """A gate that nodes wait for until it is opened; it is opened at the end of each test."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -107,7 +107,7 @@ def run(driver: Any, graph: StateGraph, data: Any = None, **options: Any) -> Sta
 
 
 def one_node(node: Any, store: Any, observer: Any = None, **policies: Any) -> StateGraph:
-    """-> a graph of a node with policies, and one behind it."""
+    """Return a graph of a node with policies and another node."""
     return make_graph({"a": node, "b": trace("b")}, store=store, observer=observer, policies={"a": policies})
 
 
@@ -118,7 +118,7 @@ class TestDelays:
     """RetryPolicy.delay_after: the seconds to wait."""
 
     def test_they_grow_up_to_the_longest(self) -> None:
-        """Each is the multiple of the one before; without jitter there is no chance in them."""
+        """Each delay is a multiple of the one before; without jitter delays are not random."""
         policy = RetryPolicy(max_attempts=9, initial_delay=0.5, backoff_multiplier=3, max_delay=10)
 
         assert [policy.delay_after(attempt, ValueError()) for attempt in range(1, 6)] == [0.5, 1.5, 4.5, 10, 10]
@@ -168,7 +168,7 @@ class TestRetries:
 
     @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
     def test_until_it_works(self, driver: Any, store: MemoryStore, kind: Any) -> None:
-        """The attempts are counted, the idempotency key stays, and the events tell of each failure and delay."""
+        """Attempts are counted, the idempotency key stays, and events report each failure and delay."""
         node = Failing(2)
         observer = Recorder(EventType.NODE_ERROR, EventType.NODE_RETRY, EventType.NODE_START, EventType.NODE_COMPLETE)
 
@@ -181,7 +181,7 @@ class TestRetries:
         assert (final["done"], final.step) == (True, 2)
         assert [context.attempt for context in node.contexts] == [1, 2, 3]
         assert {context.idempotency_key for context in node.contexts} == {f"flow/{RUN}/#1/a"}
-        assert told(observer, "node", "attempt", "delay")[:6] == [
+        assert reported(observer, "node", "attempt", "delay")[:6] == [
             ("node.start", "a", None, None),
             ("node.error", "a", 1, None),
             ("node.retry", "a", 1, 0.001),
@@ -202,12 +202,12 @@ class TestRetries:
         error = store.load(RUN).error
         assert error is not None
         assert (error.type, error.message, error.node) == ("ValueError", "no luck (after 3 attempts)", "a")
-        assert told(observer) == [("node.error",), ("node.retry",)] * 2 + [("node.error",)]
+        assert reported(observer) == [("node.error",), ("node.retry",)] * 2 + [("node.error",)]
         assert driver(graph, "resume", RUN)["done"] is True
         assert node.contexts[-1].attempt == 1
 
     def test_the_cancel_event(self, driver: Any, store: MemoryStore) -> None:
-        """Set during the wait, it ends it; the run is active and goes on with the same step."""
+        """A cancel event ends the delay; the run stays active and resumes with the same step."""
         cancel = threading.Event()
         left = [ValueError()]
 
@@ -226,7 +226,7 @@ class TestRetries:
 
     @pytest.mark.parametrize("interval", [0, 1])
     def test_items(self, driver: Any, store: MemoryStore, interval: int) -> None:
-        """Those that have finished are not done again, whether they are saved or not."""
+        """A retry repeats no finished item, whether it is saved or not."""
         calls: list[int] = []
         left = [OSError("no luck")]
 
@@ -291,7 +291,7 @@ class TestTimeouts:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_what_takes_too_long(self, driver: Any, store: MemoryStore, gate: Gate, kind: str) -> None:
-        """It fails with a TimeoutError, what was done before counts, and the run goes on from there."""
+        """A slow node fails with a TimeoutError; earlier steps count, and the run can be resumed."""
         long = long_nodes(gate)[kind]
         nodes = {"first": trace("first"), "a": long, "b": trace("b")}
         graph = make_graph(nodes, store=store, policies={"a": {"timeout": SOON}})
@@ -347,7 +347,7 @@ class TestHandlers:
 
     @pytest.mark.parametrize("more", [{}, {"timeout": 20}], ids=["plain", "visited"])
     def test_a_crash_in_between(self, driver: Any, store: MemoryStore, more: Any) -> None:
-        """The run goes on at the handler, not along the edges."""
+        """After a crash the run continues at the handler, not along the edges."""
         graph = handled(raises(ValueError("no luck")), store, handler=raises(KeyboardInterrupt()), more=more)
         with pytest.raises(KeyboardInterrupt):
             run(call_sync, graph)
@@ -394,7 +394,7 @@ def failing_at(*attempts: int, seen: list[Any]) -> Any:
     ("interval", "is_branch", "key"), [(1, False, "tally"), (5, True, "tallies"), (0, True, "tally")]
 )
 def test_a_retry_begins_with_the_state_as_it_was(memory_scene: Scene, interval: int, is_branch: bool, key: str) -> None:
-    """As a resume does: what a failed attempt has changed in place is gone."""
+    """A retry begins without the changes that a failed attempt made in place."""
     seen: list[Any] = []
 
     def count(state: State) -> Any:
@@ -417,7 +417,7 @@ def test_a_retry_begins_with_the_state_as_it_was(memory_scene: Scene, interval: 
 
 @pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["once", "retried"])
 def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolicy | None) -> None:
-    """As it is saved: without what the failed attempts have changed in place."""
+    """The State of the error has no changes that failed attempts made in place."""
     seen: list[Any] = []
     nodes = {"a": returns({}), "b": failing_at(1, 2, 3, seen=seen)}
     graph = memory_scene.graph(nodes, policies={"b": {"retry": retry}} if retry else {})

@@ -1,4 +1,4 @@
-"""How far the parts of a step get ahead of what is known of them: when one fails, and when the process is killed."""
+"""Pools of parts: how far they run ahead when a part fails or the process is killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
 
 
 def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Callable[[Node], Node]) -> None:
-    """With one worker, the items behind the one that fails are not begun before the run is resumed."""
+    """With one worker, the items after a failed one do not begin before the resume."""
     calls: list[int] = []
     node: Any = MapNode(as_node(failing_at(2, calls)), over="items", into="results", max_workers=1)
     graph = make_graph({"map": node}, store=MemoryStore())
@@ -53,7 +53,7 @@ def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Callable[[Node
 def test_branches_begin_as_on_failure_says(
     driver: Any, as_node: Callable[[Node], Node], on_failure: str, expected: list[int]
 ) -> None:
-    """Behind a branch that fails, others begin only with "finish"."""
+    """After a failed branch others begin only with "finish"."""
     calls: list[int] = []
     function = failing_at(2, calls)
 
@@ -71,7 +71,7 @@ def test_branches_begin_as_on_failure_says(
 
 
 def test_no_more_items_are_ahead_of_the_store(driver: Any, as_node: Callable[[Node], Node]) -> None:
-    """At most twice as many as there are workers have begun and are not saved."""
+    """At most twice as many items as workers have begun and are not saved."""
     begun: list[int] = []
     ahead: list[int] = []
 
@@ -120,7 +120,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file locks of POSIX tell who lives")
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """A process that is killed leaves none behind that waits for work from it for ever, or goes on with it."""
+    """Worker processes end when the process that started them is killed."""
     import fcntl
 
     def are_gone() -> bool:

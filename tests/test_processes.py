@@ -1,4 +1,4 @@
-"""Parts in processes: what cannot be sent there or back, or ends its process, is an error of that part alone."""
+"""Parts in processes: a part that cannot be sent, or that ends its process, fails alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class TwoArgumentsError(Exception):
-    """Cannot be made again of its own arguments, which are one."""
+    """An exception that cannot be unpickled, as it passes one argument on and takes two."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a} and {b}")
@@ -129,7 +129,7 @@ TROUBLES = {
 
 
 def test_trouble_is_collected_as_that_of_its_item(driver: Any) -> None:
-    """By the type and the text that the exception had; the others have results."""
+    """Collected failures have the type and the text of the exception; other items have results."""
     first, *out, last = mapping(["a", *TROUBLES, "b"], driver, on_error="collect")["out"]
 
     assert (first, last) == ("a", "b")
@@ -165,7 +165,7 @@ def test_trouble_is_raised_as_that_of_its_item(driver: str, kind: str, why: str)
 
 
 def test_trouble_of_a_branch(driver: Any) -> None:
-    """Is that of the branch, and of no other one."""
+    """The failure of a branch in a process fails that branch alone."""
     branches = {
         "arguments": branch_with_two_arguments,
         "lock": branch_with_a_lock,
@@ -190,7 +190,7 @@ def test_trouble_of_a_branch(driver: Any) -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_an_item_that_cannot_be_sent(on_error: str) -> None:
-    """Is an error of that item: neither is the process harmed that was to do it, nor those beside it."""
+    """An item that cannot be sent fails alone, and all processes keep working."""
     given = ["a", Unsent(), NotMadeAgain(), "b"]
     if on_error == "collect":
         out = mapping(given, DRIVERS["sync"], on_error=on_error)["out"]
@@ -208,7 +208,7 @@ class TestDeath:
 
     @pytest.mark.parametrize(("driver", "workers"), [("sync", 1), ("async", 3)])
     def test_it_is_collected_as_that_of_its_item(self, driver: str, workers: int, tmp_path: Path) -> None:
-        """Those beside it go on, and no item is begun twice."""
+        """Other items continue after a death, and no item begins twice."""
         items = [(str(tmp_path), str(number)) for number in range(10)]
 
         out = mapping(items, DRIVERS[driver], noted, on_error="collect", max_workers=workers)["out"]
@@ -220,7 +220,7 @@ class TestDeath:
         assert begun == {str(number): "x" for number in range(10)}
 
     def test_it_is_raised_as_that_of_its_item(self, driver: Any) -> None:
-        """What was being done beside it is finished, and only it has failed."""
+        """Simultaneous items finish, and only the item of the dead process fails."""
         with pytest.raises(ExecutionError, match="1: BrokenProcessPool: the process that did it died") as caught:
             mapping(["a", "death", "b"], driver)
 

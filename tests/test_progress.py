@@ -1,4 +1,4 @@
-"""What who waits for a run is shown of it."""
+"""The display of progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_run(play: Scene, shown: ProgressObserver, stream: io.StringIO) -> Non
     text = stream.getvalue()
     kept = ("fetch: attempt 1 failed (ValueError: no)", "step 2 read", "3/3 items", "completed after 3 steps")
     quick = () if stream.isatty() else ("step 1 fetch", "step 1 sub > x", "step 3 sub")  # a terminal shows 10 a second
-    assert [told for told in (*kept, *quick, f"flow {RUN}") if told not in text] == []
+    assert [text_part for text_part in (*kept, *quick, f"flow {RUN}") if text_part not in text] == []
 
 
 def test_lines_are_plain(play: Scene) -> None:
@@ -93,7 +93,7 @@ def test_a_pause_and_a_failure(play: Scene, shown: ProgressObserver, stream: io.
 
 
 def test_hostile_texts(play: Scene, shown: ProgressObserver, stream: io.StringIO) -> None:
-    """They neither break what is shown nor forge it, on a terminal or not, and markup means nothing."""
+    """Hostile texts neither break nor forge the display, on a terminal or not, and markup has no effect."""
     graph = make_graph({"[red]a": raises(ValueError(HOSTILE))}, store=play.store, observer=shown, name="[link]g")
     with pytest.raises(ExecutionError):
         play.execute(graph)
@@ -108,7 +108,7 @@ def test_hostile_texts(play: Scene, shown: ProgressObserver, stream: io.StringIO
 
 @pytest.mark.parametrize("method", ["execute", "run", "stream", "turn"])
 def test_a_call_that_asks_for_it(method: str, memory_play: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """With progress=True it is shown on stderr, beside what the observer of the graph is told."""
+    """progress=True shows the run on stderr, and the observer of the graph still gets its events."""
     graph = make_graph(traces("ab"), store=memory_play.store, preserve=True)
     if method == "stream":
         [*graph.stream(State(run_id=RUN), progress=True)]
@@ -138,7 +138,7 @@ class TestNotebooks:
         interactive.InteractiveShell.clear_instance()
 
     def test_it_is_one_output_that_is_replaced(self, shell: Any, memory_play: Scene) -> None:
-        """As HTML in which nothing that was named so is a tag."""
+        """A notebook shows one HTML output that is replaced, and names are never tags."""
         graph = make_graph({"<b>a": trace("a"), "b": trace("b")}, store=memory_play.store)
         memory_play.execute(graph, progress=True)
 

@@ -1,4 +1,4 @@
-"""Pydantic models and TypedDicts, wherever attrs classes and dataclasses go."""
+"""Pydantic models and TypedDicts in place of attrs classes and dataclasses."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestValues:
             assert any_store.load("a")["value"].model_dump() == value.model_dump()
 
     def test_models_that_hold_more_than_fields_are_refused(self) -> None:
-        """When they are registered, with what it is."""
+        """Registering a model with more than fields fails and names the reason."""
 
         class Open(BaseModel):
             model_config = ConfigDict(extra="allow")
@@ -108,7 +108,7 @@ class TestValues:
 
 class TestSchema:
     def test_values_are_made_to_fit(self, any_store: CheckpointStore) -> None:
-        """As the model says: mappings become models, and nodes may take and return objects."""
+        """The model converts values: mappings become models, and nodes may take and return objects."""
 
         def price(order: Order) -> Order:
             return order.model_copy(update={"total": sum(item.price for item in order.items)})
@@ -121,7 +121,7 @@ class TestSchema:
         assert dict(any_store.load("a")) == dict(final)
 
     @pytest.mark.parametrize(
-        ("data", "told"),
+        ("data", "message"),
         [
             ({"id": 7}, "'id' of Order: expected Input should be a valid string, found 7"),
             ({"id": "a7"}, "'id' of Order: expected Value error, write it in capitals, found 'a7'"),
@@ -137,13 +137,13 @@ class TestSchema:
             ({"path": "x", "size": "1"}, "'size' of Job: expected int, found '1'"),
         ],
     )
-    def test_values_that_do_not_fit(self, data: dict[str, Any], told: str) -> None:
-        """By the key, in the words of the model; before anything runs."""
-        with pytest.raises(SchemaError, match=told):
-            make(Order if "of Order" in told else Job, lambda state: {}).execute(State(data))
+    def test_values_that_do_not_fit(self, data: dict[str, Any], message: str) -> None:
+        """Invalid values fail before any node runs, with the key and the message of the model."""
+        with pytest.raises(SchemaError, match=message):
+            make(Order if "of Order" in message else Job, lambda state: {}).execute(State(data))
 
     def test_a_model_is_checked_as_a_whole_when_an_object_is_made(self) -> None:
-        """What its validators look at may come from later nodes."""
+        """Validators of a whole model run when an object is made, as later nodes may set the fields."""
         graph = make(Order, lambda state: {"total": 3}, lambda state: {})
         assert graph.execute(State({"id": "A"}))["total"] == 3.0
 
@@ -156,7 +156,7 @@ class TestSchema:
 
 class TestAnswers:
     def test_an_answer_is_a_model(self) -> None:
-        """Made of a mapping; a wrong one leaves the run paused, and says what is wrong."""
+        """A mapping becomes the model; an invalid one leaves the run paused, and the error says why."""
         register_type(Decision)
         graph = make(None, InterruptNode(None, "decision", schema=Decision))
         paused = graph.execute(State(run_id="a"))
@@ -166,7 +166,7 @@ class TestAnswers:
         assert paused.pause is not None
 
     def test_the_page_asks_for_its_fields(self) -> None:
-        """One input for each."""
+        """The form of the page has an input for each field."""
         graph = make(None, InterruptNode(None, "decision", schema=Decision))
         form = form_of(graph, Pause("why", "a", None, "decision", datetime.now(UTC)))
         assert form is not None
@@ -178,7 +178,7 @@ class TestAnswers:
 
 class TestTypedDict:
     def test_values_are_made_to_fit(self, any_store: CheckpointStore) -> None:
-        """A node that is annotated with it is given the State, which is such a mapping."""
+        """A node that is annotated with a TypedDict gets the State itself."""
         seen: list[object] = []
 
         def read(job: Job) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The README: what it shows runs, and prints what it says."""
+"""The README: its code runs and prints the promised output."""
 
 import re
 import tomllib
@@ -11,12 +11,12 @@ TEXT = text_of(README)
 
 
 def test_it_is_a_door():
-    """It is read in one go; what is longer belongs in docs/."""
+    """The README is short; longer texts belong in docs/."""
     assert len(TEXT.splitlines()) <= 150
 
 
 def test_the_first_graph_dies_and_is_resumed(tmp_path):
-    """Saved in an empty folder and run twice, the program dies, then goes on where it was, as the console shows."""
+    """The program dies in its first run and continues in the second, as the console shows."""
     sessions = [block.strip().split("\n", 1) for block in blocks(README, "console")]
     save_files(README, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["review.py"]
@@ -28,7 +28,7 @@ def test_the_first_graph_dies_and_is_resumed(tmp_path):
 
 
 def test_the_command_line_sees_the_run_that_died_and_goes_on_with_it(tmp_path):
-    """As the README says, in place of the second process; the program begins nothing when it is imported."""
+    """The command can continue the run instead of the second process; importing the program starts nothing."""
     save_files(README, tmp_path)
     run("review.py", tmp_path, fails=True)
     second = blocks(README, "console")[1].strip().splitlines()[1:-1]
@@ -61,7 +61,7 @@ def test_its_links_lead_somewhere():
 
 
 def test_every_relative_link_is_in_the_archive():
-    """They can be followed in an unpacked sdist, too."""
+    """Every relative link also works in an unpacked sdist."""
     shipped = tomllib.loads(text_of("pyproject.toml"))["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 
     assert {target.partition("#")[0].partition("/")[0] for target in links(README)} - {""} <= set(shipped)

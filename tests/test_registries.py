@@ -30,7 +30,7 @@ def name() -> str:
 
 
 class Closable(MemoryStore):
-    """A store that tells what it was made with, and can be closed."""
+    """A store that keeps its options and can be closed."""
 
     def __init__(self, size: int = 1, where: str = "here") -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[Register, Get, Callable[..., A
 
 
 def test_a_class_is_called_when_asked_for(name: str, kind: tuple[Register, Get, Any]) -> None:
-    """Once, not before, and not again."""
+    """A registered class is called once, at its first use."""
     register, get, make = kind
     made: list[Any] = []
 
@@ -88,7 +88,7 @@ def test_a_class_is_called_when_asked_for(name: str, kind: tuple[Register, Get, 
 
 
 def test_the_same_options_give_the_same_object(name: str) -> None:
-    """Whatever their order; other options give another one."""
+    """The same options in any order give the same object, and other options another."""
     register_checkpoint_store(name, Closable)
 
     store = get_checkpoint_store(name, size=2, where="there")
@@ -109,7 +109,7 @@ def test_the_memory_store_is_one_for_the_process() -> None:
     store.delete("test-registries")
 
 
-# --------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_the_memory_store_is_one_for_the_process() -> None:
     ],
 )
 def test_an_unknown_name_comes_with_a_suggestion(get: Get, wrong: Any, text: str) -> None:
-    """And with the names that are known."""
+    """The error for an unknown name has a suggestion and the known names."""
     with pytest.raises(UnknownNameError, match=text):
         get(wrong)
 
 
 @pytest.mark.parametrize("thing", [None, 5, "memory", object()], ids=lambda thing: type(thing).__name__)
 def test_what_cannot_be_registered(name: str, kind: tuple[Register, Get, Any], thing: Any) -> None:
-    """Refuse what is neither a store, an observer nor a factory when it is registered."""
+    """Registering anything but a store, an observer or a factory is refused."""
     with pytest.raises(ConfigError):
         kind[0](name, thing)
 
@@ -182,7 +182,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Ite
 
 
 def test_an_installed_package_adds_stores_and_observers(installed: str) -> None:
-    """As classes or as instances; they are found when they are asked for."""
+    """An installed package adds stores and observers, as classes or instances."""
     store: Any = get_checkpoint_store(f"{installed}-class", size=7)
 
     assert type(store).__name__ == "PluginStore"
@@ -194,7 +194,7 @@ def test_an_installed_package_adds_stores_and_observers(installed: str) -> None:
 
 @pytest.mark.parametrize("what", ["junk", "gone"])
 def test_a_broken_entry_point_is_an_error_that_names_it(installed: str, what: str) -> None:
-    """Each time it is asked for."""
+    """A broken entry point raises an error with its name at each use."""
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"{installed}-{what}"):
             get_checkpoint_store(f"{installed}-{what}")

@@ -1,4 +1,4 @@
-"""Nodes that were renamed, or changed otherwise, since a run was saved."""
+"""Nodes that were renamed, removed or changed since a run was saved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fail_before(play: Scene, node: str, names: str = "ab") -> None:
 
 
 class TestTurnsAndSweeps:
-    """turn and recover go on with runs of a graph that has changed, as resume does."""
+    """`turn` and `recover` continue runs of a changed graph as `resume` does."""
 
     def test_a_turn_that_was_cut_off_before_a_rename(self, any_play: Scene) -> None:
         """It is finished under the new name, then the new one begins."""
@@ -67,7 +67,7 @@ class TestTurnsAndSweeps:
 
     @pytest.mark.parametrize("how", [{"migrate": {"a": "x"}}, {"allow_changed": True}], ids=str)
     def test_a_sweep(self, any_play: Scene, how: dict[str, Any]) -> None:
-        """Runs that a deployed change has stopped go on."""
+        """A sweep with the new names continues runs that a changed graph refuses."""
         make_graph(traces("ab"), store=any_play.store, preserve=True).submit(State(run_id=RUN))
         graph = make_graph(traces("xb"), store=any_play.store, preserve=True)
         assert isinstance(swept(any_play, graph)[0].error, GraphMismatchError)
@@ -79,7 +79,7 @@ class TestTurnsAndSweeps:
 
 
 class TestRemoved:
-    """A graph says once where runs go on from that stand at a node which was removed."""
+    """A graph declares where runs continue that stand at a removed node."""
 
     @pytest.mark.parametrize("answer", [{}, {"ok": True}], ids=str)
     @pytest.mark.parametrize("before", ["present", "removed, too"])
@@ -107,7 +107,7 @@ class TestRemoved:
         assert "".join(any_play.call(graph, "turn", RUN, {})["trace"]) == "abab"
 
     def test_a_nested_graph(self, play: Scene) -> None:
-        """Its own declaration counts."""
+        """A nested graph has its own declaration."""
 
         def make(nodes: dict[str, Any]) -> tuple[StateGraph, StateGraph]:
             nested = make_graph(nodes, store=play.store, name="nested")
@@ -132,7 +132,7 @@ class TestMigrate:
     """resume with the new names of nodes."""
 
     def test_the_node_that_was_completed_last(self, any_play: Scene) -> None:
-        """The run goes on behind it, and is a run of the graph as it is now."""
+        """The run continues after the renamed node, as a run of the new graph."""
         fail_before(any_play, "c")
         graph = make_graph(traces("axc"), store=any_play.store, preserve=True)
         with pytest.raises(GraphMismatchError, match=r"'b'.*migrate"):
@@ -155,7 +155,7 @@ class TestMigrate:
         assert (final["ok"], final.checkpoint_node) == (1, "approve")
 
     def test_a_node_whose_items_are_half_done(self, play: Scene) -> None:
-        """What is finished of its step stays finished."""
+        """Finished items of a renamed node stay finished."""
         done: list[int] = []
         broken = [1]
 
@@ -178,7 +178,7 @@ class TestMigrate:
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_graph_that_is_under_way(self, play: Scene, depth: int) -> None:
-        """It goes on within, in the next step as well as after a crash; nodes within are named by their paths."""
+        """A renamed nested graph continues in its current step, also after a crash; paths name nested nodes."""
         log: Any = []
         failing: Any = []
 
@@ -212,7 +212,7 @@ class TestMigrate:
         assert (final["ok"], final["c"], log) == (5, 1, ["/".join([RUN, *(f"#1/{name}" for name in reversed(olds))])])
 
     def test_the_step_under_way_keeps_its_idempotency_key(self, any_play: Scene) -> None:
-        """What was paid under the old name is not paid once more under the new one."""
+        """The current step keeps its idempotency key under the new name, so nothing is paid twice."""
         keys: list[str] = []
 
         def pay(state: State, context: NodeContext) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The rules of resume, and of executing a State that has a past."""
+"""The rules of resume, and of executing a loaded State."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestRefusals:
     """When a run cannot be resumed."""
 
     def test_checkpointing_is_off(self, memory_scene: Scene) -> None:
-        """The error says how to turn it on, and the store is not asked."""
+        """The error names the option, and the store is not used."""
         store = WatchedStore(memory_scene.store)
 
         with pytest.raises(CheckpointingDisabledError, match="interval"):
@@ -64,7 +64,7 @@ class TestRefusals:
         assert scene.store.load(RUN) == before
 
     def test_a_run_of_another_graph(self, scene: Scene) -> None:
-        """Not even with allow_changed; both names are in the error."""
+        """A run of another graph is refused even with allow_changed; the error has both names."""
         fail_at(scene, "b")
 
         with pytest.raises(GraphMismatchError, match=r"'flow'.*'other'"):
@@ -152,7 +152,7 @@ class TestWhereItGoesOn:
     """The step after the one that is saved."""
 
     def test_a_state_written_by_hand(self, scene: Scene) -> None:
-        """It carries no graph, and goes on in any that has its node."""
+        """A State without a graph continues in any graph with its node."""
         scene.store.save(State({"trace": ["x"]}, run_id=RUN, checkpoint_node="b", step=7))
 
         final = scene.resume(scene.graph(traces("abc"), name="any"))
@@ -183,7 +183,7 @@ class TestUpdates:
 
     @pytest.mark.parametrize("interval", [1, 10])
     def test_they_are_durable_before_the_next_node_runs(self, scene: Scene, interval: int) -> None:
-        """Whatever happens right after, they need not be given again."""
+        """Updates are saved before the next node runs, and need not be given again."""
         fail_at(scene, "b", interval=interval)
         found: list[State] = []
 
@@ -202,7 +202,7 @@ class TestExecuteAgain:
     """Executing a State that has a past."""
 
     def test_a_completed_run_goes_on(self, scene: Scene) -> None:
-        """With new input, from the entry point, and its steps count on."""
+        """A completed run continues with new input at the entry point, and its steps count on."""
         graph = scene.graph(traces("ab"), preserve=True)
         scene.execute(graph)
 
@@ -213,7 +213,7 @@ class TestExecuteAgain:
         assert scene.store.load(RUN) == final
 
     def test_a_failed_run_starts_over(self, scene: Scene) -> None:
-        """With the data that it has, from the entry point, if that is asked for: else it is left as it stands."""
+        """With restart=True a failed run starts over with its data; otherwise it is refused."""
         fail_at(scene, "c")
         failed = scene.store.load(RUN)
 

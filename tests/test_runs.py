@@ -1,4 +1,4 @@
-"""A run, from its first node to its end, by every driver, on every store, with sync and with async nodes."""
+"""Whole runs with every driver, on every store, with sync and async nodes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TestResults:
 
 
 class TestContext:
-    """What a node is told of its step."""
+    """The context that a node gets."""
 
     def test_it_names_run_graph_node_and_step(self, scene: Scene) -> None:
         """Steps count from 1, the first attempt is 1."""
@@ -131,7 +131,7 @@ class TestContext:
 
 
 class TestSaving:
-    """What is in the store, and when."""
+    """The saves of a run."""
 
     @pytest.mark.parametrize(
         ("interval", "steps"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (3, [3]), (4, [4]), (5, []), (0, [])]
@@ -147,7 +147,7 @@ class TestSaving:
     @pytest.mark.parametrize("interval", [1, 2, 100])
     @pytest.mark.parametrize("preserve", [True, False])
     def test_a_completed_run(self, scene: Scene, interval: int, preserve: bool) -> None:
-        """With preserve the final State is saved, whatever the interval; without it nothing of the run stays."""
+        """With preserve the final State is saved under every interval; without it the run is deleted."""
         final = scene.execute(scene.graph(traces("abc"), interval=interval, preserve=preserve))
 
         assert final.status is RunStatus.COMPLETED
@@ -155,7 +155,7 @@ class TestSaving:
 
     @pytest.mark.parametrize("preserve", [True, False])
     def test_interval_0_touches_no_store(self, memory_scene: Scene, preserve: bool) -> None:
-        """Not at the start, not at the end, not when a run fails."""
+        """With interval 0 a run uses no store, not even when it fails."""
         store = WatchedStore(memory_scene.store)
         options = {"store": store, "interval": 0, "preserve": preserve}
 
@@ -210,7 +210,7 @@ class TestFailure:
         assert scene.store.load(RUN) == error.state
 
     def test_a_predicate_that_raises(self, scene: Scene) -> None:
-        """The node before it is completed and saved; the error names the edge, and the run goes on after mending."""
+        """The node before a raising predicate is saved, the error names the edge, and the run can be resumed."""
         cause = LookupError("no verdict")
         edges: list[tuple[Any, ...]] = [("a", "b"), ("b", "c", raises(cause))]
 
@@ -240,7 +240,7 @@ class TestMaxIterations:
     edges = (("a", "a", shorter_than(25)), ("a", "b"))
 
     def test_one_call_runs_that_many_nodes(self, scene: Scene) -> None:
-        """The error says how to go on; all that was done is saved."""
+        """The error at max_iterations says how to continue, and all steps are saved."""
         graph = scene.graph(traces("ab"), self.edges, max_iterations=10, interval=7)
 
         with pytest.raises(MaxIterationsError, match="max_iterations") as caught:
@@ -256,12 +256,12 @@ class Quit(BaseException):
 
 
 class TestBaseExceptions:
-    """What is not an error of a node, but the wish to end."""
+    """Exceptions that end the program and are no errors of nodes."""
 
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Quit])
     @pytest.mark.parametrize("interval", [1, 10])
     def test_they_pass_unchanged(self, scene: Scene, kind: type[BaseException], interval: int) -> None:
-        """The run is active, has all completed steps, and goes on."""
+        """They pass unchanged; the run stays active with all completed steps, and can be resumed."""
         nodes = {**traces("abcd"), "c": broken_first(trace("c"), kind())}
         graph = scene.graph(nodes, interval=interval)
 
@@ -278,7 +278,7 @@ class TestStoresThatFail:
 
     @pytest.mark.parametrize("error", [OSError("full"), CheckpointSaveError("run", "full"), RuntimeError("x")])
     def test_a_save_that_fails_stops_the_run(self, memory_scene: Scene, error: Exception) -> None:
-        """At once; the error carries the State, and what was saved before is still there."""
+        """A failed save stops the run at once; the error has the State, and earlier saves stay."""
         log: list[int] = []
         nodes = {name: counted(node, log) for name, node in traces("abc").items()}
 

@@ -1,4 +1,4 @@
-"""Values are told apart exactly: what only is equal is not the same, and an update that changes it is not lost."""
+"""Equal values of different types are different, and an update from one to the other is kept."""
 
 import copy
 import functools
@@ -103,7 +103,7 @@ NEEDS_HASH = {place for place in PLACES if "set" in place or "key" in place}
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_only_equal_is_not_the_same(place: str) -> None:
-    """It is told apart anywhere in a value, and whichever of the two came first."""
+    """Equal but different values differ at any depth and in both directions."""
     for name in HASHABLE if place in NEEDS_HASH else EQUAL_AND_NOT_THE_SAME:
         one, other = map(PLACES[place], EQUAL_AND_NOT_THE_SAME[name])
 
@@ -135,7 +135,7 @@ def test_a_nan_is_the_same_as_another(place: str) -> None:
 
 
 def test_zones_of_one_key_are_the_same() -> None:
-    """As two processes have them."""
+    """Two objects of one time zone, as in two processes, are the same."""
     zone = ZoneInfo("Europe/Berlin")
     ZoneInfo.clear_cache()
 
@@ -156,7 +156,7 @@ def test_objects_that_are_shared_are_compared_once() -> None:
     ("before", "after"), [({1}, {True}), ({1: 2}, {True: 2}), ([0.0], [-0.0]), (Amount(1), Amount(1.0))], ids=repr
 )
 def test_a_nested_graph_gives_back_what_became_of_a_value(before: Any, after: Any) -> None:
-    """Even if it is equal to what it was given."""
+    """A nested graph returns a changed value, even if it equals the given one."""
     inner = make_graph({"change": lambda state: state.set("value", after)}, store=MemoryStore(), name="inner")
     graph = make_graph({"inner": inner.as_node()}, store=MemoryStore())
 

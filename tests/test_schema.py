@@ -115,7 +115,7 @@ def make(
     persist: list[str] | None = None,
     **policies: Any,
 ) -> StateGraph:
-    """-> a chain of nodes with a schema; policies are those of the first node."""
+    """Return a chain of nodes with a schema; the first node has the policies."""
     return make_graph(
         nodes,
         store=store or MemoryStore(),
@@ -188,7 +188,7 @@ def test_the_input_is_made_to_fit(schema: Any, call: Call, store: CheckpointStor
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_input_that_does_not_fit_is_refused(schema: Any, call: Call, store: CheckpointStore) -> None:
-    """Before anything runs or is saved; the error tells everything at once."""
+    """Invalid input is refused before any node or save, and the error lists all problems."""
     ran: list[str] = []
 
     def node(state: State) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def test_updates_are_made_to_fit(as_node: Any, as_state: bool, call: Call, store
 
 @pytest.mark.parametrize("as_node", [as_sync, as_async])
 def test_updates_that_do_not_fit_fail_the_node(as_node: Any, call: Call, store: CheckpointStore) -> None:
-    """The error names node, key, what is expected and what was found; what was saved before stays."""
+    """Invalid updates fail the node; the error names node, key, expected and found value, and saves stay."""
     error = failure(call, make({"a": returning({"total": 1}), "b": as_node(returning({"total": "1"}))}, store=store))
 
     cause = error.__cause__
@@ -249,7 +249,7 @@ def test_updates_that_do_not_fit_fail_the_node(as_node: Any, call: Call, store: 
 
 
 def test_validators_of_an_attrs_class_are_asked(call: Call) -> None:
-    """Of the keys that changed; one that looks at a field that is not there yet is left for later."""
+    """Validators of changed keys run; one that needs a missing field waits until it is set."""
 
     def is_below_limit(instance: Any, attribute: Any, value: int) -> None:
         if value > instance.limit:
@@ -275,7 +275,7 @@ def test_validators_of_an_attrs_class_are_asked(call: Call) -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("as_node", [as_sync, as_async])
 def test_a_node_may_take_and_return_an_object(schema: Any, as_node: Any, call: Call, store: CheckpointStore) -> None:
-    """Its first parameter is annotated with the class. Fields that differ from what it was given are the updates."""
+    """A node whose first parameter is annotated with the class gets an object; changed fields are its updates."""
 
     def typed(order: Any) -> Any:
         assert type(order) is schema
@@ -367,7 +367,7 @@ class Inner:
 
 
 def test_a_graph_within_has_its_own_schema(call: Call) -> None:
-    """By default it is given the fields of it that the outer State has, and what comes out is checked by the outer."""
+    """A nested graph gets the outer keys that are its fields; the outer schema checks the result."""
     inner = make({"n": lambda state: {"total": state.get("total", 1)}}, Inner)
     final = execute(call, make({"a": inner.as_node()}), {"id": "1", "note": "n"})
 
@@ -478,7 +478,7 @@ def test_what_is_meant_is_made(expected: Any, value: Any, made: Any) -> None:
     ids=repr,
 )
 def test_values_that_do_not_fit(expected: Any, value: Any, message: str) -> None:
-    """Where it stands, what is expected, what was found: no str is made of an int, no int of a bool."""
+    """The error has the place, the expected type and the value; an int is no str, and a bool no int."""
     with pytest.raises(SchemaError, match=re.escape(message)):
         fitted(expected, value)
 
@@ -497,7 +497,7 @@ class Before:
 
 @dataclasses.dataclass
 class After:
-    """What the program that goes on knows."""
+    """The types of the program that resumes the run."""
 
     spent: dict[str, int] = dataclasses.field(default_factory=dict)
     digest: str = ""

@@ -1,4 +1,4 @@
-"""The site: each page has its place, and the reference every public name. `make docs` looks at what is built."""
+"""The site: each page has its place, and the reference every public name. `make docs` checks the built site."""
 
 import importlib
 import pkgutil
@@ -29,7 +29,7 @@ def pages_in(navigation: Any) -> list[str]:
 
 
 def test_each_page_is_in_the_navigation_once():
-    """And the navigation names no other."""
+    """The navigation has each page once, and no other."""
     project = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     assert sorted(pages_in(project["nav"])) == sorted(page.relative_to(ROOT).as_posix() for page in pages)
@@ -44,7 +44,7 @@ def described():
 
 
 def test_every_public_name_is_in_the_reference(described):
-    """Those in `__all__` of public modules, each under a path from which it can be imported."""
+    """The reference has every name in `__all__` of public modules under a path that can be imported."""
     made = [importlib.import_module(module) for module in MODULES]
     public = {(module.__name__, name) for module in made for name in getattr(module, "__all__", ())}
     there = [(path.rpartition(".")[2], thing) for path, thing in described.items()]

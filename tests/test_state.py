@@ -31,7 +31,7 @@ from stategraph.testing import fixed
 
 
 class Recorder(Observer):
-    """Keeps what it hears; two of them are never equal."""
+    """Records events; two recorders are never equal."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -169,7 +169,7 @@ def test_set_checkpoint_node_records_node_and_time(state: State) -> None:
 
 
 def test_a_fresh_state_has_a_run_of_its_own() -> None:
-    """Its provenance says that nothing has happened yet."""
+    """A fresh State has a new run id and an empty provenance."""
     state = State()
 
     assert state.run_id != State().run_id
@@ -262,7 +262,7 @@ _WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("field", _WRONG)
 def test_a_provenance_field_that_is_wrong_is_refused(field: str) -> None:
-    """At once, not when the state is saved or, worse, loaded."""
+    """A wrong provenance field is refused at once, not when the State is saved or loaded."""
     for value in _WRONG[field]:
         with pytest.raises((TypeError, ValueError), match=f"(?i){field}"):
             State(**{field: value})
@@ -279,7 +279,7 @@ def test_a_run_id_that_breaks_its_grammar_is_refused(run_id: Any) -> None:
 
 
 def test_an_observer_hears_of_what_is_done_with_its_state() -> None:
-    """And with every state that comes of it."""
+    """An observer of a State gets the changes of it and of all States made of it."""
     observer = Recorder()
 
     State({"a": 1}, run_id="r", observer=observer).set("b", 2).update(c=3, d=4).remove("a").merge({"e": 5}).clone()
@@ -301,12 +301,12 @@ def test_an_observer_hears_of_what_is_done_with_its_state() -> None:
 
 @pytest.mark.parametrize("data", [{}, {"a": 1, "b": [None, True, 1.5, "é\n"], "c": {"d": {}}}], ids=str)
 def test_plain_data_are_json_as_they_are(data: dict[str, Any]) -> None:
-    """What reads JSON reads them."""
+    """Plain data become plain JSON."""
     assert json.loads(State(data).to_json()) == data
 
 
 def test_what_json_has_no_type_for_is_tagged() -> None:
-    """As the serializer does; nothing is lost or guessed."""
+    """Values without a JSON type are tagged as the serializer does, and come back exactly."""
     text = State({"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}).to_json()
 
     assert from_plain(json.loads(text)) == {"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}
@@ -351,6 +351,6 @@ class Whole:
     ],
 )
 def test_the_error_for_a_value_of_another_library_says_how_to_keep_it(value: Any, way_out: str) -> None:
-    """By its key and its type."""
+    """The error names the key and the type, and the way to keep the value."""
     with pytest.raises(NotSerializableError, match=rf"^rows\[0\] cannot be saved: .*{way_out}"):
         MemoryStore().save(State({"rows": [value]}, run_id="a"))

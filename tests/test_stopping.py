@@ -1,4 +1,4 @@
-"""Stopping a run: by event, by time, by asyncio, by Ctrl-C. Nothing completed is lost, and nothing is left behind."""
+"""Stopping a run by event, timeout, asyncio or Ctrl-C loses no completed step and leaks nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestCancelEvent:
     """The event given as `cancel`."""
 
     def test_set_beforehand(self, scene: Scene) -> None:
-        """No node runs, and the run can be resumed all the same."""
+        """With the event set beforehand no node runs, and the run can be resumed."""
         cancel = threading.Event()
         cancel.set()
         with pytest.raises(RunCancelledError):
@@ -91,7 +91,7 @@ class TestCancelEvent:
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_it_stops_between_items(self, memory_play: Scene, is_async: bool) -> None:
-        """Sync or async: those that have finished are saved, and are not done again."""
+        """The event stops a map between items; finished items are saved and not repeated."""
         cancel, done = threading.Event(), []
 
         def item(number: int) -> int:

@@ -1,4 +1,4 @@
-"""The story of a run: what its history tells, with retention "full", of all that was done to it."""
+"""The story of a run: with retention "full" its history has every change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL: dict[str, Any] = {"retention": "full", "preserve": True}
 
 
 def review(store: CheckpointStore, **options: Any) -> Any:
-    """-> a graph that writes, asks, and publishes what was approved."""
+    """Return a graph that writes a draft, asks, and publishes the verdict."""
     nodes = {
         "write": lambda state: {"draft": f"about {state['topic']}"},
         "ask": InterruptNode("draft", "verdict"),
@@ -35,7 +35,7 @@ def kinds(store: CheckpointStore, run_id: str = RUN) -> list[str]:
 
 
 def test_the_history_of_an_approval(play: Scene) -> None:
-    """What was given, shown, answered, by whom and when; each can be loaded as it was then."""
+    """The history has the input, the question and the answer, with author and time, and each can be loaded."""
     graph = review(play.store)
     play.execute(graph, State({"topic": "tea"}, run_id=RUN), by="carla", labels={"team": "news"})
     play.resume(graph, {"verdict": "yes"}, by="anna")
@@ -56,7 +56,7 @@ def test_the_history_of_an_approval(play: Scene) -> None:
 
 
 def test_a_second_turn_leaves_the_first_as_it_was(play: Scene) -> None:
-    """Its input is a revision of the step where the first one ended."""
+    """The input of a second turn is a revision of the last step of the first."""
     graph = review(play.store)
     play.execute(graph, State({"topic": "tea"}, run_id=RUN))
     play.resume(graph, {"verdict": "yes"})
@@ -70,7 +70,7 @@ def test_a_second_turn_leaves_the_first_as_it_was(play: Scene) -> None:
 
 
 def test_failures_and_updates_are_recorded(play: Scene) -> None:
-    """With the calls that led to a failure, also that of the first node."""
+    """Failures are recorded with their traceback, also at the first node, and so are updates."""
     with pytest.raises(ExecutionError):
         play.execute(make_graph({"a": raises(ValueError("no"))}, store=play.store, **FULL), State(run_id=RUN))
     play.resume(make_graph({"a": lambda state: {"n": 1}}, store=play.store, **FULL), {"given": 1}, by="bob")
@@ -87,7 +87,7 @@ def test_failures_and_updates_are_recorded(play: Scene) -> None:
 
 
 def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
-    """A resume makes no step and gives no input: only what comes of it is told."""
+    """A resume without updates adds no row; only its outcome does."""
     left = [ValueError("first"), ValueError("second")]
 
     def flaky(state: State) -> dict[str, int]:
@@ -109,7 +109,7 @@ def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
 
 @pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
 def test_the_input_is_recorded_once(play: Scene, how: str) -> None:
-    """Also of a run that never gets beyond its first node."""
+    """The input is recorded once, even if the run never passes its first node."""
     first = InterruptNode(None, "x") if how == "pauses" else raises(ValueError())
     graph = make_graph({"a": first, "b": lambda state: {}}, store=play.store, **FULL)
     graph.submit(State(run_id=RUN))
@@ -125,7 +125,7 @@ def test_the_input_is_recorded_once(play: Scene, how: str) -> None:
 
 
 def test_a_step_tells_how_long_it_took(play: Scene) -> None:
-    """And in how many attempts, and which process saved it."""
+    """A step has its duration, its attempts and the process that saved it."""
     left = [ValueError("first"), ValueError("second")]
 
     def flaky(state: State) -> dict[str, int]:
@@ -151,7 +151,7 @@ def test_a_step_tells_how_long_it_took(play: Scene) -> None:
 
 
 def test_back_to_the_start(play: Scene) -> None:
-    """Before the first step; what came later stays as story, and the run goes on from there."""
+    """A run goes back to its start and continues from there; later rows stay in the story."""
     graph = review(play.store)
     play.execute(graph, State({"topic": "tea"}, run_id=RUN))
     play.resume(graph, {"verdict": "yes"})
@@ -171,7 +171,7 @@ def test_back_to_the_start(play: Scene) -> None:
 
 
 def test_nested_runs_stay(play: Scene) -> None:
-    """Those of completed steps, whatever is taken back: each with a history of its own."""
+    """Nested runs of completed steps stay with their histories after a rollback."""
     inner = make_graph({"a": lambda state: {"n": state["n"] + 1}}, store=play.store, **FULL)
     graph = make_graph({"call": inner.as_node(), "end": lambda state: {"m": state["n"]}}, store=play.store, **FULL)
     play.execute(graph, State({"n": 1}, run_id=RUN))

@@ -1,4 +1,4 @@
-"""Iterating over a run: a State after every node, chunks as they come, and leaving when one has seen enough."""
+"""Iterating over a run: a State after every node, chunks as they come, and leaving early."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TestSteps:
     """A State after every node."""
 
     def test_every_step(self, any_play: Scene) -> None:
-        """With its provenance; the last one is what execute returns."""
+        """A stream yields each State with its provenance; the last one equals the result of execute."""
         graph = make_graph(traces("abc"), store=any_play.store, preserve=True)
 
         states = stream(any_play, graph, "stream", State(run_id=RUN))
@@ -134,7 +134,7 @@ class TestSteps:
         assert log == ["a"]
 
     def test_a_pause_is_the_last(self, any_play: Scene) -> None:
-        """stream_resume goes on with the answer."""
+        """A pause ends the stream, and stream_resume continues with the answer."""
         nodes = {**traces("a"), "ask": InterruptNode(None, "ok"), **traces("b")}
         graph = make_graph(nodes, store=any_play.store)
 
@@ -145,7 +145,7 @@ class TestSteps:
         assert [(state.step, state.checkpoint_node) for state in second] == [(2, "ask"), (3, "b")]
 
     def test_an_error_comes_out_of_the_iteration(self, any_play: Scene) -> None:
-        """After the States of the nodes before it."""
+        """An error is raised after the States of the nodes before it."""
         graph = make_graph({**traces("ab"), "c": raises(ValueError("no"))}, store=any_play.store)
         assert len(stream(any_play, graph, "stream", State(run_id=RUN), most=2)) == 2
         with pytest.raises(ExecutionError, match="no"):
@@ -156,7 +156,7 @@ class TestSteps:
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("interval", [1, 3])
     def test_leaving_stops_at_a_checkpoint(self, any_play: Scene, durability: str, interval: int) -> None:
-        """Nothing that was shown is lost, and resume goes on behind it."""
+        """Leaving a stream saves the last State that it yielded, and a resume continues after it."""
         options = {"durability": durability, "interval": interval}
         graph = make_graph(traces("abcd"), store=any_play.store, **options)  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ class TestChunks:
     """What a node puts out before it has finished."""
 
     def test_they_are_shown_as_partial(self, any_play: Scene, node: Callable[..., Any]) -> None:
-        """In States of the step before, each with all chunks so far; nothing of them stays."""
+        """Chunks come in States of the step before with all chunks so far, and are not saved."""
         graph = make_graph({**traces("a"), "talks": node, **traces("b")}, store=any_play.store, preserve=True)
 
         states = stream(any_play, graph, "stream", State(run_id=RUN))
@@ -195,7 +195,7 @@ class TestParts:
     """Branches and items, as they finish."""
 
     def test_each_is_shown(self, any_play: Scene) -> None:
-        """With those before it; by its place or its name."""
+        """Each part is shown by its place or name, together with the parts before it."""
         branches = {"x": lambda state: {"x": 1}, "y": lambda state: {}}
         nodes = {"each": MapNode(str, "items", "texts", 1), "both": ParallelNode(branches, 1)}
         states = stream(
@@ -211,7 +211,7 @@ class TestParts:
         ]
 
     def test_leaving_between_them(self, play: Scene) -> None:
-        """What was shown is not done again, and not kept twice."""
+        """Parts that were shown before leaving are not repeated, and not saved twice."""
         done: list[int] = []
 
         def negative(item: int) -> int:
@@ -230,7 +230,7 @@ class TestParts:
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_reader_takes_the_time_of_none(self, memory_play: Scene, is_async: bool) -> None:
-        """However long it looks: neither of one that is at work, nor of one that begins after it."""
+        """A slow reader delays neither running parts nor later ones, and costs them no time of their limits."""
         seen = threading.Event()
 
         def item(number: int) -> int:
@@ -270,7 +270,7 @@ class TestPartsThatFinishTogether:
     @pytest.mark.parametrize("how", ["close", "throw"])
     @pytest.mark.parametrize("kind", ["items", "branches"])
     def test_leaving_at_the_first(self, play: Scene, kind: str, how: str) -> None:
-        """The run stops, lets go of its id, and goes on with the parts that are left; an error comes out."""
+        """Leaving at the first part stops and releases the run, which resumes with the other parts."""
         done: list[int] = []
 
         async def part(number: int) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class TestGraphsAsParts:
         return make_graph({"each": node}, store=play.store, preserve=True)
 
     def test_each_is_shown(self, play: Scene) -> None:
-        """By its place or its name, with those before it; those beside a graph are, too."""
+        """Each graph is shown by its place or name with the parts before it, and so are other parts."""
         items = State({"items": [{"n": 7}, {"n": 8}]}, run_id=RUN)
         states = stream(play, self.many(play, []), "stream", items)
         assert [state.partial and state.partial.chunks for state in states] == [
@@ -429,7 +429,7 @@ class TestResults:
 
     @EITHER
     def test_many_chunks(self, memory_play: Scene, kind: Any) -> None:
-        """Each costs the same, however many were before it: so does the State that shows it."""
+        """The cost of a chunk and of its State does not grow with the chunks before it."""
 
         def node(state: State) -> Any:
             yield from range(state["n"])
@@ -451,12 +451,12 @@ class TestResults:
             assert states[count // 2].partial == Partial("talks", tuple(range(count // 2 + 1)))
             return taken
 
-        peak(10)  # what is imported for the first is there
+        peak(10)  # the first call imports modules
         assert peak(1600) < 8 * peak(400)
 
     @EITHER
     def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, kind: Any) -> None:
-        """In the error, and in the store until the run goes on."""
+        """The error and the store keep the chunks of a failed node until the run is resumed."""
 
         def fails(state: State) -> Iterator[str]:
             yield "one"

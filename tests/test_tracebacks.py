@@ -1,4 +1,4 @@
-"""What a run that failed prints: the users' calls first, and few of ours."""
+"""Tracebacks of failed runs show the calls of users first, and few of the library."""
 
 import asyncio
 import re
@@ -67,7 +67,7 @@ def causes_of(error: BaseException | None) -> list[BaseException]:
 @pytest.mark.parametrize("call", [execute, aexecute, stream])
 @pytest.mark.parametrize("kind", NODES)
 def test_the_users_calls_come_first(call: Callable[[Any, State], Any], kind: str) -> None:
-    """With any kind of node and any driver."""
+    """The calls of users come first with every kind of node and every driver."""
     graph = make_graph(NODES[kind](), store=MemoryStore())
 
     with pytest.raises(ExecutionError) as caught:
@@ -84,7 +84,7 @@ def test_the_users_calls_come_first(call: Callable[[Any, State], Any], kind: str
 
 
 def test_an_error_outside_of_the_users_code() -> None:
-    """One of our calls stays, so that it can be told where it comes from."""
+    """An error outside of the code of users keeps one call of the library, as its origin."""
     graph = make_graph({"a": lambda state: None}, store=MemoryStore())
 
     with pytest.raises(ExecutionError) as caught:

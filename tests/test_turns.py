@@ -1,4 +1,4 @@
-"""Turns: an order takes a run on, and may be performed as often as it is delivered."""
+"""Turns: an order continues a run, and repeated delivery is harmless."""
 
 import threading
 from datetime import UTC, datetime
@@ -88,7 +88,7 @@ def test_an_order_that_is_performed_twice_runs_no_node_again(store, preserve):
 
 @pytest.mark.parametrize("preserve", [True, False])
 def test_forget_deletes_what_the_graph_does_not_preserve(store, preserve):
-    """And nothing else; saying it twice changes nothing."""
+    """`forget` deletes only runs that the graph does not preserve, and may be called twice."""
     scene = Scene(store, preserve=preserve)
     scene.perform(scene.order())
 
@@ -99,7 +99,7 @@ def test_forget_deletes_what_the_graph_does_not_preserve(store, preserve):
 
 
 def test_an_interrupted_turn_goes_on_where_it_was(scene):
-    """Its saved steps are kept."""
+    """An interrupted turn continues from its saved steps."""
     scene.fails["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         scene.perform(scene.order())
@@ -123,11 +123,11 @@ def test_an_answer_counts_once_however_often_it_is_delivered(store):
 
     assert first == again
     assert (first["decision"], scene.ran) == ("yes", ["a", "b"])
-    assert scene.perform(scene.order()) == first  # and so does what was ordered before
+    assert scene.perform(scene.order()) == first  # and so does the earlier order
 
 
 def test_an_answer_that_was_taken_up_is_not_given_again(store):
-    """The worker has died after it: the node that was at work runs again, on the answer that is saved."""
+    """An accepted answer survives the death of the worker: the current node runs again with it."""
     scene = Scene(store, asks=True)
     pause = scene.perform(scene.order()).pause
     order = scene.order(2, updates={"decision": "yes", "n": 10}, pause=pause)
@@ -142,7 +142,7 @@ def test_an_answer_that_was_taken_up_is_not_given_again(store):
 
 
 def test_updates_are_laid_over_the_data_once(scene):
-    """What nodes have made of them since stays."""
+    """Updates are merged once, and later changes by nodes stay."""
     scene.fails["b"] = ValueError("no")
     with pytest.raises(ExecutionError):
         scene.perform(scene.order())
@@ -186,7 +186,7 @@ def test_a_cancelled_run_stays_until_the_next_turn(store):
 
 
 def test_a_run_that_is_cancelled_at_work_ends_the_turn(scene):
-    """Its owner stops at the next save, and returns how it stands."""
+    """A cancelled run ends its turn at the next save, with the State."""
     scene.does["a"] = lambda: scene.graph.cancel("run")
 
     assert scene.perform(scene.order()).status is RunStatus.CANCELLED
@@ -217,7 +217,7 @@ def test_a_run_at_work_is_not_worked_on_twice(scene):
 
 
 def test_a_run_that_takes_down_its_workers_is_failed(scene):
-    """After so many of them, and the error says at which node. What a process leaves that dies is put there by hand."""
+    """A run fails after its limit of dead workers, which the test only simulates; the error names the node."""
     submitted = scene.graph.submit(State({"n": 1}, run_id="run"))
     scene.store.amend(attrs.evolve(submitted, progress=Progress(recoveries=3)))
 

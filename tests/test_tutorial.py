@@ -1,4 +1,4 @@
-"""docs/tutorial.md, as a reader goes through it: each command prints what the page shows, also after the kill."""
+"""docs/tutorial.md: each command prints the output on the page, also after the kill."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ SHELL = f'python() {{ {sys.executable} "$@"; }}\nstategraph() {{ python -m state
 
 
 def sessions():
-    """Return the commands of the page, each with what it prints; dots stand for times."""
+    """Return the commands of the page with their outputs; dots stand for times."""
     return re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", "".join(blocks(PAGE, "console")), re.MULTILINE)
 
 

@@ -52,7 +52,7 @@ def other(state: State) -> dict[str, int]:
     return {"n": 2}
 
 
-# What is right is not reported.
+# Correct lines, which are not reported.
 CheckpointConfig(durability="async", retention="full", interval=1)
 graph.add_node("work", work, retry=RetryPolicy(retry_on=(OSError, ValueError)), timeout=3)
 graph.add_node("map", MapNode(len, over="items", into="sizes", on_error="collect", rate=3))

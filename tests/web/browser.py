@@ -1,4 +1,4 @@
-"""A real browser: Chromium, as the system has it. None is ever downloaded."""
+"""A real browser: the Chromium of the system. None is ever downloaded."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def launched():
 
 @contextmanager
 def window(browser, address, token, **options):
-    """Open a window of its own cookies that is let in; nothing may be refused or fail in it."""
+    """Yield a page with its own cookies and a session; errors and refused requests fail the test."""
     context = browser.new_context(**options)
     context.set_default_timeout(20_000)
     shown = context.new_page()

@@ -1,4 +1,4 @@
-"""What the tests of the page start from."""
+"""Fixtures of the tests of the page."""
 
 import pytest
 from starlette.testclient import TestClient

@@ -1,4 +1,4 @@
-"""A desk at which claims are checked: a graph with a pause, a map and a nested graph, and what looks at its page."""
+"""A desk that checks claims: a graph with a pause, a map and a nested graph, and helpers for its page."""
 
 import re
 from html import unescape

@@ -1,4 +1,4 @@
-"""The page in a real browser: what people see, in several windows, live, by keyboard, on a phone, without scripts."""
+"""The page in a real browser: several windows, live, by keyboard, on a phone, without scripts."""
 
 from contextlib import ExitStack
 
@@ -58,7 +58,7 @@ def test_every_page_can_be_reached_by_links_and_read(site):
 
 
 def test_a_run_is_followed_live(site):
-    """What happens elsewhere stands there without the page being loaded again."""
+    """The page shows changes of other processes without being loaded again."""
     _, graph, _, opened = site
     graph.execute(State({"photos": []}, run_id="claim"))
     page = opened("/run?id=claim")
@@ -72,7 +72,7 @@ def test_a_run_is_followed_live(site):
 
 
 def test_an_answer_in_one_window_is_seen_in_another_and_a_late_one_refused(site):
-    """Who looks sees the run go on; who answers what was answered is told so."""
+    """Another window shows the answered run, and a late answer is refused with the reason."""
     store, _, asking, opened = site
     asking.execute(State(run_id="r"))
     answering, late, looking = (opened("/run?id=r") for _ in range(3))
@@ -108,7 +108,7 @@ def test_what_is_being_typed_stays(site):
 
 
 def test_hostile_values_run_nothing(site):
-    """Not in the list, not on a page, not in a picture."""
+    """Hostile values run nothing in lists, pages and pictures."""
     _, graph, _, opened = site
     graph.execute(State({"photos": [], HOSTILE: [HOSTILE]}, run_id="claim"), by=HOSTILE, labels={"l": HOSTILE})
     page = opened("/run?id=claim&row=0")
@@ -134,7 +134,7 @@ def test_without_scripts_it_can_be_used(site):
 
 
 def test_on_a_phone_it_is_seen_why_a_run_failed(site):
-    """In the list and in the timeline, without moving them sideways; nothing stands beyond the edge."""
+    """On a phone the list and the timeline show the reason without scrolling sideways."""
     _, graph, _, opened = site
     with pytest.raises(ExecutionError):
         graph.execute(State({"photos": ["torn"]}, run_id="claim"))
@@ -149,7 +149,7 @@ def test_on_a_phone_it_is_seen_why_a_run_failed(site):
 
 
 def test_it_can_be_used_by_keyboard(site):
-    """The first key leads past the head, and what has the focus is seen."""
+    """The first Tab skips the header, and the focus is visible."""
     _, _, asking, opened = site
     asking.execute(State(run_id="r"))
     page = opened()
@@ -170,7 +170,7 @@ def test_it_can_be_used_by_keyboard(site):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_from_what_is_behind_them(site, scheme):
-    """By 4.5 to 1 at least, as WCAG AA asks for."""
+    """Texts have a contrast of at least 4.5 to 1, as WCAG AA requires."""
     _, graph, _, opened = site
     with pytest.raises(ExecutionError):
         graph.execute(State({"photos": ["torn"]}, run_id="failed"))

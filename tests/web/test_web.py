@@ -1,4 +1,4 @@
-"""The page: what it shows, what it does, and whom it lets in."""
+"""The page: its views, its actions and its access control."""
 
 import re
 import signal
@@ -37,16 +37,16 @@ def until(condition, seconds=20):
         time.sleep(0.01)
 
 
-# --------------------------------------------------------------------------- what it shows
+# --------------------------------------------------------------------------- views
 
 
 def test_runs_are_listed_and_filtered(page, store, graph):
-    """By status, graph, beginning of the id, labels, day, and whether a process owns the run."""
+    """Runs are filtered by status, graph, prefix of the id, labels, day and owner."""
     graph.execute(State({"photos": []}, run_id="a-1"), labels={"customer": "c7"})
     graph.submit(State({"photos": []}, run_id="b-1"))
 
-    def shown(**asked):
-        text = page.get("/", params=asked).text
+    def shown(**filters):
+        text = page.get("/", params=filters).text
         return [run_id for run_id in ("a-1", "b-1") if f">{run_id}<" in text]
 
     assert shown() == ["a-1", "b-1"]
@@ -62,7 +62,7 @@ def test_runs_are_listed_and_filtered(page, store, graph):
 
 
 def test_runs_come_in_pages(page, graph):
-    """Each leads to the older ones, and keeps the filters."""
+    """Each page links to older runs and keeps the filters."""
     for number in range(60):
         graph.submit(State({"photos": []}, run_id=f"run-{number:02}"))
 
@@ -76,13 +76,13 @@ def test_runs_come_in_pages(page, graph):
 
 
 def test_a_run_is_shown_with_all_that_is_known_of_it(page, graph):
-    """Its status, timeline, State and what changed in it, nested run, and who gave the input."""
+    """A run is shown with its status, timeline, State, changes, nested runs and authors."""
     graph.execute(State({"photos": ["roof"]}, run_id="claim"), by="ann", labels={"customer": "c7"})
 
     text = text_of(page.get("/run", params={"id": "claim"}))
 
-    for told in ("claim paused", "step 2", "customer=c7", "by ann", "photos", "claim/#2/estimate", "is this worth it?"):
-        assert told in text, told
+    for part in ("claim paused", "step 2", "customer=c7", "by ann", "photos", "claim/#2/estimate", "is this worth it?"):
+        assert part in text, part
     assert "price new 40" in text_of(page.get("/run", params={"id": "claim", "row": 2}))
     inside = text_of(page.get("/run", params={"id": "claim/#2/estimate"}))
     assert "of claim" in inside
@@ -90,7 +90,7 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(page, graph):
 
 
 def test_the_state_of_each_row_can_be_seen_with_what_changed(page, graph, store):
-    """What was there before is struck out; what an answer brought is new."""
+    """Each row shows its State with old values struck out and new values marked."""
     graph.execute(State({"photos": []}, run_id="claim"))
     graph.resume("claim", {"verdict": {"amount": 7}}, by="bob")
     rows = store.history("claim")
@@ -104,7 +104,7 @@ def test_the_state_of_each_row_can_be_seen_with_what_changed(page, graph, store)
 
 
 def test_a_failure_is_told_with_its_item_and_its_traceback(page, graph):
-    """From the page alone: which item it was, why, and what is finished."""
+    """The page of a failed run shows the item, the traceback and the finished parts."""
     with pytest.raises(ExecutionError):
         graph.execute(State({"photos": ["roof", "torn", "door"]}, run_id="claim"))
 
@@ -117,7 +117,7 @@ def test_a_failure_is_told_with_its_item_and_its_traceback(page, graph):
 
 
 def test_hostile_values_are_shown_and_do_nothing(page, store, graph):
-    """In ids, keys, values, labels, names and addresses."""
+    """Hostile ids, keys, values, labels, names and addresses are shown as text."""
     state = State({"photos": [], HOSTILE: HOSTILE, "big": "x" * 10_000, "deep": [{"a": b"\x00"}]}, run_id="claim")
     graph.execute(state, by=HOSTILE, labels={"l": HOSTILE})
 
@@ -132,11 +132,11 @@ def test_hostile_values_are_shown_and_do_nothing(page, store, graph):
     assert page.get("/value", params={"id": "claim", "row": 0, "key": "none"}).status_code == 404
 
 
-# --------------------------------------------------------------------------- what it does
+# --------------------------------------------------------------------------- actions
 
 
 def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
-    """One POST, which leads back to the run; the history knows who it was."""
+    """A POST answers the pause and leads back to the run; the history names the author."""
     graph.execute(State({"photos": []}, run_id="claim"))
 
     done = change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 7}', by="ann")
@@ -148,7 +148,7 @@ def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
 
 
 def test_each_of_several_questions_has_a_form(store):
-    """And what is sent with one answers that."""
+    """Each of several questions has a form that answers it."""
     ask = asks(store)
     graph = StateGraph(ask.config, store=store)
     graph.add_node("each", MapNode(ask, over="names", into="said"))
@@ -194,7 +194,7 @@ def test_work_goes_on_after_the_post_has_returned(store):
 
 
 def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
-    """Each by one POST."""
+    """A POST each resumes, cancels, forks and rolls back a run."""
     graph.execute(State({"photos": []}, run_id="claim"))
     assert change(page, "claim", "fork", new="copy", step="1", revision="0").headers["location"] == "/run?id=copy"
     assert store.load("copy").step == 1
@@ -225,7 +225,7 @@ def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
     ],
 )
 def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answer):
-    """And what it sends becomes a value of that type."""
+    """The form follows the schema of the pause, and its answer becomes a value of that type."""
     graph = asks(store, schema)
     graph.execute(State(run_id="r"))
     page = let_in(app(store, [graph]))
@@ -252,7 +252,7 @@ def test_without_a_graph_runs_are_only_shown(store, graph):
 
 
 def test_only_who_has_the_token_is_let_in(store):
-    """They get a session cookie that scripts and other sites do not see."""
+    """Only the token opens the page; it sets a cookie that scripts and other sites cannot read."""
     guard = app(store)
     client = TestClient(guard, base_url="http://localhost:7420")
 
@@ -326,7 +326,7 @@ def test_host_and_origin_are_those_of_the_page(page, headers, code):
 
 @pytest.mark.parametrize("given", ["runs.example", "Runs.Example", "runs.example:8443"])
 def test_a_host_that_was_named_is_let_in(store, given):
-    """However it is written; all others are refused, and the answer says what would let them in."""
+    """A named host is let in, however it is written; others are refused with the option that allows them."""
     client = let_in(app(store, hosts=[given]), "http://runs.example")
 
     assert client.get("/").status_code == 200
@@ -385,7 +385,7 @@ def test_it_can_be_mounted_in_an_application():
 @pytest.mark.parametrize("sent", ["", "/tools/runs"], ids=["left out", "passed on"])
 @pytest.mark.parametrize("given", ["/tools/runs", "tools/runs/"])
 def test_it_can_stand_behind_a_proxy_under_a_path(store, graph, given, sent):
-    """Which the proxy leaves out of requests, or not: what the browser is given has the path."""
+    """Behind a proxy, which may strip its path from requests, all links and cookies have the path."""
     graph.execute(State({"photos": []}, run_id="claim"))
     guard = app(store, [graph], root_path=given)
     client = TestClient(guard, base_url="http://localhost:7420")
