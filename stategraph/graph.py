@@ -128,7 +128,7 @@ class StateGraph(GraphBuilder[S]):
         self._runnable()
 
     def picture(self, run: str | State | None = None) -> Picture:
-        """Return a picture of the graph or, given a run id or a State, of that run. See docs/pictures.md.
+        """Return a picture of the graph, complete or not, or of the run with a run id or State. See docs/pictures.md.
 
         Raises:
             CheckpointNotFoundError: The store has no such run.
