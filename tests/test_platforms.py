@@ -21,6 +21,7 @@ for name in ("fork", "register_at_fork", "geteuid", "getuid", "uname", "posix_fa
 for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_DIRECTORY"):
     if hasattr(os, name):
         delattr(os, name)
+asyncio.run(asyncio.sleep(0))  # makes the policy of event loops
 sys.platform = "win32"
 
 from stategraph import State, StateGraph

@@ -67,9 +67,12 @@ class Cancellations:
             rest = work.rest or work
             self._newest = await outlast(rest, cancelled=error)
             answer, raised = rest.result()
-        if raised is not None:
+        if raised is None:
+            return answer
+        try:
             raise raised
-        return answer
+        finally:
+            del raised, work  # otherwise this frame, and a stream that it works for, stay until a garbage collection
 
     async def failure_of(self, error: BaseException) -> BaseException:
         """Return the exception to throw into the task of the run for a failed command.

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from enum import Enum
 from itertools import chain, repeat
-from operator import eq, is_
+from operator import attrgetter, eq, is_
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -91,6 +92,8 @@ _EXACT_FORMS: dict[type, Callable[[Any], Any]] = {
     complex: repr,
     datetime: _clock_form,
     time: _clock_form,
+    # Not the copy, which remembers how the path was joined; nor equality, which ignores case on Windows.
+    **dict.fromkeys((PosixPath, PurePosixPath, WindowsPath, PureWindowsPath), attrgetter("drive", "root", "parts")),
 }
 """Forms that are equal only for the same values, for types whose equal instances may differ."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from itertools import count
+from math import fsum
 from unicodedata import east_asian_width
 
 import attrs
@@ -177,7 +178,7 @@ def cut(text: str, limit: int = _LONGEST) -> str:
 
 def width_of(text: str, size: float) -> float:
     """Return a generous estimate of the width of a text, for any font of this size."""
-    return size * sum(map(_width_of, text))
+    return size * fsum(map(_width_of, text))  # not sum: Python 3.12 rounds it in another way
 
 
 def _width_of(char: str) -> float:

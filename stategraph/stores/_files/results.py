@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import diskcache
@@ -68,11 +69,12 @@ class ResultCache(ForkSafe):
         sign_with: Returns the key that signs entries (HMAC-SHA-256). Other entries count as missing.
     """
 
+    _cache: diskcache.Cache | None = None
+
     def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
         # Absolute, because the working directory may change before the folder is opened.
         self._path = absolute_path(path, "cache.path", "a folder")
         self._signing_key = signing_key(sign_with, "cache.sign_with")
-        self._cache: diskcache.Cache | None = None
         self._files: OpenFiles
         super().__init__()
 
@@ -131,11 +133,23 @@ class ResultCache(ForkSafe):
     def _opened(self) -> diskcache.Cache:
         if self._cache is None or not self._files.are_there:  # the folder may be deleted at any time
             check_version("cache.path", self._path, _OLDEST)
+            self._close()
             self._file = _file_in(self._path)
             _check(self._file)
-            self._cache = diskcache.Cache(self._path, disk=_BytesOnly, **_SETTINGS)
+            self._cache = _shared(diskcache.Cache(self._path, disk=_BytesOnly, **_SETTINGS), self._file)
             self._files = OpenFiles(self._file)
         return self._cache
+
+    def _close(self) -> None:
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
+
+    __del__ = _close
+
+    def renew(self) -> None:
+        super().renew()
+        self._close()  # a forked child opens its own connection
 
     def _erase(self) -> None:
         """Truncate the log, which still contains removed entries."""
@@ -144,6 +158,18 @@ class ResultCache(ForkSafe):
 
     def __str__(self) -> str:
         return f"cache at {self._path}"
+
+
+def _shared(cache: diskcache.Cache, file: Path) -> diskcache.Cache:
+    """Return the cache with one connection for all threads, which take turns.
+
+    diskcache opens one for each thread and leaves it open, for which Python 3.13 warns when the thread ends.
+    """
+    cache.close()
+    cache._local = SimpleNamespace(pid=os.getpid(), con=connect(file, "rw"))
+    for name, value in _SETTINGS.items():
+        cache.reset(name, value, update=False)
+    return cache
 
 
 def _file_in(path: str) -> Path:
