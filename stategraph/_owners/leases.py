@@ -285,8 +285,9 @@ class LeaseOwners(Owners):
                 self._renew(self._worker)
             if self._thread is None:
                 args = weakref.ref(self), self._wake, part
-                self._thread = threading.Thread(target=_keep_renewing, args=args, name="stategraph-leases", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_keep_renewing, args=args, name="stategraph-leases", daemon=True)
+                thread.start()  # raises at the end of the process
+                self._thread = thread
             return self._worker
 
     def _renew(self, worker: Worker) -> None:

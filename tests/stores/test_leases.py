@@ -382,8 +382,11 @@ def flow(node):
 """
 WORKER = f"""{FLOW}
 flow(hangs)
-for _ in range(4):
-    threading.Thread(target=lambda: list(graph.recover())).start()
+threads = [threading.Thread(target=lambda: list(graph.recover())) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:  # since Python 3.12, no thread starts once the main thread has ended
+    thread.join()
 """
 
 
