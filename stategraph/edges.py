@@ -309,7 +309,7 @@ class _Choice(LibraryPredicate):
             if answer == expected:
                 return edge
         known = ", ".join(shorten(expected) for expected, _ in self.ways)
-        raise ValueError(f"the route has no way for {shorten(answer)}; it has ways for {known}")
+        raise ValueError(f"the route has no target for {shorten(answer)}; it has targets for {known}")
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
         return self._first.describe(describe_own)

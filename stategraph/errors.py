@@ -94,7 +94,8 @@ class UnknownNodeError(UnknownNameError, GraphError):
         self.problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"graph {shorten(self.graph)}: {UnknownNameError.__str__(self)}; add_node comes first"
+        way_out = "add_node comes first" if isinstance(self.name, str) else "give the name of the node, a str"
+        return f"graph {shorten(self.graph)}: {UnknownNameError.__str__(self)}; {way_out}"
 
 
 class InvalidRunIdError(StateGraphError, ValueError):
@@ -104,9 +105,12 @@ class InvalidRunIdError(StateGraphError, ValueError):
     reason: str = ""
 
     def __str__(self) -> str:
-        size = f" ({len(self.run_id):,} characters)" if isinstance(self.run_id, str) else ""
+        size, kind = "", "a str of "
+        if isinstance(self.run_id, str):
+            size, kind = f" ({len(self.run_id):,} characters)", ""
         reason = self.reason or (
-            "use 1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part between slashes empty or beginning with a dot"
+            f"use {kind}1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part between slashes "
+            "empty or beginning with a dot"
         )
         return f"run_id: {shorten(self.run_id)}{size} is not allowed; {brief(reason, 500)}"
 
@@ -147,10 +151,10 @@ class SchemaError(StateGraphError, ValueError):
     step: int = 0
 
     def __str__(self) -> str:
-        saved = f"the State of run {self.run_id!r} after step {self.step}"
-        where = f"node {shorten(self.node)}" if self.node else saved if self.run_id else "the input"
+        saved = f"the State of run {self.run_id!r} after step {self.step}: " if self.run_id else ""
+        where = f"node {shorten(self.node)}: " if self.node else saved
         what = f"{brief(self.key)!r} of {self.schema}" if self.key else self.schema
-        text = f"{where}: {what}: expected {brief(self.expected, 500)}, found {brief(self.found, 500)}"
+        text = f"{where}{what}: expected {brief(self.expected, 500)}, found {brief(self.found, 500)}"
         more = "; ".join(brief(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
         text = f"{text}; {more}" if more else text
         return f"{text}. {_WAYS_ON}" if self.run_id else text

@@ -213,6 +213,6 @@ class CachePolicy:
 def check_policies(retry: object, cache: object) -> None:
     """Raise ConfigError unless the policies of a node have the right types."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigError("retry", retry, "a RetryPolicy")
+        raise ConfigError("retry", retry, "a RetryPolicy, as in RetryPolicy(max_attempts=3)")
     if cache is not None and not isinstance(cache, CachePolicy):
-        raise ConfigError("cache", cache, "a CachePolicy")
+        raise ConfigError("cache", cache, "a CachePolicy, as in CachePolicy(inputs=('key',))")

@@ -256,6 +256,12 @@ def test_an_unknown_node_comes_with_a_suggestion(line: StateGraph) -> None:
         line.add_edge("draft", "reviw")
 
 
+def test_a_function_in_place_of_the_name_of_its_node(line: StateGraph) -> None:
+    """As add_sequence takes functions, it is easy to pass one."""
+    with pytest.raises(UnknownNodeError, match="give the name of the node, a str"):
+        line.set_entry_point(built)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: None, lambda: key_equals("a", [1]), lambda: not_(key_exists("a")), lambda: str],

@@ -192,7 +192,7 @@ class TestRoutes:
         """The run fails, and the error lists the answers with a target."""
         graph.add_route("first", lambda state: answer, ["second", "third"])
 
-        with pytest.raises(ExecutionError, match=r"cannot be left.* no way for .*; it has ways for 'second', 'third'"):
+        with pytest.raises(ExecutionError, match=r"no target for .*; it has targets for 'second', 'third'"):
             graph.execute(State())
 
     @pytest.mark.parametrize("targets", [["second", "thrid"], {"x": "thrid"}, {"x": ["second"]}], ids=repr)

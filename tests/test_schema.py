@@ -203,7 +203,7 @@ def test_input_that_does_not_fit_is_refused(schema: Any, call: Call, store: Chec
     error = caught.value
     assert (error.node, error.key, error.expected, error.found) == ("", "id", "str", "1 (int)")
     assert str(error) == (
-        f"the input: 'id' of {schema.__name__}: expected str, found 1 (int); "
+        f"'id' of {schema.__name__}: expected str, found 1 (int); "
         f"'items[1].name': expected str, found 2 (int); 'totl': expected {FIELDS}; did you mean 'total'?), "
         "found another key"
     )
@@ -350,7 +350,7 @@ def test_answers_are_checked(call: Call) -> None:
 
     with pytest.raises(AnswerError, match=r"'status' of FrozenAttrs: expected Status, found 'lost' \(str\)"):
         call(graph, "resume", RUN, {"status": "lost"})
-    with pytest.raises(SchemaError, match=r"^the input: 'total' of FrozenAttrs: expected float, found 'x' \(str\)$"):
+    with pytest.raises(SchemaError, match=r"^'total' of FrozenAttrs: expected float, found 'x' \(str\)$"):
         call(graph, "resume", RUN, {"status": "paid", "total": "x"})
 
     assert graph.store.load(RUN).status is RunStatus.PAUSED

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, MapNode, ParallelNode, RetryPolicy, State
+from stategraph import ExecutionError, MapNode, NotSerializableError, ParallelNode, RetryPolicy, State
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, as_async, make_graph
 
@@ -81,6 +81,18 @@ def test_the_users_calls_come_first(call: Callable[[Any, State], Any], kind: str
     for error in causes_of(caught.value):
         assert [room for room, _ in calls_of(error)].count("stategraph") <= 2
     assert caught.value.state.error.traceback.splitlines()[-1].endswith("in deeper")
+
+
+@pytest.mark.parametrize("call", [execute, aexecute, stream])
+def test_a_value_that_cannot_be_saved(call: Callable[[Any, State], Any]) -> None:
+    """The error names the value; the frames of the stores and of the codec would not help."""
+    nodes = {"a": lambda state: {"deep": [[object()]]}, "b": failing}
+    graph = make_graph(nodes, store=MemoryStore())
+
+    with pytest.raises(NotSerializableError, match=r"^deep\[0\]\[0\] cannot be saved") as caught:
+        call(graph, State(run_id=RUN))
+
+    assert [room for room, _ in calls_of(caught.value)].count("stategraph") <= 2
 
 
 def test_an_error_outside_of_the_users_code() -> None:

@@ -42,7 +42,7 @@ from stategraph._protocol import (
 )
 from stategraph._util.callables import is_async_callable
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import ExecutionError
+from stategraph.errors import ExecutionError, NotSerializableError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def adrive(
     try:
         performer = AsyncPerformer(task, signal, store, limits, part_of)
         return cast(_Answer, await performer.carry_out(task.send, None))
-    except ExecutionError as error:
+    except (ExecutionError, NotSerializableError) as error:
         raise error.with_traceback(None) from error.__cause__  # as in `drive`
 
 

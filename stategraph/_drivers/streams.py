@@ -11,7 +11,7 @@ from stategraph._drivers.calls import Shown
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
-from stategraph.errors import ExecutionError, RunCancelledError
+from stategraph.errors import ExecutionError, NotSerializableError, RunCancelledError
 from stategraph.state import S_co, State
 
 _ABANDONED = (
@@ -62,7 +62,7 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
             self._performer.clock.stop()
             state: State = shown.args[0]
             return state
-        except ExecutionError as error:
+        except (ExecutionError, NotSerializableError) as error:
             raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopIteration(answer)
 
@@ -130,7 +130,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
             self._performer.clock.stop()
             state: State = shown.args[0]
             return state
-        except ExecutionError as error:
+        except (ExecutionError, NotSerializableError) as error:
             raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopAsyncIteration
 

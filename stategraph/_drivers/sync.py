@@ -38,7 +38,7 @@ from stategraph._protocol import (
     Unlimit,
 )
 from stategraph._util.callables import failure_of
-from stategraph.errors import AsyncNodeError, ExecutionError
+from stategraph.errors import AsyncNodeError, ExecutionError, NotSerializableError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     performer = Performer(signal)
     try:
         return performer.drive(task)
-    except ExecutionError as error:
+    except (ExecutionError, NotSerializableError) as error:
         raise error.with_traceback(None) from error.__cause__  # the frames in here do not help the reader
     finally:
         performer.close()

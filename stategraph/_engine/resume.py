@@ -49,7 +49,7 @@ def resume(
         TypeError: an argument is of a wrong type.
     """
     if updates is not None and not isinstance(updates, Mapping):
-        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
+        raise TypeError(f"updates are a mapping of keys to values, not {type(updates).__name__}: {{'key': value}}")
     pause_id = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
     if pause is not None and (not isinstance(pause_id, str) or not pause_id):
         raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")

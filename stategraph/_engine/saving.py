@@ -326,8 +326,7 @@ def handle(
     begin_with_users(error)
     yield from announce_failure(run, name, error, attempt, began_ns)
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
-    hint = _keys_at(run.state, error) if type(error) is KeyError else ""
-    failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}{hint}", error)
+    failure = failure_at(run, name, f"failed{attempts}: {_described(run.state, error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
@@ -338,8 +337,13 @@ def handle(
     return handler, handled_data(run, failure, run.state, name)
 
 
+def _described(state: State, error: Exception) -> str:
+    """Describe an exception of a node or predicate; after a lookup of a missing key, name the keys of the State."""
+    return describe_exception(error) + (_keys_at(state, error) if type(error) is KeyError else "")
+
+
 def _keys_at(state: State, error: KeyError) -> str:
-    """Describe the keys of a State for the error of a node that looked up a missing key; else return ""."""
+    """Describe the keys of a State for an error that a lookup in it raised; else return ""."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -386,7 +390,7 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
     if cause is not None:
         begin_with_users(cause)
         edge = stage.edges[no_way.tried - 1]
-        reason = f"cannot be left: the predicate of edge {edge} failed: {describe_exception(cause)}"
+        reason = f"cannot be left: the predicate of edge {edge} failed: {_described(run.state, cause)}"
     else:
         reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
     error = failure_at(run, stage.name, reason, cause)

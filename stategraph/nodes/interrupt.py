@@ -106,7 +106,7 @@ class InterruptNode(Node):
             step.take_answers([key])
             return {key: answer}
         if self.input_param is not None and self.input_param not in state:
-            raise KeyError(f"{self.input_param!r}, which is to be shown, is not in the State")
+            raise KeyError(f"its input_param {self.input_param!r} is not in the State")
         shown = None if self.input_param is None else state[self.input_param]
         yield from ()
         return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)

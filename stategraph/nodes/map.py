@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from stategraph._text.shown import shorten
+from stategraph._text.shown import shorten, with_article
 from stategraph._util.validators import naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes._parts import Job, PartsNode, Workers, part_node
@@ -138,6 +138,6 @@ class MapNode(PartsNode):
     def _items(self, step: StepContext) -> list[Any] | tuple[Any, ...]:
         items = step.tracked_state.get(self.over)
         if not isinstance(items, list | tuple):
-            found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
+            found = "not in the State" if self.over not in step.state else with_article(type(items).__name__)
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
         return items

@@ -1,6 +1,7 @@
 """Registered classes, and values that were saved before their class changed."""
 
 import enum
+import re
 import uuid
 from typing import Any
 
@@ -70,6 +71,19 @@ def test_a_type_that_is_not_registered_here_is_told_from_damage(store, name, mak
             load(store)
 
     assert load(store) == value
+
+
+def test_a_class_of_another_main_script_can_be_loaded_by_the_name_that_the_error_gives(store, monkeypatch):
+    """The command line imports a module whose classes were saved while it ran as a script."""
+    name = f"__main__.{uuid.uuid4().hex}"
+    save(store, register(name, ["a"])(1))
+    monkeypatch.delitem(types._by_name, name)
+
+    with pytest.raises(FormatError, match=re.escape(f"as in register_type(name='{name}'), lets others load it")):
+        load(store)
+
+    again = register(name, ["a"])
+    assert load(store) == again(1)
 
 
 def test_each_value_keeps_the_version_it_was_saved_with(store, name):

@@ -221,8 +221,9 @@ def _why_not(value: Any) -> str:
     if hasattr(cls, "__index__"):
         return f"{name} is not kept exactly; make it an int: int(value)"
     return (
-        f"values of type {name} are not kept, and this is {shorten(value)}; keep what is needed to make it again, such "
-        "as str(value) where that tells all of it, or a class of yours with fields (stategraph.register_type)"
+        f"values of type {name} are not kept, and this is {shorten(value)}; save a value from which "
+        "it can be made again, such as str(value) if that is exact, or an object of a registered class "
+        "(stategraph.register_type)"
     )
 
 
