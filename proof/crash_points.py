@@ -1,8 +1,7 @@
-"""Every point at which a store changes a file, as the point where the process is killed, or where the disk fails.
+"""Kill the process, or let the disk fail, at every point where a store changes a file.
 
-After each: the store opens in a fresh process; every save that was acknowledged is there and exact; an error reached
-the caller, as one of stategraph; nothing hangs; and the store goes on, in the same process once the fault is over, and
-in the next one.
+After each fault the store opens in a new process and has every acknowledged save exactly. An error reaches the caller
+as an error of stategraph, nothing hangs, and the store keeps working in the same process and in the next.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from proof.workload import scripts
 
 _TITLE = "acknowledged saves survive a kill or a failure at every change of a file"
 _ALIKE = 60
-"""Of a longer stretch of writes to one file, with no other change in between, so many are tried, evenly spread. That
-shortens one thing: the growing of SQLite's log, thousands of writes of zeros when a store is opened."""
+"""The most points that are tried in a sequence of writes to one file: SQLite grows its log with thousands of writes."""
 
 _NOT_REACHED = "point not reached: fewer changes than before"
-"""Threads share more commits at one time than at another, and ids that are random lie on more pages, or on fewer."""
+"""The number of changes varies, as threads share commits and random ids lie on different pages."""
 _MISSED, _FEW = 0.02, 2  # the share, or the number if that is more, of points that may be missed
 
 
 @attrs.frozen
 class _Kind:
-    """One thing that can happen at a point: its name, the fault, and the kinds of changes that it can happen to."""
+    """A kind of fault: its name, the fault, and the kinds of changes that it applies to."""
 
     name: str
     fault: Fault
@@ -47,7 +45,7 @@ _KINDS = (
 
 
 def prove(share: float, seed: int) -> list[Report]:
-    """Try all points at share 1.0, fewer, evenly spread, at a smaller one."""
+    """Try all points at share 1.0, and evenly spread ones at a smaller share."""
     return under_shim(_TITLE, lambda servers: _prove(servers, share, seed))
 
 
@@ -67,7 +65,7 @@ def _prove(servers: Servers, share: float, seed: int) -> Report:
 
 
 def _cases(servers: Servers, script: str) -> Iterator[dict[str, Any]]:
-    """-> a request for each kind of fault at each point of a script."""
+    """Yield a request for each kind of fault at each point of a script."""
     points = _points(servers, script)
     tried = _without_most_alike(points)
     for kind in _KINDS:
@@ -78,14 +76,14 @@ def _cases(servers: Servers, script: str) -> Iterator[dict[str, Any]]:
 
 
 def _points(servers: Servers, script: str) -> list[Change]:
-    """-> the changes of a script that has no faults, from where they may come."""
+    """Return the changes of a script without faults, from the first point that is tried."""
     root, made = servers.record(script)
     armed = next(place for place, change in enumerate(made) if change.path == f"{root}/armed")
     return [change for change in made[armed + 1 :] if Path(change.path).is_relative_to(root / "store")]
 
 
 def _without_most_alike(points: list[Change]) -> list[int]:
-    """-> the points to try, counted from 1."""
+    """Return the points to try, counted from 1."""
     tried: list[int] = []
     start = 0
     while start < len(points):

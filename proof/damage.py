@@ -1,10 +1,9 @@
-"""Bytes of a database or its log that are flipped, zeroed or cut out: never a State that was not saved.
+"""Flip, zero or cut out bytes of a database or its log: the store never returns a State that was not saved.
 
-Whatever is asked of a damaged store is answered as before the damage, or is an error that says so. The end of a log is
-the exception: what a power cut leaves and what damage leaves are the same there, so all of the store may be as it was
-after an earlier commit. And where damage has made a row of a database unreachable and no other names it, nothing can
-tell that it is missing: such a case is counted as incomplete. What it still shows was saved. A summary is made without
-the payload that the seal covers as well: one that tells of a saved step with another node, time or status counts too.
+A damaged store answers as before the damage, or raises an error that says so, with three exceptions. At the end of a
+log damage looks like a power cut, so the whole store may be as it was after an earlier commit. A row of a database that
+became unreachable and that no other row names is not missed; such a case counts as incomplete. A summary is made
+without the sealed payload; a summary of a saved step with another node, time or status is counted, too.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SUMMARY = "a WRONG SUMMARY, and not noticed"
 
 Question: TypeAlias = tuple[Any, ...]
 Seen: TypeAlias = dict[Question, Any]
-"""All that can be asked of a store, with the answers."""
+"""All questions to a store, with the answers."""
 
 
 @attrs.frozen
@@ -53,8 +52,8 @@ class Source:
 
     Attributes:
         files: Its files: name and content.
-        target: The one to damage.
-        ways: What it looked like after each commit, last the way it is.
+        target: The name of the file to damage.
+        ways: Its answers after each commit; the last are the current ones.
     """
 
     files: dict[str, bytes]
@@ -66,7 +65,7 @@ class Source:
 
 
 def _saves(run_id: str, count: int, first: int = 1, text: int = 40) -> Iterator[State]:
-    """-> States of a run, step by step."""
+    """Yield States of a run, step by step."""
     log: list[Any] = [f"{run_id} {step}" for step in range(1, first)]
     for step in range(first, first + count):
         log.append(f"{run_id} {step}")
@@ -77,7 +76,7 @@ def _saves(run_id: str, count: int, first: int = 1, text: int = 40) -> Iterator[
 
 
 def _begin(store: CheckpointStore) -> Iterator[None]:
-    """Runs of every policy, one of them failed, one rolled back, one forked; stops after each commit."""
+    """Make runs of every policy, also failed, rolled back and forked ones; yield after each commit."""
     policies = {"latest": Policy(), "full": Policy("full"), "window": Policy("windowed", window=3), "long": Policy()}
     for run_id, policy in policies.items():
         store.retain(run_id, policy)
@@ -93,7 +92,7 @@ def _begin(store: CheckpointStore) -> Iterator[None]:
 
 
 def _go_on(store: CheckpointStore) -> Iterator[None]:
-    """More of all of them, and a new run; stops after each commit."""
+    """Continue all runs and add a new one; yield after each commit."""
     store.retain("full", Policy("full"))
     for states in zip(
         _saves("full", 4, 5), _saves("latest", 4, 7), _saves("window", 4, 7), _saves("new", 4), strict=True
@@ -106,18 +105,18 @@ def _go_on(store: CheckpointStore) -> Iterator[None]:
 
 
 def _source(part: str, folder: Path) -> Source:
-    """-> a store with all that can be damaged in the part."""
+    """Return a store whose part, the database or the log, is to be damaged."""
     with open_store(folder) as store:
         for _ in _begin(store):
             pass
         runs = {*store.list(), "new", "unknown"}
-        ways = [_asked(store, runs)]
+        ways = [_answers(store, runs)]
         if part == "database":
-            ways += [_asked(store, runs) for _ in _go_on(store)]
+            ways += [_answers(store, runs) for _ in _go_on(store)]
     if part == "database":
         return Source(_content(folder), DATABASE, ways)
     with open_store(folder) as store:
-        ways += [_asked(store, runs) for _ in _go_on(store)]
+        ways += [_answers(store, runs) for _ in _go_on(store)]
         files = _content(folder)
     log = f"{DATABASE}-wal"
     return Source({**files, log: frames(files[log])}, log, ways)
@@ -129,7 +128,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def frames(log: bytes) -> bytes:
-    """-> a log without what follows its last commit: stategraph grows it, and damage there is none."""
+    """Return a log without the bytes after its last commit, where damage has no effect."""
     if not log:  # it was cut off when something was deleted
         return log
     page, salt, at = struct.unpack(">I", log[8:12])[0], log[16:24], 32
@@ -141,8 +140,8 @@ def frames(log: bytes) -> bytes:
 # --------------------------------------------------------------------------- asking
 
 
-def _asked(store: CheckpointStore, runs: set[str]) -> Seen:
-    """-> all answers of a store."""
+def _answers(store: CheckpointStore, runs: set[str]) -> Seen:
+    """Return all answers of a store."""
     questions: dict[Question, Callable[[], Any]] = {("runs",): store.runs, ("list",): store.list}
     for run in sorted(runs):
         questions["history", run] = partial(store.history, run)
@@ -153,7 +152,7 @@ def _asked(store: CheckpointStore, runs: set[str]) -> Seen:
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
-    """-> what is answered; any error that should not come is an answer that was never given before."""
+    """Return an answer; an unexpected error is a wrong answer."""
     try:
         return ask()
     except CheckpointNotFoundError:
@@ -162,7 +161,7 @@ def _answer(ask: Callable[[], Any]) -> Any:
         return _REFUSED
     except FormatError:
         return _REFUSED_FORMAT
-    except Exception as error:  # noqa: BLE001 - which errors come is what is asked
+    except Exception as error:  # noqa: BLE001 - errors are answers
         return error
 
 
@@ -180,7 +179,7 @@ def _is_right(answer: Any, expected: Any) -> bool:
 
 
 def _damaged(content: bytes, randomness: random.Random) -> tuple[str, bytes]:
-    """-> the kind of the damage and what it leaves."""
+    """Return the kind of the damage and the damaged content."""
     at, size = randomness.randrange(len(content)), randomness.choice([1, 1, 4, 16, 64, 512, 4096])
     kind = randomness.choice(["flipped", "flipped", "zeroed", "cut out", "cut off"])
     if kind == "cut off":
@@ -197,7 +196,7 @@ def _damaged(content: bytes, randomness: random.Random) -> tuple[str, bytes]:
 
 
 def _try(source: Source, damaged: bytes, folder: Path, report: Report) -> list[str]:
-    """Ask a damaged store all -> what is wrong with the answers."""
+    """Ask a damaged store all questions; return the wrong answers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for file, content in source.files.items():
@@ -206,7 +205,7 @@ def _try(source: Source, damaged: bytes, folder: Path, report: Report) -> list[s
     store = _answer(partial(open_store, folder))
     if isinstance(store, CheckpointStore):
         with store:
-            seen = _asked(store, runs)
+            seen = _answers(store, runs)
         end, wrong = _judged(seen, source.ways, is_log=source.target.endswith("-wal"))
     else:
         end = f"not opened: {store}" if _is_refused(store) else "WRONG"
@@ -216,27 +215,27 @@ def _try(source: Source, damaged: bytes, folder: Path, report: Report) -> list[s
 
 
 def _judged(seen: Seen, ways: list[Seen], is_log: bool) -> tuple[str, list[str]]:
-    """-> how it ended, and what is wrong with the answers."""
-    told = {question: answer for question, answer in seen.items() if not _is_refused(answer)}
+    """Return the outcome and the wrong answers."""
+    given = {question: answer for question, answer in seen.items() if not _is_refused(answer)}
     for way in reversed(ways if is_log else ways[-1:]):
-        if all(_is_right(answer, way[question]) for question, answer in told.items()):
+        if all(_is_right(answer, way[question]) for question, answer in given.items()):
             if way is not ways[-1]:
                 return "as after an earlier commit", []
-            return "all right" if len(told) == len(seen) else "partly refused, else right", []
-    wrong = [question for question, answer in told.items() if is_log or not _is_less(question, answer, ways)]
+            return "all right" if len(given) == len(seen) else "partly refused, else right", []
+    wrong = [question for question, answer in given.items() if is_log or not _is_less(question, answer, ways)]
     if not wrong:
         return _LESS, []
-    if not is_log and all(_is_summary_of_saved(question, told[question], ways) for question in wrong):
+    if not is_log and all(_is_summary_of_saved(question, given[question], ways) for question in wrong):
         return _SUMMARY, []
     return "WRONG", [
-        f"{' '.join(map(str, question))}: {told[question]!r:.300} instead of {ways[-1][question]!r:.300}"
+        f"{' '.join(map(str, question))}: {given[question]!r:.300} instead of {ways[-1][question]!r:.300}"
         for question in sorted(wrong, key=str)
-        if not _is_right(told[question], ways[-1][question])
+        if not _is_right(given[question], ways[-1][question])
     ]
 
 
 def _is_less(question: Question, answer: Any, ways: list[Seen]) -> bool:
-    """Whether an answer leaves out what damage has made unreachable, and has nothing that was not saved."""
+    """Return whether an answer has only saved values, although some may be missing."""
     if answer == _NOT_FOUND or any(_is_right(answer, way[question]) for way in ways):
         return True
     items = [item for way in ways if isinstance(way[question], list) for item in way[question]]
@@ -244,7 +243,7 @@ def _is_less(question: Question, answer: Any, ways: list[Seen]) -> bool:
 
 
 def _is_summary_of_saved(question: Question, answer: Any, ways: list[Seen]) -> bool:
-    """Whether an answer consists of summaries, and each tells of a step that was saved."""
+    """Return whether an answer consists of summaries of saved steps."""
     if question[0] not in ("history", "runs") or not isinstance(answer, list):
         return False
     saved = {(item.run_id, item.step) for way in ways for item in way[question]}

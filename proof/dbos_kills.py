@@ -76,7 +76,7 @@ KINDS = ("plain", "async", "branches", "map", "nested", "ask", "list", "join")
 
 
 def kinds_of(seed: int) -> list[str]:
-    """-> the kinds of the nodes of a random graph."""
+    """Return the kinds of the nodes of a random graph."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     return [chance.choice(KINDS) for _ in range(chance.randint(3, 7))]
 
@@ -91,8 +91,8 @@ class Place:
     Attributes:
         folder: The folder with the log and the files.
         dsn: The PostgreSQL server; empty for SQLite.
-        seed: What the graph comes of.
-        is_noted: Whether the log tells of each step.
+        seed: The seed of the graph.
+        is_noted: Whether nodes log each step.
     """
 
     folder: Path
@@ -101,13 +101,13 @@ class Place:
     is_noted: bool = True
 
     def store(self) -> CheckpointStore:
-        """-> the store of the runs."""
+        """Return the store of the runs."""
         if self.dsn:
             return PostgresStore(self.dsn, schema=f"runs_{self.folder.name.lower()}")
         return SqliteStore(self.folder / "runs.db")
 
     def runner(self) -> tuple[StateGraph, DBOSRunner]:
-        """-> the graph and a runner for it."""
+        """Return the graph and a runner for it."""
         graph = self.graph(self.store())
         url = self.dsn or f"sqlite:///{self.folder}/dbos.db"
         config = {"log_level": "CRITICAL", "dbos_system_schema": f"dbos_{self.folder.name.lower()}"}
@@ -115,7 +115,7 @@ class Place:
         return graph, DBOSRunner(graph, url=url, queues={"stategraph": Queue(per_worker=2)}, **options)
 
     def graph(self, store: CheckpointStore) -> StateGraph:
-        """-> the random graph."""
+        """Return the random graph."""
         graph = self._empty("random", store)
         kinds = kinds_of(self.seed)
         names = [f"{number}-{kind}" for number, kind in enumerate(kinds)]
@@ -173,7 +173,7 @@ class Place:
         return node
 
     def _note(self, context: NodeContext) -> float:
-        """Tell the log of a step; return the seconds that it is to take."""
+        """Log a step; return its duration in seconds."""
         if self.is_noted:
             with (self.folder / "log").open("a", encoding="utf-8") as log:
                 log.write(f"{context.idempotency_key}\n")
@@ -188,7 +188,7 @@ class Place:
         return state
 
     def work(self) -> None:
-        """Be a worker, until the input ends."""
+        """Work until the input ends."""
         with self.runner()[1]:
             print("ready", flush=True)
             sys.stdin.read()
@@ -261,7 +261,7 @@ class _Disturbed:
             self._workers.append(self._worker())
 
     def _answer(self, runner: DBOSRunner, seconds: float) -> None:
-        """Answer what is asked for a while, some of it twice: the second answer must not count."""
+        """Answer pauses for a while, each twice: the second answer must be refused."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             for view in runner.runs("paused", limit=1000):
@@ -318,7 +318,7 @@ def prove(share: float, seed: int) -> list[Report]:
 
 
 def _dealt(kills: int) -> list[int]:
-    """-> how many kills each of several graphs gets."""
+    """Return the number of kills for each graph."""
     return [5] * (kills // 5) + [kills % 5] * bool(kills % 5)
 
 

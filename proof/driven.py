@@ -1,4 +1,4 @@
-"""Calls on one run that are driven command by command, on graphs with every kind of node."""
+"""Calls on one run, driven command by command, on graphs with every kind of node."""
 
 from __future__ import annotations
 
@@ -86,25 +86,25 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "rollback, taking over": ("rollback", {"take_over": True}),
     "cancel": ("cancel", {}),
 }
-"""What is done, and how."""
+"""The method and options of each call."""
 
 
 class ByHand(CommandType):
-    """The kind of the one command of a call of a store."""
+    """The kind of the only command of a direct call of a store."""
 
 
 @attrs.frozen
 class Case:
-    """Calls on one run, and what happens to the first of them.
+    """Calls on one run, and a fault of the first.
 
     Attributes:
-        store: "memory" or "sqlite". There each call is one of a process of its own.
-        kind: What is in the middle of the graph.
+        store: "memory" or "sqlite", where each call acts like another process.
+        kind: The kind of the middle node.
         begun: Whether the run was begun, and stopped after its first step.
-        calls: What is called.
-        fault: What happens to the first: nothing, "interrupted before", "interrupted after" or "crashes".
-        at: At which of its commands.
-        durability: That of all of them.
+        calls: The names of the calls.
+        fault: The fault of the first call: "", "interrupted before", "interrupted after" or "crashes".
+        at: The number of the command with the fault.
+        durability: The durability of all calls.
     """
 
     store: str
@@ -120,8 +120,8 @@ class Call:
     """A call, driven command by command.
 
     Attributes:
-        log: What it was answered so far.
-        end: What it returned or raised; None while it is under way.
+        log: The answers so far.
+        end: The result or error; None while the call is active.
         run: Its context, if it runs a graph.
     """
 
@@ -155,7 +155,7 @@ class Call:
 
     @property
     def ownership(self) -> Any:
-        """What it has of the run."""
+        """Its ownership of the run."""
         return None if self.run is None else self.run.services.ownership
 
     @property
@@ -165,10 +165,10 @@ class Call:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has owned the run, and others have taken it."""
+        """Whether it owned the run and has lost it."""
         if not self.has_own or self.is_gone:
             return False
-        before = self.ownership.is_lost  # it does not find out by being watched
+        before = self.ownership.is_lost  # looking must not change it
         is_lost: bool = self.store._has_lost(self.ownership)
         self.ownership.is_lost = before
         return is_lost
@@ -180,7 +180,7 @@ class Call:
         return self.end is None and not is_waiting
 
     def step(self) -> None:
-        """Carry out its command, and let it come to the next; a node is begun first, and ends with the next step."""
+        """Perform its command and advance to the next; a node takes two steps, begin and end."""
         at = len(self.log) + 1
         if self.kind in {RunNode, StartNode} and not self.is_in_node:
             self.is_in_node = True
@@ -223,7 +223,7 @@ class Call:
             self.has_own = False
 
     def close(self) -> None:
-        """Forget what it is at."""
+        """Close the task."""
         self.task.close()
         self._performer.close()
 
@@ -242,7 +242,7 @@ def _nothing(*_: Any) -> None:
 
 
 def answers(store: Any) -> Mapping[str, Any] | None:
-    """Return the answer to what the run asks, if it does."""
+    """Return the answer to the question of the run, if it has one."""
     try:
         return {"answer": 1} if store.load(RUN).pause is not None else None
     except CheckpointNotFoundError:
@@ -258,5 +258,5 @@ def _shown(value: Any) -> str:
 
 
 def shown_state(state: State) -> str:
-    """Return what decides on how a State goes on, in words."""
+    """Return the fields that decide how a State continues, as text."""
     return f"{state.step} {state.status} {state.generation} {state.pause is not None} {dict(state)}"

@@ -1,4 +1,4 @@
-"""What the state machine does to States, drawn so that the ways in which a store keeps changes all occur."""
+"""Random edits of States that cover all the ways in which a store keeps changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ POLICIES = st.sampled_from(
 
 
 def edited(state: State, edits: Edits) -> State:
-    """-> a State with other data. Orders are changed in place, as a node may do it."""
+    """Return a State with other data; orders are changed in place, as nodes may do."""
     for kind, key, value in edits:
         if kind == "put":
             state = state.set(key, value)

@@ -1,4 +1,4 @@
-"""Random graphs of all features, killed, cancelled and interrupted anywhere, beside a plain interpreter of them."""
+"""Random graphs of all features, killed, cancelled and interrupted anywhere, end like a plain interpreter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CHECKPOINTS: list[dict[str, Any]] = [
 
 @attrs.frozen
 class Case:
-    """A run: its graph, what happens to it (after which share of all points of the run), and how it is saved."""
+    """A run: its graph, its faults (each with the share of points before it), and its configuration."""
 
     program: Program
     salt: int
@@ -80,7 +80,7 @@ _CASES = st.builds(
 
 
 def problems_of(case: Case, report: Report) -> list[str]:
-    """-> in what a run differs from what the interpreter makes of its graph."""
+    """Return the differences between a run and the interpreter."""
     interpreter = Interpreter(case.salt)
     plain = interpreter.run(Level(case.program, RUN, dict(DEFAULTS), set()))
     for number, more in enumerate(_turns(case), 1):
@@ -104,7 +104,7 @@ def problems_of(case: Case, report: Report) -> list[str]:
 
 
 def _lived(case: Case, world: World, report: Report) -> tuple[State, list[SimulatedProcess]]:
-    """-> the final State, after all that happened, and the processes that it took."""
+    """Return the final State after all faults, and the processes."""
     undisturbed = SimulatedProcess()
     _live(case, World("memory", world.folder), undisturbed)
     points = len(undisturbed.passed)
@@ -123,14 +123,14 @@ def _lived(case: Case, world: World, report: Report) -> tuple[State, list[Simula
 
 
 def _live(case: Case, world: World, process: SimulatedProcess) -> State:
-    """-> the final State of a process; whatever that is, the run goes on where it stands in the world."""
+    """Run or resume in a process; return the State that it ends with."""
     build = builds(case.program, is_typed=case.is_typed, is_selective=case.is_selective, **case.checkpoint)
     answer = partial(replies, salt=case.salt)
     return live(world, build, {}, answer, driver=case.driver, process=process, turns=_turns(case))
 
 
 def _turns(case: Case) -> list[dict[str, int]]:
-    """-> the further inputs of a run. One that is deleted when it completes has none.
+    """Return the further inputs of a run; a run that is deleted when it completes has none.
 
     Nor has one with keys derived from keys that would be derived once more: between the two, the former could not be
     computed again, and are refused.
@@ -146,7 +146,7 @@ def _features(case: Case) -> set[str]:
 
 
 def _comparable(data: Mapping[str, Any]) -> dict[str, Any]:
-    """-> data without the texts of errors."""
+    """Return data without the texts of errors."""
     compared = dict(data)
     if "error" in compared:
         compared["error"] = {"type": compared["error"]["type"], "node": compared["error"]["node"]}
@@ -154,7 +154,7 @@ def _comparable(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prove(share: float, first_seed: int) -> list[Report]:
-    """Try random runs -> one report."""
+    """Try random runs; return one report."""
     report = Report("a graph of all features ends as a plain interpreter of it, whatever happens on the way")
     features: Counter[str] = Counter()
     round_seed, left = first_seed, max(LEAST, round(RUNS * share))

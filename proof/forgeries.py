@@ -22,7 +22,7 @@ from stategraph.stores._rows.seals import Sealer
 from stategraph.stores._rows.store import RowStore
 
 EXPLODED = "exploded"
-"""What a payload makes: a file beside the store, or a row in a table of this name."""
+"""The name of the file or the table that planted code writes."""
 
 Forgery: TypeAlias = Callable[[Path], None]
 """Tampers with the store in a folder."""
@@ -39,12 +39,12 @@ class Payload:
 
 
 def payload(folder: Path) -> bytes:
-    """-> a pickle that leaves a file beside the store in a folder."""
+    """Return a pickle that leaves a file beside the store in a folder."""
     return pickle.dumps(Payload(folder.parent / EXPLODED))
 
 
 def forgeries() -> Iterator[tuple[str, str, Forgery]]:
-    """-> ways to tamper with a store: what is tampered with, how, and what does it."""
+    """Yield ways to tamper with a store: the target, the method and the function."""
     for label, statement, values in _sqlite():
         kind, _, way = label.partition(": ")
         yield kind, way, _by_statement(statement, values)

@@ -1,6 +1,6 @@
-"""Items and branches that are graphs and ask people: killed anywhere, answered in any order, each gets its own answer.
+"""Items and branches that are graphs and ask people get their own answers, killed anywhere, in any order.
 
-An answer says which question it is meant for. So one that reaches another part, or a part twice, is found.
+An answer names its question, so the proof finds one that reaches another part or a part twice.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Case:
     """A run.
 
     Attributes:
-        questions: How many each item asks, one after the other.
-        branches: Whether a step of two branches follows that ask as well.
-        workers: How many parts are at work at the same time.
-        deaths: At which of its writes each process dies; the last lives.
-        drivers: How each process calls.
-        is_async: Whether the nodes are.
-        how: How it is saved.
-        order: Decides who is answered next.
+        questions: The number of questions of each item.
+        branches: Whether a step with two branches that ask follows.
+        workers: The number of simultaneous parts.
+        deaths: The write at which each process dies; the last process lives.
+        drivers: The driver of each process.
+        is_async: Whether the nodes are async.
+        how: The configuration of checkpoints.
+        order: A seed that chooses the next question to answer.
     """
 
     questions: tuple[int, ...]
@@ -48,7 +48,7 @@ class Case:
 
     @classmethod
     def chosen(cls, chance: random.Random) -> Case:
-        """-> a random one."""
+        """Return a random case."""
         deaths = tuple(chance.randint(1, 25) for _ in range(chance.randint(0, 5)))
         return cls(
             questions=tuple(chance.randint(0, 3) for _ in range(chance.randint(0, 5))),
@@ -63,11 +63,11 @@ class Case:
 
 
 class _Run:
-    """A run of a case, from its begin to its end.
+    """A run of a case.
 
     Attributes:
-        done: How often each part has done what it was answered.
-        problems: What must not have happened.
+        done: How often each question was acted on.
+        problems: The wrong answers.
     """
 
     def __init__(self, case: Case) -> None:
@@ -76,7 +76,7 @@ class _Run:
         self.problems: list[str] = []
 
     def graph(self, store: CheckpointStore) -> StateGraph:
-        """-> the graph, in a process."""
+        """Return the graph of a process."""
         case = self._case
         nodes: dict[str, Any] = {}
         for count in sorted({*case.questions}):
@@ -94,7 +94,7 @@ class _Run:
         return make_graph(nodes, store=store, name="outer", preserve=True, **HOW[case.how])
 
     def _asking(self, count: int, store: CheckpointStore) -> StateGraph:
-        """-> a graph that asks so often, and notes what it was answered."""
+        """Return a graph that asks several times and checks the answers."""
 
         def taking(number: int) -> Any:
             def take(state: State) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class _Run:
         return make_graph(nodes, store=store, name=f"asks {count} times", **HOW[self._case.how])
 
     def live(self) -> State:
-        """-> the last State: one process after the other goes on with it."""
+        """Run one process after the other; return the final State."""
         kept, chance = MemoryStore(), random.Random(self._case.order)  # noqa: S311 - no secret
         for death, driver in zip((*self._case.deaths, None), self._case.drivers, strict=True):
             try:
@@ -134,7 +134,7 @@ class _Run:
 
 
 def problems_of(case: Case, report: Report) -> list[str]:
-    """-> what went wrong in a run."""
+    """Return the problems of a run."""
     run = _Run(case)
     final = run.live()
     problems = run.problems
@@ -156,12 +156,12 @@ def problems_of(case: Case, report: Report) -> list[str]:
 
 
 def _at_stake(case: Case) -> float:
-    """-> how many answers a death may take back: the one that was just acted on, or those that are not saved yet."""
+    """Return how many answers a death may undo: the latest one, or all that are not saved yet."""
     return 1 if HOW[case.how].get("durability", "sync") == "sync" else float("inf")
 
 
 def prove(share: float, first_seed: int) -> list[Report]:
-    """Try random runs -> one report."""
+    """Try random runs; return one report."""
     report = Report("a part that is a graph gets the answers that are meant for it, each once")
     for seed in range(first_seed, first_seed + max(20, round(CASES * share))):
         case = Case.chosen(random.Random(seed))  # noqa: S311 - no secret

@@ -43,10 +43,10 @@ _PAUSE = 0.0005  # seconds that a step takes at least
 
 @attrs.frozen
 class Case:
-    """How runs save, and how many steps a kill may cost.
+    """The way in which runs save, and the number of steps that a kill may cost.
 
     Attributes:
-        durability, interval, retention: How they save.
+        durability, interval, retention: Their configuration.
         bound: How many States may wait.
         runs: How many there are at once.
     """
@@ -106,7 +106,7 @@ def undisturbed(number: int, steps: int) -> list[dict[str, Any]]:
 
 
 def graph_of(case: Case, store: CheckpointStore, log: int) -> StateGraph:
-    """Return a graph of two nodes by turns, which tell the log of each step that they enter; in a crowd, one awaits."""
+    """Return a graph of two alternating nodes that log each step; in a crowd, one of them is async."""
     checkpoint = CheckpointConfig(
         interval=case.interval, preserve=True, durability=case.durability, retention=case.retention
     )
@@ -135,7 +135,7 @@ def graph_of(case: Case, store: CheckpointStore, log: int) -> StateGraph:
 
 
 def live(folder: Path, case: Case) -> None:
-    """Run all from wherever they stand to their ends, in a process of its own."""
+    """Run or resume all runs to their ends, in a process that may be killed."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     store = open_store(folder)
     if case.is_bound_real:
@@ -167,7 +167,7 @@ def _slow_down(store: CheckpointStore) -> None:
 
 
 class _Killer:
-    """Kills runs of one case some times, and looks at what is left each time."""
+    """Kills runs of one case several times, and checks the store each time."""
 
     def __init__(self, case: Case, kills: int, seed: int) -> None:
         self._case, self._kills = case, kills
@@ -175,7 +175,7 @@ class _Killer:
         self.report = Report(str(case))
 
     def run(self) -> Report:
-        """Let runs live and die, one life after the other, until there were enough kills."""
+        """Run and kill processes until there were enough kills."""
         while self._kills > 0 and not self.report.failures:
             with tempfile.TemporaryDirectory(prefix="stategraph-proof-") as folder:
                 self._to_the_end(Path(folder))
@@ -202,7 +202,7 @@ class _Killer:
         self.report.tried["runs"] += self._case.runs
 
     def _one_life(self, folder: Path, *, is_last: bool) -> bool:
-        """Let them live for a while; return whether they came to their ends."""
+        """Run a process for a while; return whether all runs ended."""
         command = [sys.executable, "-m", "proof.kills", str(folder), *map(str, attrs.astuple(self._case))]
         before = len(_log(folder))
         longest = 0.0008 * self._case.runs if self._case.runs > 1 else 2.5 if self._case.is_bound_real else 0.12
@@ -223,7 +223,7 @@ class _Killer:
     def _look_at_store(
         self, folder: Path, entered: dict[int, list[int]], before: dict[int, int], *, is_over: bool
     ) -> dict[int, int]:
-        """Check that what is left of each run is one of its States, and late enough; return their steps."""
+        """Check that each run is at one of its States, and late enough; return their steps."""
         case, saved = self._case, dict(before)
         with open_store(folder) as store:
             for number in before if is_over else list(entered):
@@ -241,7 +241,7 @@ class _Killer:
         return saved
 
     def _look_at_end(self, store: CheckpointStore, number: int, expected: list[dict[str, Any]]) -> None:
-        """Every checkpoint that is kept is that of the undisturbed run."""
+        """Check that every kept checkpoint equals that of an undisturbed run."""
         case = self._case
         rows = store.history(f"run-{number}")
         steps = [row.step for row in rows if case.retention != "full" or row.kind in ("input", "step")]
@@ -282,7 +282,7 @@ def prove(share: float, seed: int) -> list[Report]:
 
 
 def _dealt(share: float, seed: int) -> Iterator[_Killer]:
-    """Deal the kills to the cases, as even as it goes."""
+    """Distribute the kills evenly over the cases."""
     cases, kills = CASES[:], max(1, round(KILLS * share))
     random.Random(seed).shuffle(cases)  # noqa: S311 - no secret
     for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""What a store holds, in the plainest way: dicts of States. Stores are compared with this."""
+"""The plainest model of a store, which real stores are compared with: dicts of States."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stategraph.testing import is_same
 
 
 def is_same_state(a: State, b: State) -> bool:
-    """Whether two States agree in data, with values, types and the order of keys, and in provenance."""
+    """Return whether two States have the same provenance and data, in values, types and order of keys."""
     return is_same(dict(a), dict(b)) and with_data(a, {}) == with_data(b, {})
 
 
@@ -24,11 +24,11 @@ class Run:
     """A run.
 
     Attributes:
-        policy: What is kept of it, as the store has it.
-        saved: Every State of it that was saved and not taken back, by step: whatever can be seen is one of these.
-        visible: The steps that must be seen, in order.
-        is_exact: Whether no others may be seen. Once a policy has changed, or a window was rolled back or forked, a
-            step that was out of sight may be seen again.
+        policy: Its retention policy in the store.
+        saved: Every State that was saved and not rolled back, by step; each visible State is one of these.
+        visible: The steps that must be visible, in order.
+        is_exact: Whether no other step may be visible. After a change of policy, or a rollback or fork of a window, a
+            hidden step may become visible again.
     """
 
     policy: Policy
@@ -38,28 +38,28 @@ class Run:
 
     @property
     def newest(self) -> State:
-        """The State where it stands."""
+        """The newest State."""
         return self.saved[self.visible[-1]]
 
 
 @attrs.define(eq=False)
 class Story:
-    """What a full history has said of a run, in order: it may only grow.
+    """The rows that a full history has shown of a run; the history may only grow.
 
     Attributes:
         run_id: The run.
-        said: Each row, and the State that was loaded as that revision.
+        said: Each row with the State of its revision.
     """
 
     run_id: str
     said: list[tuple[Summary, State]] = attrs.field(factory=list)
 
     def check(self, store: CheckpointStore) -> None:
-        """Ask the store again for all of it, and remember what it says besides."""
+        """Check that the store still shows all rows, and remember new ones."""
         rows = store.history(self.run_id)
         before = [row for row, _ in self.said]
         if rows[: len(before)] != before:
-            raise AssertionError(f"{before} was said before, and now {rows}")
+            raise AssertionError(f"{before} was shown before, and now {rows}")
         for row, state in self.said:
             loaded = store.load(self.run_id, row.step, row.revision)
             if not is_same_state(loaded, state):
@@ -69,22 +69,21 @@ class Story:
 
 
 class Model:
-    """A store that is obviously right. Handles are the store objects that share what is kept; each knows the policies
-    that it was told.
+    """A store that is obviously right. Handles are store objects on the same data; each has its own policies.
 
     Args:
-        learns_at_once: Whether a policy holds from when it is told, and not from the next save on.
+        learns_at_once: Whether a policy takes effect at once, and not with the next save.
     """
 
     def __init__(self, *, learns_at_once: bool) -> None:
         self.runs: dict[str, Run] = {}
-        self._told: dict[int, dict[str, Policy]] = {}
+        self._policies: dict[int, dict[str, Policy]] = {}
         self._learns_at_once = learns_at_once
 
     # ------------------------------------------------------------------ saving
 
     def refuses(self, state: State, *, may_change_data: bool = False) -> bool:
-        """Whether a State may not be saved: it is behind, or other data of the newest step."""
+        """Return whether a State may not be saved: it is older than the newest, or has other data of the same step."""
         run = self.runs.get(state.run_id)
         if run is None or state.step > run.newest.step:
             return False
@@ -92,22 +91,22 @@ class Model:
         return state.step < run.newest.step or not same_data
 
     def save(self, handle: int, state: State) -> None:
-        """Keep a State that is not refused. What this handle was told counts from now on for all of them."""
+        """Keep a State that is not refused. The policy of this handle takes effect for all handles."""
         state = copy.deepcopy(state)
-        told = self._told.get(handle, {}).pop(state.run_id, None)
+        policy = self._policies.get(handle, {}).pop(state.run_id, None)
         run = self.runs.get(state.run_id)
         if run is None:
-            run = self.runs[state.run_id] = Run(told or Policy(), {}, [])
-        elif told is not None:
-            run.policy = told
+            run = self.runs[state.run_id] = Run(policy or Policy(), {}, [])
+        elif policy is not None:
+            run.policy = policy
         if state.step not in run.visible:
             run.visible.append(state.step)
         run.saved[state.step] = state
         self._trim(state.run_id)
 
     def retain(self, handle: int, run_id: str, policy: Policy) -> None:
-        """Tell one handle what is to be kept."""
-        self._told.setdefault(handle, {})[run_id] = policy
+        """Set the policy of a run in one handle."""
+        self._policies.setdefault(handle, {})[run_id] = policy
         run = self.runs.get(run_id)
         if run is None:
             return
@@ -117,13 +116,13 @@ class Model:
         self._trim(run_id)
 
     def forget_handle(self, handle: int) -> None:
-        """A store object is gone, with the policies that it was told."""
-        self._told.pop(handle, None)
+        """Forget a store object with its policies."""
+        self._policies.pop(handle, None)
 
     def _trim(self, run_id: str) -> None:
-        """What may go by one of the policies that are about need not be seen any more."""
+        """Hide steps that one of the pending policies lets go."""
         run = self.runs[run_id]
-        about = [run.policy, *(told[run_id] for told in self._told.values() if run_id in told)]
+        about = [run.policy, *(policies[run_id] for policies in self._policies.values() if run_id in policies)]
         run.is_exact = run.is_exact and all(policy == run.policy for policy in about)
         fewest = min((policy.max_checkpoints for policy in about if policy.max_checkpoints), default=None)
         if fewest:
@@ -132,7 +131,7 @@ class Model:
     # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(self, handle: int, run_id: str, step: int, time_ns: int) -> State:
-        """-> the State that a run is taken back to, at this time."""
+        """Roll a run back; return its new State."""
         run = self.runs[run_id]
         state = evolve(run.saved[step], parent=run.newest.parent)  # a fork stays one
         for later in [one for one in run.saved if one > step]:
@@ -143,7 +142,7 @@ class Model:
         return run.newest
 
     def fork(self, run_id: str, new_run_id: str, step: int) -> State:
-        """-> the State where the copy stands."""
+        """Fork a run; return the State of the copy."""
         run = self.runs[run_id]
         source = run.saved[step]
         is_over = source.status is RunStatus.COMPLETED
@@ -164,10 +163,10 @@ class Model:
     def delete(self, handle: int, run_id: str) -> None:
         """Forget a run."""
         self.runs.pop(run_id, None)
-        self._told.get(handle, {}).pop(run_id, None)
+        self._policies.get(handle, {}).pop(run_id, None)
 
     def due(self, now_ns: int) -> set[str]:
-        """-> the runs that prune removes."""
+        """Return the runs that prune removes."""
         return {
             run_id
             for run_id, run in self.runs.items()
@@ -176,7 +175,7 @@ class Model:
 
 
 def _have_same_data(a: State, b: State) -> bool:
-    """Whether the data are the same; the order of keys does not count."""
+    """Return whether the data are the same in any order of keys."""
     return a.keys() == b.keys() and all(is_same(a[key], b[key]) for key in a)
 
 
@@ -185,7 +184,7 @@ def _time_ns(state: State) -> int:
 
 
 def differences(a: State, b: State) -> dict[str, Any]:
-    """-> what `CheckpointStore.diff` tells of two States."""
+    """Return the differences of two States as `CheckpointStore.diff` does."""
     return {
         "added": {key: b[key] for key in b if key not in a},
         "removed": {key: a[key] for key in a if key not in b},

@@ -1,4 +1,4 @@
-"""The process in which a proof runs: ``python -m proof.one NAME SHARE SEED``."""
+"""The process of one proof: ``python -m proof.one NAME SHARE SEED``."""
 
 from __future__ import annotations
 

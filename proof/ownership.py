@@ -1,14 +1,13 @@
-"""Every order of the commands of two or three calls on one run, of which one may be interrupted or crash at any.
+"""Every order of the commands of two or three calls on one run, one of which may be interrupted or crash anywhere.
 
-The engine yields each effect as a command. So calls are driven command by command, in all orders: one that is not
-driven for a while is one that is frozen. At each command it is checked that no two calls own the run, and that nothing
-is written by one that has lost it; in the end, that each that has lost was told, that no State is of two calls at once,
-and that the run can be resumed.
+The engine yields each effect as a command, so the proof drives calls command by command in all orders; a call that is
+not driven for a while acts like a frozen one. At each command no two calls own the run, and a call that lost it writes
+nothing. In the end each call that lost the run got an error, no State is of two calls, and the run can be resumed.
 
-Situations that are the same (the store, and what each call was answered so far) go on in the same ways: these are tried
-once, and the orders that lead through them are counted.
+Equal situations (the store, and the answers to each call so far) continue equally: each is tried once, and the orders
+that lead through it are counted.
 
-Beside that, eight real threads race for one run. Each opens the store, where it is in a file. Without the GIL, as with
+Eight real threads also race for one run, each with its own handle on a store in a file. Without the GIL, as with
 ``PYTHON_GIL=0``, they really run at the same time.
 """
 
@@ -56,7 +55,7 @@ MOST_SITUATIONS = 3_000
 RACES, LEAST_RACES = 1000, 80
 """Races of eight threads: at full length, and with any share of it."""
 _BATCH = 40
-_TOLD = (
+_EXPECTED = (
     *(AnswerError, CheckpointNotFoundError, KeyboardInterrupt, RunBusyError, RunCompleteError, RunExistsError),
     *(RunCancelledError, RunLostError),
 )
@@ -150,7 +149,7 @@ class World:
         for call in self.calls:
             if call.end is None:
                 self.wrong.append(f"{call.name} waits for ever")
-            elif isinstance(call.end, BaseException) and not isinstance(call.end, _TOLD):
+            elif isinstance(call.end, BaseException) and not isinstance(call.end, _EXPECTED):
                 self.wrong.append(f"{call.name} ended with {call.end!r}")
             elif call.was_refused and not isinstance(call.end, RunLostError | KeyboardInterrupt):
                 self.wrong.append(f"{call.name} has lost the run, and ended with {call.end!r}")

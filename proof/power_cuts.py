@@ -1,7 +1,6 @@
-"""Power cuts: a workload is recorded once, and the disk that a cut may leave is built at many moments of it.
+"""Record a workload once, and build the disk that a power cut may leave at many moments of it.
 
-Every save that was acknowledged before the cut must be there and exact, nothing that was not saved may appear, and the
-store opens and goes on.
+Every save that was acknowledged before the cut must be there exactly, nothing else may appear, and the store must work.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ def prove(share: float, seed: int) -> list[Report]:
 def _prove(servers: Servers, count: int, seed: int) -> Report:
     report = Report(_TITLE)
     source, recorded = servers.record(_SCRIPT, with_data=True)
-    for asked, answer in servers.ask_all(_requests(recorded, source, count, seed, report)):
+    for request, answer in servers.ask_all(_requests(recorded, source, count, seed, report)):
         wrong = answer["wrong"]
         report.found["with nothing lost" if not wrong else "WRONG"] += 1
-        image = f"seed {seed}, image {asked['root'].name}"
-        report.failures += [f"{image}: {problem.replace(str(asked['root']) + '/', '')}" for problem in wrong[:3]]
-        shutil.rmtree(asked["root"])
+        image = f"seed {seed}, image {request['root'].name}"
+        report.failures += [f"{image}: {problem.replace(str(request['root']) + '/', '')}" for problem in wrong[:3]]
+        shutil.rmtree(request["root"])
     return report
 
 
 def _requests(recorded: list[Change], source: Path, count: int, seed: int, report: Report) -> Iterator[dict[str, Any]]:
-    """-> requests to check images, which are there when each is asked for."""
+    """Yield requests to check images; each image is written before its request."""
     randomness = random.Random(seed)  # noqa: S311 - no secret
     # The first connection creates the shared memory again.
     disk = Disk([change for change in recorded if not change.path.endswith("-shm")])
@@ -55,13 +54,13 @@ def _requests(recorded: list[Change], source: Path, count: int, seed: int, repor
         files = {name: content for name, content in files.items() if _is_kept(name, source)}
         images.write(folders, files, source, root)
         (root / "store").mkdir(parents=True, exist_ok=True)
-        (root / "diary").write_bytes(b"".join(_told(disk.changes[:at])))
+        (root / "diary").write_bytes(b"".join(_diary(disk.changes[:at])))
         report.tried[luck.value] += 1
         yield {"work": "check", "root": root, "script": _SCRIPT}
 
 
 def _moments(disk: Disk, count: int, randomness: random.Random) -> list[int]:
-    """-> places in the record, in order: half of them anywhere, half near a sync or a change of names."""
+    """Return sorted places in the record: half of them random, half near a sync or a rename."""
     last = len(disk.changes)
     decisive = [place for place, change in enumerate(disk.changes) if change.kind != "W"]
     near = [randomness.choice(decisive) + randomness.randint(-6, 6) for _ in range(count // 2)]
@@ -73,6 +72,6 @@ def _is_kept(name: str, source: Path) -> bool:
     return Path(name).is_relative_to(source / "store")
 
 
-def _told(made: Sequence[Change]) -> Iterator[bytes]:
-    """-> what the process had been told by then: that is known, whatever the disk lost."""
+def _diary(made: Sequence[Change]) -> Iterator[bytes]:
+    """Yield the lines of the diary up to a place: the answers that the process got before the cut."""
     return (change.data for change in made if change.kind == "W" and change.path.endswith("/diary"))

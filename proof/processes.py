@@ -24,7 +24,7 @@ from stategraph.stores.base import Policy
 
 SAVES = 300  # by each of the writers, at full length
 WRITERS = 8
-SLOW = 2.0  # seconds beyond which a save beside seven other writers is told of
+SLOW = 2.0  # seconds beyond which a save beside seven other writers is reported
 STARVED = 20.0  # and beyond which it is starved, however slow the machine is
 
 
@@ -32,7 +32,7 @@ STARVED = 20.0  # and beyond which it is starved, however slow the machine is
 
 
 def write(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
-    """Save steps of a run of its own -> the longest that one took."""
+    """Save steps of a run; return the longest duration of a save."""
     longest = 0.0
     store.retain(run_id, Policy("full"))
     for step in range(1, saves + 1):
@@ -43,7 +43,7 @@ def write(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
 
 
 def read(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
-    """Load a run while another process writes it, until a file says that it is over -> how often."""
+    """Load a run that another process writes, until a file ends it; return the number of loads."""
     count, newest, is_over = 0, 0, False
     folder = Path(os.environ["STATEGRAPH_PROOF"])
     (folder / f"reader {os.getpid()}").touch()
@@ -62,7 +62,7 @@ def read(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
 
 
 def fight(store: CheckpointStore, name: str, saves: int) -> dict[str, Any]:
-    """Take one run further, against another process that does the same -> the steps whose save returned."""
+    """Save steps of a run that another process saves as well; return the steps whose save succeeded."""
     made: list[int] = []
     refused = 0
     store.retain("fight", Policy("full"))
@@ -92,12 +92,12 @@ _ROLES: dict[str, Callable[[CheckpointStore, str, int], dict[str, Any]]] = {
 
 @attrs.define
 class _Process:
-    """One of them, and what it told."""
+    """A process and its result."""
 
     role: str
     run_id: str
     process: subprocess.Popen[str]
-    told: dict[str, Any] = attrs.field(factory=dict)
+    result: dict[str, Any] = attrs.field(factory=dict)
 
     def wait(self, report: Report, seconds: float = 300) -> None:
         """Wait for its end; an error in it is a failure of the proof."""
@@ -110,7 +110,7 @@ class _Process:
         if self.process.returncode != 0:
             report.failures.append(f"{self.role} {self.run_id}: {errors[-900:]}")
         else:
-            self.told = json.loads(out)
+            self.result = json.loads(out)
 
 
 def _started(folder: Path, role: str, run_id: str, saves: int) -> _Process:
@@ -122,7 +122,7 @@ def _started(folder: Path, role: str, run_id: str, saves: int) -> _Process:
 
 
 def _readers(folder: Path, runs: list[str]) -> list[_Process]:
-    """-> processes that are reading: what they are to read begins when this returns."""
+    """Return processes that are already reading when the writers start."""
     readers = [_started(folder, "read", run, 0) for run in runs]
     while any(reader.process.poll() is None for reader in readers) and len(list(folder.glob("reader *"))) < len(runs):
         time.sleep(0.005)
@@ -130,18 +130,18 @@ def _readers(folder: Path, runs: list[str]) -> list[_Process]:
 
 
 def _end_reading(readers: list[_Process], folder: Path, report: Report) -> None:
-    """Readers that have not read anything prove nothing."""
+    """Stop the readers; a reader that read nothing proves nothing."""
     (folder / "over").touch()
     for reader in readers:
         reader.wait(report)
-        count = reader.told.get("reads", 0)
+        count = reader.result.get("reads", 0)
         report.found["reads, each old or new"] += count
         if not count and not report.failures:
             report.failures.append(f"a reader of {reader.run_id} read nothing")
 
 
 def _all_kept(store: CheckpointStore, run_id: str, steps: int, report: Report) -> None:
-    """Every step of a run is there, with its data."""
+    """Check that every step of a run is kept with its data."""
     kept = [row.step for row in store.history(run_id)]
     if kept != list(range(1, steps + 1)):
         report.failures.append(f"{run_id}: {steps} steps were saved, and these are kept: {kept[:3]}...{kept[-3:]}")
@@ -164,7 +164,7 @@ def _writers_and_readers(saves: int, folder: Path) -> Report:
         for writer in writers:
             report.tried["saves"] += saves
             _all_kept(store, writer.run_id, saves, report)
-            longest = writer.told.get("longest", 0.0)
+            longest = writer.result.get("longest", 0.0)
             report.found[f"saves of more than {SLOW:.0f} s"] += longest > SLOW
             if longest > STARVED:
                 report.failures.append(f"a save of {writer.run_id} took {longest:.1f} s")
@@ -177,12 +177,12 @@ def _fight(saves: int, folder: Path) -> Report:
     fighters = [_started(folder, "fight", name, saves) for name in ("A", "B")]
     for fighter in fighters:
         fighter.wait(report)
-        report.tried["saves"] += len(fighter.told.get("made", ())) + fighter.told.get("refused", 0)
-        report.found["saved"] += len(fighter.told.get("made", ()))
-        report.found["refused as conflicts"] += fighter.told.get("refused", 0)
+        report.tried["saves"] += len(fighter.result.get("made", ())) + fighter.result.get("refused", 0)
+        report.found["saved"] += len(fighter.result.get("made", ()))
+        report.found["refused as conflicts"] += fighter.result.get("refused", 0)
     if report.failures:
         return report
-    owners = {step: fighter.run_id for fighter in fighters for step in fighter.told["made"]}
+    owners = {step: fighter.run_id for fighter in fighters for step in fighter.result["made"]}
     if len(owners) != 2 * saves:
         report.failures.append(f"{2 * saves} saves returned, of {len(owners)} steps: one took the place of another")
     with open_store(folder) as store:
@@ -207,5 +207,5 @@ def prove(share: float, seed: int) -> list[Report]:
 
 if __name__ == "__main__":
     _, folder_, role_, run_id_, saves_ = sys.argv
-    told_ = _ROLES[role_](open_store(Path(folder_)), run_id_, int(saves_))
-    print(json.dumps(told_))
+    result_ = _ROLES[role_](open_store(Path(folder_)), run_id_, int(saves_))
+    print(json.dumps(result_))

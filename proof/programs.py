@@ -1,4 +1,4 @@
-"""Graphs as plain values: what a random one may be, what it comes to in plain Python, and how it is built."""
+"""Random graphs as plain values, and an interpreter that runs them in plain Python."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DEFAULTS: dict[str, Any] = {"n": 1, "items": [2, 3], "trace": [], "base": 7}
 REDUCED = ("n", "trace", "items")
 """The keys that several branches may write."""
 BORDER = ("n", "items", "trace")
-"""What goes in and out of a graph within, where that is not everything."""
+"""The inputs and outputs of nested graphs that do not pass the whole State."""
 DERIVED = "derived_"
-"""What the keys begin with that need not be saved."""
+"""The prefix of keys that need not be saved."""
 
 
 @attrs.frozen
@@ -27,15 +27,15 @@ class Step:
     """A node.
 
     Attributes:
-        kind: What it is; see `KINDS`.
-        change: What it does to the data; see `changed`.
-        is_async: Whether its functions are.
-        number: Of failures, chunks, rounds or the like.
-        key: Of the answer that it asks for.
-        branches: What its branches do to the data.
-        within: The graph that it runs.
-        flag: Another choice, whatever that means to the kind.
-        sources: The keys of other nodes that it derives its own from.
+        kind: Its kind.
+        change: Its change of the data; see `changed`.
+        is_async: Whether its functions are async.
+        number: The number of failures, chunks or rounds.
+        key: The key of the answer that it asks for.
+        branches: The changes that its branches make.
+        within: The nested graph.
+        flag: A choice whose meaning depends on the kind.
+        sources: The keys from which it derives its own.
     """
 
     kind: str
@@ -50,23 +50,23 @@ class Step:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it fails whenever it is tried; the run goes on with the one after the next."""
+        """Whether every attempt fails, so that the run continues at the handler."""
         return self.kind in {"hopeless", "hopeless branch", "hopeless child"}
 
 
 @attrs.frozen
 class Program:
-    """A graph: its nodes, one after the other but for loops, skips and failures. The last one does nothing but end."""
+    """A graph as a list of nodes, in order except for loops, skips and failures. The last node only ends the run."""
 
     steps: tuple[Step, ...]
     prefix: str = "n"
 
     def name(self, place: int) -> str:
-        """-> the name of a node; it differs from those in all other graphs of a program."""
+        """Return the name of a node, which is unique among all graphs of a program."""
         return f"{self.prefix}{place}"
 
     def handler(self, place: int) -> int:
-        """-> the place of the node that a failure, or a skip, leads to."""
+        """Return the place of the node that a failure or a skip leads to."""
         return min(place + 2, len(self.steps) - 1)
 
 
@@ -74,7 +74,7 @@ class Program:
 
 
 def changed(change: str, name: str, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """-> what a function sets and removes."""
+    """Return the keys that a function sets and removes."""
     match change:
         case "mix":
             return {"n": (data["n"] * 3 + len(name)) % 1009}, []
@@ -95,32 +95,32 @@ def changed(change: str, name: str, data: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def derived(name: str, sources: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """-> what a node of that kind sets: a key of its own, made of others that never change."""
+    """Return the updates of a "derive" node: its own key, made of keys that never change."""
     return {DERIVED + name: (data["base"] * len(name) + sum(data.get(key, 1) for key in sources)) % 1009}
 
 
 def item_result(item: int) -> int:
-    """-> what is made of an item; 3 is refused where failures are collected."""
+    """Return the result of an item; 3 fails where failures are collected."""
     return (item * 2 + 1) % 7
 
 
 def reduced(key: str, one: Any, other: Any) -> Any:
-    """-> two values of branches as one."""
+    """Merge two values of branches."""
     return (one + other) % 1009 if key == "n" else [*one, *other][-6:]
 
 
 def seen(data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """-> what a function tells of the data that it was given."""
+    """Return the part of its input that a function records."""
     return data.get("n"), len(data.get("trace", ())), data.get("a"), data.get("b")
 
 
 def reply(key: str | None, shown: Any, salt: int) -> int:
-    """-> the answer to what is shown."""
+    """Return the answer to a shown value."""
     return int(shown * 7 + salt + (key == "a")) % 10
 
 
 def replies(pause: Pause, salt: int) -> int:
-    """-> the answer to a pause."""
+    """Return the answer to a pause."""
     return reply(pause.response_param, pause.value, salt)
 
 
@@ -128,12 +128,12 @@ def replies(pause: Pause, salt: int) -> int:
 
 
 class FailedError(Exception):
-    """A node has failed for good: the type of the error it failed with."""
+    """A node has failed for good; the argument is the type of its error."""
 
 
 @attrs.define
 class Level:
-    """A run, while it is interpreted."""
+    """A run that is being interpreted."""
 
     program: Program
     run_id: str
@@ -147,9 +147,9 @@ class Interpreter:
     """Runs a program in plain Python.
 
     Attributes:
-        salt: What answers depend on besides what is shown.
-        effects: What its functions did: keys of steps, and what they had seen.
-        asked: How many answers it took.
+        salt: A number that answers depend on, besides the shown value.
+        effects: The calls of functions: keys of steps with their recorded input.
+        asked: The number of answers.
     """
 
     salt: int
@@ -169,13 +169,13 @@ class Interpreter:
             self._levels.pop()
 
     def go_on(self, level: Level, more: Mapping[str, Any]) -> Level:
-        """Run it once more, with further input: values that are new can be answers again."""
+        """Run the program again with further input; new values can be answers again."""
         level.answered -= {key for key, value in more.items() if key not in level.data or level.data[key] != value}
         level.data.update(more)
         return self.run(level)
 
     def _next(self, level: Level, place: int) -> int:
-        """Make one step -> the place of the next."""
+        """Run one step; return the place of the next."""
         program = level.program
         step, name = program.steps[place], program.name(place)
         try:
@@ -224,8 +224,8 @@ class Interpreter:
 
     def _work(self, level: Level, name: str, part: str = "", what: object = None) -> None:
         suffix = f"/{part}" if part else ""
-        told = repr(seen(level.data) if what is None else what)
-        self.effects.add((f"{level.run_id}/#{level.step + 1}/{name}{suffix}", told))
+        effect = repr(seen(level.data) if what is None else what)
+        self.effects.add((f"{level.run_id}/#{level.step + 1}/{name}{suffix}", effect))
 
     def _apply(self, data: dict[str, Any], new: dict[str, Any], gone: list[str]) -> None:
         data.update(new)
@@ -233,7 +233,7 @@ class Interpreter:
             data.pop(key, None)
 
     def _ask(self, key: str, shown: Any) -> None:
-        """The answer is given to the outermost run, and comes in from there."""
+        """Answer a pause: the outermost run takes the answer and passes it in."""
         self.asked += 1
         for level in self._levels:
             level.data[key] = reply(key, shown, self.salt)
@@ -284,7 +284,7 @@ class Interpreter:
 _CHANGES = st.sampled_from(["mix", "trace", "grow", "mark", "unmark", "propose", "use"])
 _BRANCHES = st.lists(st.sampled_from(["mix", "trace", "grow", "unmark", "use"]), min_size=1, max_size=3).map(tuple)
 _PLAIN_KINDS = ["plain", "cached", "derive", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
-_PLAIN_KINDS += ["ask"] * 4 + ["loop"] * 2  # what most of the rest depends on
+_PLAIN_KINDS += ["ask"] * 4 + ["loop"] * 2  # most other kinds depend on these
 _PART_KINDS = ["parallel", "hopeless branch", "map"]
 
 
@@ -319,7 +319,7 @@ def _with_children(programs: st.SearchStrategy[Program]) -> st.SearchStrategy[St
 
 
 def programs() -> st.SearchStrategy[Program]:
-    """-> random programs, with graphs within graphs within them."""
+    """Return random programs with nested graphs at two levels."""
     innermost = _programs(_leaves(), 3)
     middle = _programs(_leaves() | _with_children(innermost), 4)
     return _programs(_leaves() | _leaves() | _with_children(middle), 8).map(_named)
@@ -328,11 +328,10 @@ def programs() -> st.SearchStrategy[Program]:
 def _named(
     program: Program, prefix: str = "n", *, end: str = "plain", is_caught: bool = False, is_alone: bool = True
 ) -> Program:
-    """-> the program with names that differ, and a last node of this kind.
+    """Return the program with unique names and a last node of a kind.
 
-    Where failures are caught, nothing fails once only: what comes of that is another run, not the same one later.
-    Only graphs that are alone with their data derive keys: a node that hands on everything would write both those that
-    are saved and those that are not.
+    Where failures are caught, nothing fails only once: that would lead to another run, not to the same one later.
+    Only graphs with their own data derive keys: a node that passes a whole State on would write saved and unsaved keys.
     """
     steps: list[Step] = []
     loops = any(step.kind == "loop" for step in program.steps)
@@ -355,7 +354,7 @@ def _named(
 
 
 def _lasting(step: Step) -> Step:
-    """-> the step as one that does not fail once only."""
+    """Return the step as one that does not fail only once."""
     if step.kind == "transient":
         return attrs.evolve(step, kind="plain")
     return attrs.evolve(step, number=0) if step.kind in {"parallel", "map"} and step.number == 1 else step

@@ -37,7 +37,7 @@ from tests.scenarios import FourMethodStore, make_graph
 RACES = {"threads": 2500, "processes": 1200}  # at full length
 LEAST = 40  # of each, with any share of it
 _BATCH = 500
-_TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
+_EXPECTED = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
 
 _STORES = STORES | {"four methods": lambda folder: FourMethodStore()}
 SHARED = ("sqlite", *REMOTE)  # several processes can use these
@@ -92,13 +92,13 @@ class Race:
         return any(call.endswith("!") for call in CALLS[self.kind])
 
     def begin(self, store: CheckpointStore) -> None:
-        """Do what comes before the race."""
+        """Prepare the run."""
         if "resume" in CALLS[self.kind]:
             with self.graph(store, "first", list[str]()).stream(State(run_id=self.run_id)) as states:
                 next(states)
 
     def graph(self, store: CheckpointStore, name: str, made: Any, pause: float = 0.0) -> StateGraph:
-        """Return the graph of a call: its nodes tell who makes which step, and note it in the State."""
+        """Return the graph of a call, whose nodes record each step and the call in the State."""
 
         def node(state: State) -> dict[str, Any]:
             made.append(f"{state.step + 1}")
@@ -109,7 +109,7 @@ class Race:
         return make_graph(nodes, store=store, preserve=True, retention="full", durability=self.durability)
 
     def call(self, store: CheckpointStore, number: int, made: Any) -> Callable[[], Any]:
-        """Return one of the calls; its answer tells of the State that it comes to."""
+        """Return one of the calls."""
         what, pause = CALLS[self.kind][number], self.pauses[number]
         how: Any = {"take_over": True} if what.endswith("!") else {}
         graph = self.graph(store, f"{number}", made, pause)
@@ -163,8 +163,8 @@ def judge(
 
 
 _BY_HAND = {"StepConflictError"}
-"""How one of several writes by hand may end where they take no lease, but find out whether others have written."""
-_ALLOWED = {"done", "killed", "RunLostError", *(error.__name__ for error in _TOLD)} - _BY_HAND
+"""How writes by hand may end where they take no lease but detect other writes."""
+_ALLOWED = {"done", "killed", "RunLostError", *(error.__name__ for error in _EXPECTED)} - _BY_HAND
 
 
 def _gone_on(race: Race, store: CheckpointStore, saved: State | None) -> list[str]:
@@ -190,7 +190,7 @@ def _ended(call: Callable[[], Any], pause: float = 0.0) -> str:
     try:
         call()
     except Exception as error:  # noqa: BLE001 - it is looked at
-        return type(error).__name__ if isinstance(error, _TOLD) else repr(error)
+        return type(error).__name__ if isinstance(error, _EXPECTED) else repr(error)
     return "done"
 
 
@@ -214,7 +214,7 @@ def in_threads(race: Race, stores: Sequence[CheckpointStore], made: list[str]) -
 
 
 class Runner:
-    """A process that makes calls as it is told, one after the other."""
+    """A process that makes one requested call after the other."""
 
     def __init__(self, folder: Path, number: int) -> None:
         command = [sys.executable, "-m", "proof.races", "runner", str(folder), str(number)]
@@ -225,12 +225,12 @@ class Runner:
         self.answer()
 
     def tell(self, race: Race) -> None:
-        """Tell it which race begins."""
+        """Start a race."""
         self._stdin.write(json.dumps(attrs.asdict(race)) + "\n")
         self._stdin.flush()
 
     def answer(self) -> str:
-        """Return what it says next; "killed" if it is dead."""
+        """Return its next line; "killed" if it is dead."""
         return self._stdout.readline().strip() or "killed"
 
     def end(self) -> None:
@@ -252,7 +252,7 @@ class Steps:
 
 
 def serve(folder: Path, number: int) -> None:
-    """Be such a process."""
+    """Make the requested calls, in a process of a `Runner`."""
     stores = {name: STORES[name](folder) for name in SHARED}
     print("ready", flush=True)
     for line in sys.stdin:
@@ -342,7 +342,7 @@ def _batches(share: float) -> Iterator[tuple[str, int, int]]:
 
 def prove(share: float, seed: int) -> list[Report]:
     """Let calls race."""
-    report = Report("of calls that race for one run, one at a time is at work on it, and each that loses it is told")
+    report = Report("calls that race for one run own it one at a time, and each that loses it gets an error")
     os.environ.update({postgres_server.SERVER: postgres_server.dsn(), redis_server.SERVER: redis_server.url()})
     work_out("races", [(where, seed, first, many) for where, first, many in _batches(share)], report)
     return [report]

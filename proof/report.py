@@ -1,4 +1,4 @@
-"""What a proof tried and found."""
+"""Reports of proofs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Report:
     """The outcome of one proof.
 
     Attributes:
-        title: What was proved, in a line.
+        title: The proved statement, in a line.
         tried: How many cases were tried, by kind.
         found: How they ended, by kind of end.
-        failures: What must not have happened, each with what is needed to see it again.
-        skipped: Why it could not run here, if it could not.
+        failures: The counterexamples, each with the data to repeat it.
+        skipped: Why the proof could not run here; empty if it ran.
     """
 
     title: str
@@ -27,11 +27,11 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing happened that must not."""
+        """Whether there is no failure."""
         return not self.failures
 
     def add(self, part: Report) -> None:
-        """Add what a part of the proof tried and found; of counts whose kind ends in "at most", the highest counts."""
+        """Add the report of a part; counts whose kind ends in "at most" take the maximum."""
         self.tried.update(part.tried)
         self.failures += part.failures
         for kind, count in part.found.items():

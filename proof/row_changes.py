@@ -1,6 +1,6 @@
 """The rows of a store as SQLite keeps them, and the changes that anyone with write access to the file can make.
 
-What columns there are is asked of SQLite: a column that is new is changed as all others are.
+SQLite lists the columns, so that new ones are changed as well.
 """
 
 # ruff: noqa: S608 - names of tables and columns are what SQLite says
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import attrs
 
 Key: TypeAlias = tuple[str, int]
-"""A table, and the rowid in it."""
+"""A table and a rowid."""
 Rows: TypeAlias = Mapping[Key, Mapping[str, Any]]
 """All rows of all tables, with the values of their columns."""
 
@@ -34,7 +34,7 @@ class UnchangeableError(Exception):
 
 @contextmanager
 def connected(file: Path) -> Iterator[sqlite3.Connection]:
-    """Let a plain connection to a database be used, each statement a transaction."""
+    """Yield a plain connection to a database in autocommit mode."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=5)) as database:
         database.text_factory = lambda text: text.decode(errors="surrogateescape")
         yield database
@@ -68,8 +68,9 @@ class Material:
     """Rows to tamper with: the current and earlier rows of a store, and the rows of another store with the same key.
 
     Attributes:
-        now, others: Of these.
-        earlier: Of each moment.
+        now: The current rows.
+        earlier: The rows after each earlier write.
+        others: The rows of the other store.
     """
 
     now: Rows
@@ -86,7 +87,7 @@ Change: TypeAlias = Callable[[sqlite3.Connection, Material, random.Random], obje
 
 @contextmanager
 def _unconstrained(file: Path) -> Iterator[sqlite3.Connection]:
-    """Let a connection be used for which columns take values of any type, and NULL, as an editor of bytes could do."""
+    """Yield a connection without constraints of columns, as an editor of bytes could write any value."""
 
     def set_statements(statements: Sequence[tuple[int, str]]) -> None:
         with connected(file) as database:
@@ -156,7 +157,7 @@ def _made_up(value: Any, randomness: random.Random) -> Any:
 
 
 def change_cell(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
-    """Put something made up into a cell, or what another row has there."""
+    """Put an invented value into a cell, or the value of another row."""
     key = randomness.choice(list(material.now))
     column = randomness.choice(sorted(material.now[key].keys() - _UNSEALED))
     others = [row[column] for (table, _), row in material.any_rows(randomness).items() if table == key[0]]
@@ -175,7 +176,7 @@ def change_cells(database: sqlite3.Connection, material: Material, randomness: r
 
 
 def take_content(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
-    """Give a checkpoint all that another one has, but its key; also that of another store, or of an earlier time."""
+    """Give a checkpoint the content of another one, which may be of another store or an earlier time."""
     key, other = _two_checkpoints(material, material.any_rows(randomness), randomness)
     for column in other.keys() - _IDENTITY[key[0]]:
         _set(database, key, column, other[column])
@@ -210,7 +211,7 @@ def remove_rows(database: sqlite3.Connection, material: Material, randomness: ra
 
 
 def put_back(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
-    """Put a run in the place of what it is: as it was, or as it is in another store; all of it, or a part of that."""
+    """Replace a run, or a part of it, by its earlier rows or by those of another store."""
     now = by_run(material.now)
     earlier = by_run(randomness.choice([material.others, *[randomness.choice(material.earlier)] * 2]))
     run = randomness.choice(sorted(run for run in earlier if run))

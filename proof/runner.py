@@ -1,4 +1,4 @@
-"""Runs proofs, each in a process of its own: what hangs or dies ends one of them, and all can be repeated alone."""
+"""Run each proof in its own process, so that one that hangs or dies harms no other and can be repeated alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from proof import TOP
 
-_TO_TELL = 10  # seconds in which a process that hangs shows where
+_TO_SHOW = 10  # seconds for a hanging process to print its stacks
 _MEMORY = Path("/dev/shm")  # noqa: S108 - it is where Linux keeps files in memory
 _RUNNING: set[subprocess.Popen[bytes]] = set()
-_ENOUGH = 4e9  # bytes, for all that the proofs write at the same time
+_ENOUGH = 4e9  # bytes that the proofs write at the same time at most
 
 
 def command_of(name: str, share: float, seed: int) -> str:
@@ -27,23 +27,23 @@ def command_of(name: str, share: float, seed: int) -> str:
 
 
 def longest(share: float) -> float:
-    """Return the seconds after which a proof counts as one that hangs: many times what any takes."""
+    """Return the seconds after which a proof hangs: many times the usual duration."""
     return 900 + 3600 * share
 
 
 def run(name: str, share: float, seed: int, seconds: float) -> str:
-    """Run a proof, which prints what it tried and found.
+    """Run a proof, which prints its reports.
 
-    Order that comes of hashing is by the seed as well. Whatever the process has started ends with it.
+    The seed also determines hashes of strings. All processes that the proof started end with it.
 
     Args:
         name: A module of this package, or the full name of another one.
         share: The share of the full length.
-        seed: What random choices begin with.
-        seconds: How long it may take; then it prints where it is, and is killed.
+        seed: The seed of random choices.
+        seconds: Its limit; after it the proof prints its stacks and is killed.
 
     Returns:
-        What is wrong; empty if the proof holds.
+        The problem; empty if the proof holds.
     """
     command = [sys.executable, "-X", "faulthandler", "-m", "proof.one", name, str(share), str(seed)]
     environment = {**os.environ, **_temporary_files(), "PYTHONHASHSEED": str(seed % 2**32)}
@@ -54,7 +54,7 @@ def run(name: str, share: float, seed: int, seconds: float) -> str:
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # faulthandler shows all threads
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TO_TELL)
+            process.wait(_TO_SHOW)
         return f"hangs: it was killed after {seconds:g} s"
     finally:
         _end(process)
@@ -63,7 +63,7 @@ def run(name: str, share: float, seed: int, seconds: float) -> str:
 
 
 def end_all() -> None:
-    """End the proofs that are running, with all that they have started."""
+    """Kill the running proofs with all processes that they started."""
     for process in list(_RUNNING):
         _end(process)
 
@@ -74,7 +74,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _temporary_files() -> dict[str, str]:
-    """Have temporary files in memory, where a sync takes no time: what it does, the proof of power cuts looks at."""
+    """Return an environment that keeps temporary files in memory, where a sync takes no time."""
     is_large = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH
     return {"TMPDIR": str(_MEMORY)} if is_large else {}
 

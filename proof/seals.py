@@ -1,13 +1,13 @@
 """A signed store that was changed without its key returns saved values, or reports that it cannot be trusted.
 
-Cells, rows and runs come to be what others are: of the same run, of another, of one that was deleted, of another store
-with the same key, or something made up; rows are removed, copied and exchanged, tables changed. Then all of the store
-is read, and once more after a write by one who opens it, or had it open. A run that is unharmed gives what it gave
-before. Of others, each State, summary and part is one that was saved of this run, and the newest is the newest; or an
-error says so. What was changed is never sealed as if it had been saved.
+Cells, rows and runs are replaced by those of the same run, of another, of a deleted one, of another store with the same
+key, or by invented ones; rows are removed, copied and exchanged, tables changed. Then the proof reads the whole store,
+and again after a write by a handle that was opened before or after the change. Unharmed runs read as before. Of harmed
+runs each State, summary and part was saved in this run, and the newest is the newest; or an error is raised. Changed
+rows are never sealed as if they had been saved.
 
-What signatures do not promise (docs/signing.md): a run may be as it once was, head and rows together; a checkpoint that
-is not the newest may be as it was before its step was saved again; lists tell what the record of a run tells.
+Signatures allow (docs/signing.md): a whole run, head and rows together, may be as it once was; an older checkpoint may
+be as it was before its step was saved again; lists show the record of a run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stategraph.stores.summaries import Summary
 from stategraph.testing import is_same
 
 CASES = 2_000
-"""Changes at share 1.0. After each, all is read, and once more after a call."""
+"""Changes at share 1.0. The store is read after each, and again after a call."""
 
 _KEY = b"the key that they do not have"
 
@@ -54,11 +54,11 @@ class _Scene:
     """A store with runs of all kinds.
 
     Attributes:
-        folder: Where it is made.
-        salt: What its values depend on.
-        moments: What its rows were after each write.
-        saved: The States that were saved of each run since it began, also those that were saved over.
-        gone: Those of runs that were deleted.
+        folder: Its folder.
+        salt: A text in all its values.
+        moments: Its rows after each write.
+        saved: The saved States of each run since it began, also replaced ones.
+        gone: The saved States of deleted runs.
         parts: The parts that were saved of each run, with their steps.
     """
 
@@ -70,13 +70,13 @@ class _Scene:
     parts: dict[str, list[Part]] = attrs.field(factory=dict)
 
     def did(self, *states: State) -> None:
-        """Note what was saved, and the rows as they are."""
+        """Note saved States and the current rows."""
         for state in states:
             self.saved.setdefault(state.run_id, []).append(state)
         self.moments.append(read(self.folder / "runs.db"))
 
     def save(self, store: CheckpointStore, run: str, steps: Sequence[int], size: int = 20, **about: Any) -> None:
-        """Save steps of a run; `about` is of the last."""
+        """Save steps of a run; `about` belongs to the last."""
         for step in steps:
             data = {"n": step, "salt": self.salt, "log": [self.salt] * step, "text": f"{self.salt} {step} " * size}
             more = about if step == steps[-1] or "parent" in about else {}
@@ -134,12 +134,12 @@ def _built(folder: Path, salt: str) -> _Scene:
     return scene
 
 
-# --------------------------------------------------------------------------- what is read, and judged
+# --------------------------------------------------------------------------- the judge
 
 
 @attrs.frozen
 class _Refused:
-    """An error of stategraph: there is nothing, or it cannot be trusted."""
+    """An error of stategraph: there is no such value, or it cannot be trusted."""
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
@@ -154,10 +154,10 @@ def _answer(ask: Callable[[], Any]) -> Any:
 
 @attrs.define
 class _Judge:
-    """Reads a store, and says what must not be said.
+    """Reads a store and finds wrong answers.
 
     Attributes:
-        scene: What was saved.
+        scene: The saved values.
         truth: The answers of the unchanged store about each run.
         touched: The runs that were changed; None if all of the store is.
         may_be_former: Whether a run may be as it once was.
@@ -171,7 +171,7 @@ class _Judge:
     more: dict[str, list[State]] = attrs.field(factory=dict)
 
     def read(self, store: CheckpointStore, run: str) -> dict[Any, Any]:
-        """Return all that a store says of a run."""
+        """Return all answers of a store about a run."""
         steps = {state.step for states in (self.scene.saved, self.scene.gone) for state in states.get(run, ())}
         found: dict[Any, Any] = {
             "newest": _answer(lambda: store.load(run)),
@@ -183,7 +183,7 @@ class _Judge:
         return found
 
     def wrong(self, store: CheckpointStore) -> Iterator[str]:
-        """Yield what must not be said."""
+        """Yield the wrong answers of a store."""
         for run, truth in self.truth.items():
             said = self.read(store, run)
             meant = {*(self.touched or ()), *self.more}
@@ -197,18 +197,18 @@ class _Judge:
                     yield f"{run} {question}: {_shown(answer)} instead of {_shown(truth[question])}"
         listed = _answer(store.runs)
         for summary in listed if isinstance(listed, list) else ():
-            if not any(_tells_of(summary, state) for state in self._states(summary.run_id, is_former=True)):
+            if not any(_belongs_to(summary, state) for state in self._states(summary.run_id, is_former=True)):
                 yield f"runs: {_shown(summary)}, which was never saved"
         if isinstance(listed, Exception):
             yield f"runs: a foreign error, {listed!r}"
 
     def _states(self, run: str, *, is_former: bool) -> list[State]:
-        """Return the States that may be told of a run."""
+        """Return the States that a store may show of a run."""
         gone = self.scene.gone.get(run, []) if is_former else []
         return [*self.scene.saved.get(run, ()), *gone, *self.more.get(run, ())]
 
     def _was_saved(self, run: str, question: Any, answer: Any, truth: Any) -> bool:
-        """Return whether an answer tells of what was saved, or of less."""
+        """Return whether an answer shows saved values, or fewer of them."""
         if isinstance(answer, _Refused) or _is_equal(answer, truth):
             return True
         states = self._states(run, is_former=self.may_be_former)
@@ -217,7 +217,7 @@ class _Judge:
                 states = self.more.get(run, [])
             return any(is_same_state(answer, state) for state in states)
         if question == "history":
-            return all(any(_tells_of(row, state) for state in states) for row in answer)
+            return all(any(_belongs_to(row, state) for state in states) for row in answer)
         parts = [part for part in self.scene.parts.get(run, ()) if part.step == question[1]]
         if self.may_be_former and run in self.scene.gone:
             parts += [Part(question[1], "map", label, f"{self.scene.salt} {label}") for label in "xy"]
@@ -235,11 +235,11 @@ def _is_equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _tells_of(summary: Summary, state: State) -> bool:
-    """Return whether a summary tells of a State."""
-    told = Summary.of(state)
+def _belongs_to(summary: Summary, state: State) -> bool:
+    """Return whether a summary belongs to a State."""
+    expected = Summary.of(state)
     return all(
-        getattr(summary, name) == getattr(told, name)
+        getattr(summary, name) == getattr(expected, name)
         for name in ("run_id", "graph", "step", "checkpoint_node", "timestamp", "status", "error", "pause")
     )
 
@@ -250,7 +250,7 @@ def _shown(answer: Any) -> str:
     return f"{answer!r:.300}"
 
 
-# --------------------------------------------------------------------------- what is called
+# --------------------------------------------------------------------------- calls
 
 
 def _next(state: State, number: int = 1) -> State:
@@ -259,8 +259,8 @@ def _next(state: State, number: int = 1) -> State:
 
 def _fork(store: CheckpointStore, newest: State) -> list[State]:
     made = [store.fork(newest.run_id, "fresh")]
-    told = _answer(lambda: store.history("fresh"))
-    for row in told if isinstance(told, list) else ():
+    history = _answer(lambda: store.history("fresh"))
+    for row in history if isinstance(history, list) else ():
         with suppress(StateGraphError):
             made.append(store.load("fresh", row.step, row.revision))
     return made
@@ -277,11 +277,11 @@ _CALLS: dict[str, Callable[[State], list[State]]] = {
     "save many": lambda newest: [_next(newest, number) for number in (1, 2, 3)],
     "amend": lambda newest: [evolve(newest.set("amended", True))],
 }
-"""Calls that save States, which they return for the newest one that their caller has."""
+"""The States that each saving call saves, given the newest one."""
 
 
 def _call(name: str, store: CheckpointStore, newest: State) -> list[State]:
-    """Make a call; return the States that may be read then."""
+    """Make a call; return the States that may be read afterwards."""
     if name in ("fork", "rollback"):
         return {"fork": _fork, "rollback": _rollback}[name](store, newest)
     states = _CALLS[name](newest) if name in _CALLS else []
@@ -339,13 +339,13 @@ def _made(folder: Path, early: CheckpointStore | None, name: str, newest: State)
 
 
 def _is_genuine(judge: _Judge, run: str, state: State, name: str) -> bool:
-    """Return whether the data that a fork or a rollback goes on with were saved."""
+    """Return whether a fork or a rollback returned saved data."""
     saved = judge._states(run, is_former=judge.may_be_former)
     return name in _CALLS or any(one.step == state.step and is_same(dict(one), dict(state)) for one in saved)
 
 
 def _wrong(folder: Path, judge: _Judge) -> list[str]:
-    """Open a store and read it; return what must not be said."""
+    """Open a store and read it; return the wrong answers."""
     store = _answer(lambda: _opened(folder))
     if not isinstance(store, CheckpointStore):
         return [] if isinstance(store, _Refused) else [f"opening it: {store!r}"]

@@ -1,4 +1,4 @@
-"""How hypothesis looks for what a proof would be wrong about."""
+"""Hypothesis, as proofs use it to look for counterexamples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def searching(examples: int, **more: Any) -> settings:
-    """Return settings with which so many examples are made, in any time, and the first failure is made smaller."""
+    """Return settings that try a number of examples without a deadline, and shrink the first failure."""
     return settings(
         max_examples=examples,
         deadline=None,
@@ -25,11 +25,11 @@ def searching(examples: int, **more: Any) -> settings:
 
 
 def failures_of(looking: Callable[[], object], seed: int) -> Iterator[str]:
-    """Look once, from this seed; yield what is told of a failure, if there is one."""
+    """Search once with a seed; yield the failure, if there is one."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
             looking()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the proof fails
+    except Exception as error:  # noqa: BLE001 - any error fails the proof
         notes = "\n".join(getattr(error, "__notes__", ()))
         yield f"with seed {seed}: {traceback.format_exc(-3)}{notes}{printed.getvalue()}"

@@ -1,6 +1,6 @@
-"""Stores on servers: the server is killed under load, the network fails, owners are frozen, killed and woken.
+"""Trials of stores on servers: a server is killed under load, the network fails, owners are killed or frozen.
 
-What is tried is the same for each server; how it is done to one of them, its class in `proof.serving.server` says.
+The trials are the same for each server; its class in `proof.serving.server` knows how to disturb it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TRIALS: dict[Callable[[Server, int, int], Report], tuple[int, int]] = {
     owners.struck: (100, 10),
     owners.sweepers: (60, 12),
 }
-"""How often each is made at full length, and at least."""
+"""The rounds of each trial at full length, and their minimum."""
 
 
 def prove(share: float, seed: int) -> list[Report]:
-    """Make all trials on all servers."""
+    """Run all trials on all servers."""
     return [
         trial(server(), max(least, round(most * share)), seed)
         for server in SERVERS.values()

@@ -85,14 +85,14 @@ class StoreMachine(RuleBasedStateMachine):
         return bool(self.model.runs)
 
     def known(self, run_id: str) -> str:
-        """-> this run, or one that is there."""
+        """Return this run, or one that exists."""
         return run_id if run_id in self.model.runs else min(self.model.runs)
 
     def handle(self, number: int) -> int:
         return 0 if self.is_in_memory else number
 
     def state_of(self, run_id: str) -> State:
-        """-> the State that the run goes on from, with objects that are changed in place."""
+        """Return the State that the run continues from, with objects that are changed in place."""
         run = self.model.runs.get(run_id)
         if run is None:
             return State(run_id=run_id)
@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert is_same_state(loaded, kept), f"{loaded!r} {dict(loaded)} is not {kept!r} {dict(kept)}"
 
     def save(self, number: int, state: State, *, amend: bool = False) -> str:
-        """Save as the model does -> how it ended."""
+        """Save in the store and the model; return the outcome."""
         store, handle = self.stores[number], self.handle(number)
         if self.model.refuses(state, may_change_data=amend):
             try:
@@ -157,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(run_id=RUN_IDS, item=ATOMS)
     def change_an_object(self, run_id: str, item: Any) -> None:
-        """What is kept does not follow an object that is in a State which was saved or loaded."""
+        """Change an object of a saved or loaded State: the store must not change."""
         order = self.live.get(run_id, State()).get("order")
         if isinstance(order, Order):
             order.items.append(item)
@@ -254,8 +254,8 @@ class StoreMachine(RuleBasedStateMachine):
     def diff(self, run_id: str, number: int, a: int, b: int) -> None:
         run = self.model.runs[self.known(run_id)]
         first, second = (run.visible[place % len(run.visible)] for place in (a, b))
-        told = attrs.asdict(self.stores[number].diff(self.known(run_id), first, second), recurse=False)
-        assert is_same(told, differences(run.saved[first], run.saved[second]))
+        shown = attrs.asdict(self.stores[number].diff(self.known(run_id), first, second), recurse=False)
+        assert is_same(shown, differences(run.saved[first], run.saved[second]))
         self.did("diff")
 
     # ------------------------------------------------------------------ time travel, and forgetting
@@ -327,7 +327,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.did("reopened")
 
     def crash(self, number: int, moves: bool) -> None:
-        """Leave a store without closing it. If it moves, all do, and go on with a copy of the files as they are."""
+        """Abandon a store without closing it; with `moves` all handles continue on a copy of the files."""
         if not self.is_in_memory:
             numbers = [0, 1] if moves else [number]
             if moves:
@@ -365,7 +365,7 @@ def prove_stores(title: str, machine: type[Any], rules: int, least: int, share: 
 
 
 def prove_machine(title: str, machine: Any, rules: int, first_seed: int) -> Report:
-    """Execute so many rules of a machine, which counts them -> the report."""
+    """Execute a number of rules of a machine, which counts them; return the report."""
     report = Report(title)
     machine.executed, machine.tried, machine.found = Counter(), Counter(), report.found
     round_seed = first_seed

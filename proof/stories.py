@@ -1,4 +1,4 @@
-"""What a full history said, it still says, whatever is called, in whatever order."""
+"""A full history only grows, whatever is called, in any order."""
 
 # ruff: noqa: S101 - Hypothesis looks for a shorter way to the assertion that fails
 
@@ -49,7 +49,7 @@ _PLACES = st.integers(0, 30)
 
 
 class StoryMachine(RuleBasedStateMachine):
-    """Calls a graph and its store, and asks after each call for all that was ever said."""
+    """Calls a graph and its store, and checks all histories after each call."""
 
     kind: ClassVar[str]
     executed: ClassVar[Counter[str]]
@@ -69,7 +69,7 @@ class StoryMachine(RuleBasedStateMachine):
         return STORES[self.kind](self.folder)
 
     def made(self) -> StateGraph:
-        """-> a graph that asks, fails if it is told to, and has a nested one."""
+        """Return a graph that asks, may fail, and has a nested graph."""
         inner = make_graph({"x": _counting("x"), "y": _counting("y")}, store=self.store, name="inner")
         nodes = {
             "a": _counting("a"),
@@ -98,17 +98,17 @@ class StoryMachine(RuleBasedStateMachine):
         return bool(self.stories)
 
     def row_of(self, run_id: str, place: int) -> Any:
-        """-> a row that was said, and its State, of this run or of one that is there."""
+        """Return a known row and its State, of this run or of an existing one."""
         story = self.stories.get(run_id) or next(iter(self.stories.values()))
         return story.said[place % len(story.said)]
 
     def is_where_it_went_back(self, made: State, state: State) -> bool:
-        """-> whether a run holds what was said of a step, but for an answer, which is taken back."""
+        """Return whether a run has the data of a step, except for an answer, which is taken back."""
         one, other = ({key: state[key] for key in state if key != "answer"} for state in (made, state))
         return is_same(one, other)
 
     def did(self, kind: str, call: Callable[[], Any]) -> Any:
-        """Call -> what it returns; None if it is refused or fails, as calls may."""
+        """Make a call; return its result, or None if it is refused or fails."""
         self.tried[kind] += 1
         try:
             value = call()
@@ -140,7 +140,7 @@ class StoryMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(run_id=_RUN_IDS, place=_PLACES, newest=st.booleans(), by=_NAMES)
     def answer(self, run_id: str, place: int, newest: bool, by: str | None) -> None:
-        """Answer the pause that is open, or one that was shown at any time: that counts only if it is the open one."""
+        """Answer the open pause or an earlier one; only an answer to the open pause may count."""
         row, _ = self.row_of(run_id, place)
         before = self.store.load(row.run_id).pause
         pause = before if newest else row.pause
@@ -148,14 +148,14 @@ class StoryMachine(RuleBasedStateMachine):
             return
         answers = {"answer": place, "fails": False}
         done = self.did("answer", lambda: self.graph.resume(row.run_id, answers, pause=pause, by=by))
-        told = self.store.history(row.run_id)[len(self.stories[row.run_id].said) :]
-        counted = [one for one in told if one.kind == "answer"]
+        new = self.store.history(row.run_id)[len(self.stories[row.run_id].said) :]
+        counted = [one for one in new if one.kind == "answer"]
         assert len(counted) <= 1, f"an answer counts {len(counted)} times"
         if counted:
             assert counted[0].by == by
             assert before is not None, f"{pause} is answered, and none was open"
             assert before.id == pause.id, f"{pause} is answered, and {before} was open"
-        assert done is None or counted, "an answer is not told of"
+        assert done is None or counted, "an answer is not in the history"
 
     @precondition(has_runs)
     @rule(run_id=_RUN_IDS, by=_NAMES)
@@ -178,7 +178,7 @@ class StoryMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(run_id=_RUN_IDS, place=_PLACES, takes=st.booleans(), by=_NAMES)
     def rollback(self, run_id: str, place: int, takes: bool, by: str | None) -> None:
-        """To any revision that was said, the start among them."""
+        """Roll back to any known revision, also to the start."""
         row, state = self.row_of(run_id, place)
         back = self.did(
             "rollback", lambda: self.store.rollback(row.run_id, row.step, row.revision, take_over=takes, by=by)
@@ -215,7 +215,7 @@ def _counting(name: str) -> Callable[[State], dict[str, Any]]:
 
 def _failing(state: State) -> dict[str, Any]:
     if state.get("fails"):
-        raise ValueError("told to")
+        raise ValueError("on request")
     return {"went": state.step}
 
 

@@ -1,7 +1,7 @@
 """Stores that were tampered with in every known way run nothing and touch nothing outside.
 
-Each is used in a process with an audit hook, by which the interpreter tells what it opens, imports and runs. What
-SQLite does by itself it does not tell: the files beside the store are looked at, and tables that planted statements
+Each store is used in a process with an audit hook, which reports what the interpreter opens, imports and runs. The hook
+misses the actions of SQLite, so the proof also checks the files beside the store and tables that planted statements
 write to.
 """
 
@@ -42,20 +42,20 @@ _NEVER = (
     *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
     *("sqlite3.enable_load_extension", "sqlite3.load_extension"),
 )
-"""What a store never does, wherever: the beginnings of audit events."""
+"""Prefixes of audit events that a store must never cause."""
 
 _AT_PATHS = ("open", "os.mkdir", "os.listdir", "os.scandir", "sqlite3.connect")
-"""What it does to its own files."""
+"""Audit events that a store may cause for its own files."""
 
 
 # --------------------------------------------------------------------------- in the process with the hook
 
 
 class Hook:
-    """Hears what the interpreter does, and keeps what a store must not do.
+    """An audit hook that records forbidden events.
 
     Args:
-        file: The database of the store that is used now: files of its name are the only ones that may be opened.
+        file: The database of the current store, whose files alone may be opened.
     """
 
     def __init__(self, file: Path) -> None:
@@ -65,7 +65,7 @@ class Hook:
         self.count = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Called by the interpreter, which never lets go of it again."""
+        """Record an event; the interpreter never removes a hook."""
         if not self.is_on:
             return
         self.count += 1
@@ -81,12 +81,12 @@ class Hook:
 
 
 def _is_metadata(path: str) -> bool:
-    """Whether a file says what is installed: a serializer that is not known may be one that a package brings along."""
+    """Return whether a file lists installed packages, which may bring an unknown serializer along."""
     return path in sys.path or Path(path).name in {"entry_points.txt", "METADATA"}
 
 
 def use(folder: Path) -> list[str]:
-    """Ask a store for everything that it can do -> how each ended."""
+    """Make every call of a store; return how each ended."""
     store: CheckpointStore | None = None
     ends: list[str] = []
 
@@ -96,7 +96,7 @@ def use(folder: Path) -> list[str]:
         except CheckpointError as error:
             ends.append(type(error).__name__)
             return None
-        except Exception as error:  # noqa: BLE001 - which errors come is what is asked
+        except Exception as error:  # noqa: BLE001 - errors are outcomes
             ends.append(f"FOREIGN {type(error).__name__}: {error}"[:200])
             return None
         ends.append("went well")
@@ -149,8 +149,7 @@ def _work(folder: Path) -> Report:
 
 
 def _warm_up(clean: Path) -> None:
-    """Import what stategraph imports when it is used first: for the store, for compressed payloads, and to say what is
-    installed instead of a serializer that is not known."""
+    """Import all that stategraph imports late: for stores, compressed payloads and errors about unknown serializers."""
     use(clean / _STORE)
     with suppress(ConfigError):
         CheckpointEncoder(Sealer(), compress=True)
@@ -161,8 +160,8 @@ def _warm_up(clean: Path) -> None:
 
 
 def _control(hook: Hook, clean: Path) -> Iterator[str]:
-    """-> what the hook does not hear though it should: else it would prove nothing."""
-    pickle.loads(pickle.dumps(Path))  # noqa: S301 - that is what is to be heard
+    """Yield events that the hook misses: without them it would prove nothing."""
+    pickle.loads(pickle.dumps(Path))  # noqa: S301 - the hook must record it
     (clean / "secret").read_bytes()
     for event in ("pickle.find_class", "open"):
         if not any(heard.startswith(event) for heard in hook.heard):
@@ -208,7 +207,7 @@ def _make(case: Path) -> None:
 
 
 def _left(case: Path) -> Iterator[str]:
-    """-> what should not have happened to a store, and beside it."""
+    """Yield the effects of planted code in a store and beside it."""
     beside = {file.name for file in case.iterdir()}
     if beside != {_STORE, "secret"} or (case / "secret").read_bytes() != _SECRET:
         yield f"beside it there is now {sorted(beside)}"

@@ -1,4 +1,4 @@
-"""Processes that do a part of a proof each, two at a time: what hangs or dies takes its part with it, no more."""
+"""Run the parts of a proof in two processes at a time, so that a part that hangs or dies harms no other."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ from stategraph.testing import fixed
 
 WORKERS = 2
 LONGEST = 60
-"""Seconds that a case may take, before it counts as one that hangs: what takes milliseconds, on a machine that is busy
-with other things."""
+"""Seconds after which a case hangs; it takes milliseconds on an idle machine."""
 
 _FOR_GOOD = ExitStack()
 
 
 def work_out(module: str, requests: Sequence[Sequence[object]], report: Report) -> None:
-    """Run ``python -m proof.<module>`` with the arguments of each request, and add what it tells to the report."""
+    """Run ``python -m proof.<module>`` with the arguments of each request, and add the results to the report."""
     with ThreadPoolExecutor(WORKERS) as threads:
-        for part in threads.map(lambda request: _told(module, list(map(str, request))), requests):
+        for part in threads.map(lambda request: _result(module, list(map(str, request))), requests):
             report.add(part)
 
 
 def tell(report: Report) -> None:
-    """What such a process does in the end."""
+    """Print the report of a process for `work_out`."""
     print(json.dumps(attrs.asdict(report)))
 
 
 def determine(seed: object) -> None:
-    """Let all that is random, and the time, come of a seed from now on, in this process: what a store writes, too.
+    """Make random numbers and the time depend on a seed in this process, so that stores write the same rows.
 
-    For processes that are alone with their stores: those of several would take each other's numbers for their own.
+    Only for processes that share no store: two of them would draw the same ids.
     """
     randomness = random.Random(f"determined by {seed}")  # noqa: S311 - no secret
     random.seed(randomness.random())
@@ -51,7 +50,7 @@ def determine(seed: object) -> None:
 
 @contextmanager
 def limited(seconds: float = LONGEST) -> Iterator[None]:
-    """A stretch that takes no longer: else the process shows where it is and ends, whatever it is at."""
+    """Limit the time of a block; after it the process prints its stacks and exits."""
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
@@ -59,11 +58,11 @@ def limited(seconds: float = LONGEST) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _told(module: str, arguments: list[str]) -> Report:
+def _result(module: str, arguments: list[str]) -> Report:
     command = [sys.executable, "-m", f"proof.{module}", *arguments]
     ended = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)  # noqa: S603 - itself
     if ended.returncode == 0:
         return Report(**json.loads(ended.stdout.splitlines()[-1]))
-    told = "\n".join([*ended.stdout.splitlines()[-3:], ended.stderr[-6000:]])
+    output = "\n".join([*ended.stdout.splitlines()[-3:], ended.stderr[-6000:]])
     call = " ".join(["python -m", *command[2:]])
-    return Report(module, failures=[f"{call} died or hung ({ended.returncode}): {told}"])
+    return Report(module, failures=[f"{call} died or hung ({ended.returncode}): {output}"])

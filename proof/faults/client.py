@@ -1,4 +1,4 @@
-"""Asks servers under the shim, two at a time, so that both cores are at work."""
+"""Servers under the shim, two at a time, so that both cores are busy."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Server:
         )
 
     def ask(self, work: str, root: Path, **request: Any) -> dict[str, Any]:
-        """Send a request -> the answer."""
+        """Send a request; return the answer."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018
-        asked = {"work": work, "root": str(root), "timeout": TIMEOUT, **request}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        message = {"work": work, "root": str(root), "timeout": TIMEOUT, **request}
+        print(json.dumps(message), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the process under the shim has ended; what it says about that is on standard error")

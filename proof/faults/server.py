@@ -1,4 +1,4 @@
-"""Runs workloads under the shim, each in a process of its own, forked from this one that has imported everything.
+"""Run workloads under the shim, each in a process that is forked from this one after its imports.
 
 A request is a line of JSON on standard input, an answer one on standard output.
 """
@@ -74,7 +74,7 @@ def run(root: Path, *, script: str, fault: int, at: int, record: str, timeout: f
 
 
 def check(root: Path, *, script: str, timeout: float) -> dict[str, Any]:
-    """Look at what is left, in another process -> what is wrong."""
+    """Check the files of a workload in another process; return the problems."""
 
     def work() -> None:
         diary = root / _DIARY
@@ -91,7 +91,7 @@ def check(root: Path, *, script: str, timeout: float) -> dict[str, Any]:
 
 
 def run_and_check(root: Path, timeout: float, **request: Any) -> dict[str, Any]:
-    """Run a workload, and look at what is left."""
+    """Run a workload and check its files."""
     answer = run(root, timeout=timeout, **request)
     answer |= check(root, script=request["script"], timeout=timeout)
     shutil.rmtree(root, ignore_errors=True)
@@ -107,7 +107,7 @@ def _arm(root: Path, fault: shim.Fault, at: int) -> None:
 
 
 def _fork(root: Path, work: Callable[[], None], timeout: float) -> str:
-    """Do something in a process of its own -> how that ended."""
+    """Call a function in a forked process; return how it ended."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -42,7 +42,7 @@ class _Load:
         store: The store.
         kept: The last step of each run that was acknowledged.
         ended: Runs of a graph that came to their end.
-        raised: What was raised to them, which must be nothing.
+        raised: Their errors; there must be none.
     """
 
     store: CheckpointStore

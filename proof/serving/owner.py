@@ -1,4 +1,4 @@
-"""A process of another machine, as a trial starts it: it owns runs, or sweeps, and says what comes of that.
+"""A process of another machine: it owns runs or sweeps, and prints the outcomes.
 
 Its clock may be hours off.
 """
@@ -23,7 +23,7 @@ PAUSE = 0.02  # seconds that a step takes
 
 
 def graph_of(store: CheckpointStore, name: str, steps: int = STEPS, pause: float = PAUSE) -> Any:
-    """Return a graph whose node notes who makes a step."""
+    """Return a graph whose node records the owner of each step."""
 
     def node(state: State) -> dict[str, Any]:
         time.sleep(pause)
@@ -36,11 +36,11 @@ def graph_of(store: CheckpointStore, name: str, steps: int = STEPS, pause: float
 
 
 IN_DOUBT = "in-doubt"
-"""How a run ends whose server does not answer in the second for which it is asked who has it."""
+"""The outcome of a run whose server does not answer in time who owns it."""
 
 
 def say(run_id: str, how: str) -> None:
-    """Say how a run ended, in one piece: others do so at the same time."""
+    """Print the outcome of a run in one write, as other threads print, too."""
     sys.stdout.write(f"{run_id} {how}\n")
     sys.stdout.flush()
 
@@ -51,7 +51,7 @@ def own(store: CheckpointStore, run_ids: list[str], name: str) -> None:
     def run(run_id: str) -> None:
         try:
             graph_of(store, name).execute(State(run_id=run_id))
-        except Exception as error:  # noqa: BLE001 - it is said
+        except Exception as error:  # noqa: BLE001 - it is printed
             say(run_id, IN_DOUBT if "others may have taken the run" in str(error) else type(error).__name__)
         else:
             say(run_id, "done")
@@ -60,7 +60,7 @@ def own(store: CheckpointStore, run_ids: list[str], name: str) -> None:
 
 
 def sweep(store: CheckpointStore, name: str) -> None:
-    """Go on with all runs that were left unfinished, once told to."""
+    """Continue all abandoned runs after a line of input."""
     print("ready", flush=True)
     sys.stdin.readline()
     for one in graph_of(store, name, steps=3, pause=0.0).recover():
@@ -68,7 +68,7 @@ def sweep(store: CheckpointStore, name: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Be such a process."""
+    """Run the process."""
     about = json.loads(arguments[0])
     if about["is_elsewhere"]:
         leases._machine = lambda: "elsewhere"  # type: ignore[assignment]

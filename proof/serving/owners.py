@@ -35,7 +35,7 @@ class Process:
 
     Attributes:
         process: The process.
-        name: Tells it from others.
+        name: Its name.
     """
 
     process: subprocess.Popen[str]
@@ -45,7 +45,7 @@ class Process:
     def start(
         cls, server: Server, options: Options, name: str, run_ids: list[str], *, hours: int, is_elsewhere: bool
     ) -> Process:
-        """Start one that owns these runs or, if there are none, sweeps once it is told to."""
+        """Start a process that owns the runs or, without any, sweeps when `tell` is called."""
         about: dict[str, Any] = {"server": server.kind, "options": options, "name": name, "run_ids": run_ids}
         about |= {"hours": hours, "is_elsewhere": is_elsewhere}
         command = [sys.executable, "-m", "proof.serving.owner", json.dumps(about)]
@@ -53,13 +53,13 @@ class Process:
         return cls(subprocess.Popen(command, cwd=TOP, **pipes), name)  # noqa: S603 - ours
 
     def tell(self) -> None:
-        """Tell it to go on."""
+        """Let it continue."""
         stdin = cast(IO[str], self.process.stdin)
         stdin.write("\n")
         stdin.flush()
 
     def ended(self) -> dict[str, str]:
-        """Wait for its end; return what came of each run."""
+        """Wait for its end; return the outcome of each run."""
         said = self.process.communicate()[0].splitlines()
         return dict(line.split() for line in said if " " in line)
 
@@ -91,7 +91,7 @@ def struck(server: Server, count: int, seed: int) -> Report:
 def _strike(
     store: CheckpointStore, owner: Process, run_ids: list[str], how: signal.Signals, most: float, report: Report
 ) -> list[str]:
-    """Freeze or kill an owner, and go on with its runs; return what is wrong with that."""
+    """Freeze or kill an owner and continue its runs; return the problems."""
     _wait_for_steps(store, run_ids)
     wrong = _not_busy(store, run_ids[0])
     owner.process.send_signal(how)
@@ -107,7 +107,7 @@ def _strike(
             wrong.append(f"{run_id} was taken over after {took:.1f} s")
         report.found["runs that were in doubt"] += ends.get(run_id) == IN_DOUBT
         if how is signal.SIGSTOP and ends.get(run_id) not in ("RunLostError", IN_DOUBT):
-            wrong.append(f"the owner of {run_id} was told {ends.get(run_id)}")
+            wrong.append(f"the owner of {run_id} got {ends.get(run_id)}")
         if store.load(run_id) != state:
             wrong.append(f"{run_id} was written over: {dict(store.load(run_id))}")
         if sum(state["made"].values()) != state.step - 1:
@@ -124,7 +124,7 @@ def _wait_for_steps(store: CheckpointStore, run_ids: list[str]) -> None:
 
 
 def _not_busy(store: CheckpointStore, run_id: str) -> list[str]:
-    """Return what is wrong if a run can be had whose owner lives."""
+    """Return a problem if a run with a live owner can be resumed."""
     try:
         graph_of(store, "thief").resume(run_id)
     except RunBusyError:
@@ -133,7 +133,7 @@ def _not_busy(store: CheckpointStore, run_id: str) -> list[str]:
 
 
 def _taken_over(store: CheckpointStore, run_id: str, began: float) -> tuple[State, float]:
-    """Go on with a run once it is free; return its State, and after how long it was."""
+    """Continue a run once it is free; return its State, and the seconds until then."""
     graph, took = graph_of(store, "heir", steps=0, pause=0.0), 0.0
     with graph.stream_resume(run_id, wait=30) as states:
         for _ in states:
@@ -145,7 +145,7 @@ def _taken_over(store: CheckpointStore, run_id: str, began: float) -> tuple[Stat
 
 
 def sweepers(server: Server, orphans: int, seed: int) -> Report:
-    """Let six processes go on with runs that were left unfinished."""
+    """Let six processes continue abandoned runs."""
     report = Report(f"{server.kind}: of sweepers at the same time, one goes on with each run")
     options = server.place()
     with limited(120), closing(server.open(options)) as store:
@@ -164,7 +164,7 @@ def sweepers(server: Server, orphans: int, seed: int) -> Report:
         ends = [one.ended() for one in swept]
         times = Counter(run_id for end in ends for run_id in end)
         left = store.count(status="active")
-    report.failures += [f"{run_id} was gone on with {times[run_id]} times" for run_id in run_ids if times[run_id] != 1]
+    report.failures += [f"{run_id} was continued {times[run_id]} times" for run_id in run_ids if times[run_id] != 1]
     ended = {how for end in ends for how in end.values()}
     if ended != {"done"} or left:
         report.failures.append(f"runs ended with {ended}, and {left} are left")
