@@ -1,4 +1,4 @@
-"""What may be left of a workload: computed from its script and its diary, and compared with what a store has."""
+"""The possible outcomes of a workload, computed from its script and its diary and compared with a store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Kept = tuple[Entry, ...]
 
 @attrs.define
 class Possible:
-    """Every way in which the runs of a script may be kept, given what the process was told.
+    """All possible contents of the runs of a script, given the answers that the process got.
 
-    What was acknowledged has happened. What failed, or was cut off, has happened or has not.
+    Acknowledged operations have happened. Failed and interrupted ones may have happened.
 
     Attributes:
-        script: What the process does.
-        kept: By run, the ways in which it may be kept.
-        problems: What the diary says that must not be.
-        counts: The errors that were shown, by type.
-        failed_twice: Operations that failed when they were tried a second time, too.
+        script: The operations of the process.
+        kept: The possible contents of each run.
+        problems: The impossible entries of the diary.
+        counts: The raised errors, by type.
+        failed_twice: Operations that failed twice.
     """
 
     script: Script
@@ -47,7 +47,7 @@ class Possible:
         self.kept = {operation.run: {()} for operation in self.script.operations if operation.run}
 
     def read(self, diary: str) -> None:
-        """Take in what the process wrote down; a last line that is not complete was never written."""
+        """Read a diary; an incomplete last line was never written."""
         for line in diary.split("\n")[:-1]:
             number, word, *more = line.split(" ")
             self._take(int(number), word, more)
@@ -76,7 +76,7 @@ class Possible:
 
     def _check_ours(self, place: int, more: list[str]) -> None:
         if more[0] != "ours":
-            self.problems.append(f"operation {place} raised what is no error of stategraph: {' '.join(more[1:])[:200]}")
+            self.problems.append(f"operation {place} raised a foreign error: {' '.join(more[1:])[:200]}")
 
     def _check_seen(self, place: int, more: list[str]) -> None:
         newest = Entry(int(more[0]), int(more[1]), more[2], int(more[3])) if more else None
@@ -107,7 +107,7 @@ class Possible:
                 self.kept[operation.run].add(after)
 
     def _after(self, kept: Kept, place: int, generation: int) -> Kept | None:
-        """-> how a run is kept after an operation; None if there is no way."""
+        """Return the contents of a run after an operation; None if it is impossible."""
         operation = self.script.operations[place]
         if operation.kind == "delete":
             return ()
@@ -124,7 +124,7 @@ class Possible:
     # ------------------------------------------------------------------ comparing
 
     def compare(self, store: CheckpointStore) -> list[str]:
-        """-> what is wrong with what a store has."""
+        """Return the problems of a store."""
         found: list[str] = []
         listed = store.list()
         found += [f"run {run!r} was never saved" for run in listed if run not in self.kept]
@@ -148,7 +148,7 @@ class Possible:
         return ""
 
     def go_on(self, store: CheckpointStore) -> list[str]:
-        """Go on as if nothing had happened: save to the runs that are there, and to a new one -> what is wrong."""
+        """Save to the existing runs and to a new one; return the problems."""
         wrong: list[str] = []
         for run in [*store.list(), "after"]:
             try:
@@ -158,7 +158,7 @@ class Possible:
             state = evolve(before.set("after", "all"), step=before.step + 1)
             store.save(state)
             if store.load(run) != state:
-                wrong.append(f"run {run!r}: what was saved afterwards is not loaded")
+                wrong.append(f"run {run!r}: a later save is not loaded")
         store.delete("after")
         return wrong
 
@@ -175,7 +175,7 @@ def _shown(kept: Kept) -> str:
 
 
 def problems_of(possible: Possible, folder: Path) -> list[str]:
-    """Open what is left in a folder -> what is wrong with it, and with what the process was told."""
+    """Open the store in a folder; return its problems and those of the diary."""
     try:
         store = open_store(folder)
     except StateGraphError as error:
@@ -189,7 +189,7 @@ def problems_of(possible: Possible, folder: Path) -> list[str]:
 
 
 def _line(history: Sequence[Summary]) -> list[int]:
-    """-> the steps that lead to where a run stands: what a full history tells besides was replaced, or taken back."""
+    """Return the steps that lead to the newest one, without replaced and rolled back rows of a full history."""
     line: list[int] = []
     for row in history:
         while line and line[-1] >= row.step:

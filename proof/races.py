@@ -49,13 +49,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "owner against take-over": ("resume", "resume!", "resume!"),
     "owner against writes by hand": ("resume", "delete", "rollback"),
 }
-"""What is called at the same time, after one step where a run is resumed; with a mark, the run is taken over."""
+"""The simultaneous calls, after one step if a run is resumed; "!" marks a take-over."""
 CROWDS: dict[str, tuple[str, ...]] = {
     "eight that start": ("execute",) * 8,
     "eight that resume": ("resume",) * 8,
     "eight that take over": ("resume", *("resume!",) * 7),
 }
-"""The same, for threads alone."""
+"""Larger races, for threads alone."""
 CALLS = KINDS | CROWDS
 
 
@@ -65,7 +65,7 @@ class Race:
 
     Attributes:
         store: On which store.
-        kind: What is called.
+        kind: The kind of the race.
         run_id: On which run.
         durability: How States are saved.
         pauses: How long each call waits before it begins, and in its nodes; seconds.
@@ -128,7 +128,7 @@ class Race:
 def judge(
     race: Race, ends: list[str], made: list[str], store: CheckpointStore, *, is_killed: bool = False
 ) -> list[str]:
-    """Find what is wrong with how a race ended.
+    """Return the problems of an ended race.
 
     Args:
         race: The race.

@@ -1,4 +1,4 @@
-"""The process under test: it saves the States of runs step by step, and writes down what it was told was saved.
+"""The process under test: it saves the States of runs step by step, and writes the acknowledgements to a diary.
 
 A script is deterministic, so every State that it can have saved is known.
 """
@@ -39,7 +39,7 @@ class Operation:
 
 @attrs.frozen
 class Script:
-    """What a process does to a store.
+    """The calls of a process on a store.
 
     Attributes:
         operations: One after the other.
@@ -54,7 +54,7 @@ class Script:
 
 
 def policy_of(run: str) -> Policy:
-    """-> what is kept of a run: of those named "full" everything."""
+    """Return the policy of a run: "full" for runs whose name begins so."""
     return Policy("full" if run.startswith("full") else "latest")
 
 
@@ -67,7 +67,7 @@ def _again(run: str, step: int, status: RunStatus) -> Operation:
 
 
 def _life(run: str, size: int = SMALL) -> list[Operation]:
-    """All that can happen to a run."""
+    """Return all kinds of operations on a run."""
     return [
         *_saves(run, 1, 3, size),
         _again(run, 3, RunStatus.FAILED),
@@ -86,7 +86,7 @@ def _in_turns(*lists: Sequence[Operation]) -> Iterator[Operation]:
 
 @cache
 def scripts() -> dict[str, Script]:
-    """-> the scripts by name."""
+    """Return the scripts by name."""
     interleaved = (_life("latest"), _life("full"), _saves("large", 1, 2, LARGE))
     large = [*_saves("full", 1, 3, LARGE), Operation("rollback", "full", 2), *_saves("full", 3, 3, LARGE)]
     close = Operation("close")
@@ -107,7 +107,7 @@ def scripts() -> dict[str, Script]:
 
 @cache
 def states_of(script: Script) -> dict[int, State]:
-    """-> the State that each saving operation keeps, by its place in the script; of generation 0."""
+    """Return the State of each saving operation by its place in the script, with generation 0."""
     made: dict[int, State] = {}
     kept: dict[str, dict[int, State]] = {}
     for place, operation in enumerate(script.operations):
@@ -123,7 +123,7 @@ def states_of(script: Script) -> dict[int, State]:
 
 
 def _next(before: State, operation: Operation, place: int) -> State:
-    """-> the State that an operation saves: what changes is a number, a text of some size, and a list that grows."""
+    """Return the State that an operation saves, with a new number, a text of some size, and a longer list."""
     if operation.kind == "again":
         return evolve(before, status=operation.status)
     text = f"{operation.run} {place:04} " * (operation.size // 16 + 1)
@@ -137,7 +137,7 @@ def _next(before: State, operation: Operation, place: int) -> State:
 
 
 class Diary:
-    """What the process was told, line by line in one file, each line a single write.
+    """The answers that the process got, in one file; each line is a single write.
 
     ``place go`` before an operation is tried, ``place ok generation`` when the store says that it is done, ``place no``
     with the error when it says that it is not, ``place saw`` with what the run then looks like. Opening has place -1.
@@ -153,12 +153,12 @@ class Diary:
 
 
 class Workload:
-    """A script at work on a store.
+    """A script that runs on a store.
 
     Args:
-        script: What to do.
-        folder: Where it keeps its files.
-        diary: Where to write what came of it.
+        script: The script.
+        folder: The folder of the store.
+        diary: The file for the outcomes.
     """
 
     def __init__(self, script: Script, folder: Path, diary: Path) -> None:
@@ -169,7 +169,7 @@ class Workload:
         self._generations: dict[str, int] = {}
 
     def run(self, arm: Callable[[], None]) -> None:
-        """Do all of it; `arm` is called when faults may come."""
+        """Run the script; call `arm` when faults may begin."""
         if self._script.afresh:
             arm()
         self._try(-1, self._open)
@@ -205,12 +205,12 @@ class Workload:
         self._try(place, lambda: self._make(place, self._script.operations[place]))
 
     def _try(self, place: int, work: Callable[[], int]) -> None:
-        """Do one thing and say what came of it; if it fails, do it once again: a fault that has passed is over."""
+        """Do one operation and write its outcome; after a failure try it once more, as the fault has passed."""
         for _ in range(2):
             self._diary.write(place, "go")
             try:
                 generation = work()
-            except Exception as error:  # noqa: BLE001 - which errors come is what is asked
+            except Exception as error:  # noqa: BLE001 - errors are outcomes
                 ours = "ours" if isinstance(error, StateGraphError) else "foreign"
                 self._diary.write(place, "no", ours, type(error).__name__, error)
                 self._look(place)
@@ -219,7 +219,7 @@ class Workload:
                 return
 
     def _make(self, place: int, operation: Operation) -> int:
-        """-> the generation that the run has now."""
+        """Perform an operation; return the generation of the run."""
         if operation.kind == "close":
             if self._store is not None and not self._store.closed:
                 self._store.close()
@@ -239,7 +239,7 @@ class Workload:
         return self._generations.get(operation.run, 0)
 
     def _look(self, place: int) -> None:
-        """Write down what the run of a failed operation looks like to this process."""
+        """Write the newest State of the run of a failed operation to the diary."""
         run = self._script.operations[place].run if place >= 0 else ""
         if self._store is None or not run:
             return
@@ -259,12 +259,12 @@ def open_store(folder: Path) -> CheckpointStore:
     return get_checkpoint_store("sqlite", path=str(folder / DATABASE))
 
 
-# --------------------------------------------------------------------------- what is found
+# --------------------------------------------------------------------------- saved steps
 
 
 @attrs.frozen
 class Entry:
-    """One saved step, told from all others: the place of the operation whose data it has, and what else can differ."""
+    """A saved step, identified by the operation whose data it has, its status and its generation."""
 
     step: int
     place: int
@@ -277,15 +277,15 @@ class UnknownStateError(Exception):
 
 
 def entry_of(state: State, states: dict[int, State]) -> Entry:
-    """-> which of the States it is. Raises UnknownStateError if it is none of them in every value and type."""
+    """Return the entry of a State; raise UnknownStateError if no State is the same in values and types."""
     known = states.get(state.get("place", -1))
     if known is None:
         raise UnknownStateError(f"{state!r:.200} has data that no State had")
     expected = evolve(known, status=state.status, generation=state.generation)
-    if state.generation:  # it was taken back to, and tells when
+    if state.generation:  # a rollback changed its time
         expected = evolve(expected, _time_ns=time_ns_of(state))
     if state != expected or repr(dict(state)) != repr(dict(expected)):
         raise UnknownStateError(
-            f"step {state.step} of run {state.run_id!r} differs from what was saved at {known['place']}"
+            f"step {state.step} of run {state.run_id!r} differs from the State that was saved at {known['place']}"
         )
     return Entry(state.step, known["place"], state.status.value, state.generation)

@@ -1,6 +1,6 @@
 """One graph with every feature, and what it comes to as a plain function.
 
-Every function of it works through a `Tool`, which notes what was done in which step. A feature that is added to
+Every function of it works through a `Tool`, which logs the work of each step. A feature that is added to
 stategraph gets a place in `build_all_features` and its meaning in `expected`.
 """
 

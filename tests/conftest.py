@@ -30,7 +30,7 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9:
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None
-# Processes that tests start compile stategraph once and not each time, even where Python is told to write no bytecode.
+# Processes that tests start compile stategraph only once, even if PYTHONDONTWRITEBYTECODE is set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
@@ -67,7 +67,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def keep_out_of_collections() -> None:
-    """Collect garbage once, then freeze what is left, so that later collections are short."""
+    """Collect garbage once, then freeze all objects, so that later collections are short."""
     gc.collect()
     gc.freeze()
 

@@ -141,7 +141,7 @@ class Scene:
         if context.node == "b":
             self.orders.get(context.run_id, bool)()
         if context.node == state.get("fails"):
-            raise ValueError("as told")
+            raise ValueError("on request")
         while context.node == "b" and (self.folder / f"hold-{context.run_id}").exists():
             time.sleep(0.01)
         time.sleep(state.get("seconds", 0.0))

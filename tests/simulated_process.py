@@ -63,7 +63,7 @@ class SimulatedProcess:
         self.is_dead = False
         self.cancel = threading.Event()
         self.stop_task: Callable[[], object] = bool
-        self.told: Callable[[Event], object] = bool
+        self.listener: Callable[[Event], object] = bool
         self._lock = threading.RLock()
 
     def point(self, kind: str, name: str) -> None:
@@ -91,7 +91,7 @@ class SimulatedProcess:
     def on_event(self, event: Event) -> None:
         """Hear of an event, as the observer of the graph."""
         self.events[-1].append(event)
-        self.told(event)
+        self.listener(event)
         self.point("event", event.type)
 
 
@@ -350,7 +350,7 @@ def live(
     """
     with world.opened() if world.kind != "memory" else _Kept(world.opened()) as store:
         if world.is_prompt:
-            process.told = world.journal.trust
+            process.listener = world.journal.trust
         graph = build(MortalStore(store, process, world.journal), process, Tool(process, world.journal))
         keys = None if (persist := graph.config.checkpoint.persist) is None else frozenset(persist)
         arguments: tuple[Any, ...]

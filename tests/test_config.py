@@ -280,7 +280,7 @@ def test_merging_lays_one_over_the_other(other: Any, expected: dict[str, Any]) -
 
 # --------------------------------------------------------------------------- secrets
 
-SECRET = "hunter2-which-nobody-may-see"
+SECRET = "hunter2-which-must-stay-hidden"
 
 
 def texts_of(make: Any) -> str:

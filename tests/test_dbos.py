@@ -128,10 +128,10 @@ def test_all_that_graphs_do_is_done_in_a_turn(scene, runner, run_id):
 def test_a_run_that_fails_is_told_and_goes_on_when_it_is_resumed(scene, runner, run_id):
     """The error has the node and the State."""
     handle = runner.start(scene.work, State({"fails": "b"}, run_id=run_id))
-    with pytest.raises(ExecutionError, match="ValueError: as told") as raised:
+    with pytest.raises(ExecutionError, match="ValueError: on request") as raised:
         handle.result(LONG)
     assert (raised.value.node_name, raised.value.state["a"]) == ("b", 1)
-    assert [view.error for view in runner.runs("failed") if view.run_id == run_id] == ["ValueError: as told (at b)"]
+    assert [view.error for view in runner.runs("failed") if view.run_id == run_id] == ["ValueError: on request (at b)"]
 
     final = runner.resume(run_id, {"fails": None}).result(LONG)
 

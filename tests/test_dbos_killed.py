@@ -75,7 +75,7 @@ def test_what_a_killed_worker_had_is_done_by_another(workers):
         handles = [
             runner.start(scene.work, State({"seconds": 0.05}, run_id=f"run-{number:02}")) for number in range(12)
         ]
-        wait_until(lambda: notes_of(scene, victim.pid) > 6, "the victim is at work")
+        wait_until(lambda: notes_of(scene, victim.pid) > 6, "the victim works")
         os.kill(victim.pid, signal.SIGKILL)
         scene.let_go("asked")
 
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_after_the_last_save_has_done_it_all(workers):
 
         workers.start()
         finals = [handle.result(LONG) for handle in handles]
-        wait_until(lambda: scene.store.list() == ["work"], "what is not preserved goes")
+        wait_until(lambda: scene.store.list() == ["work"], "runs without preserve are deleted")
 
     assert [final["c"] for final in finals] == [1, 1]
     assert len(scene.lines()) == 6

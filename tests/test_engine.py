@@ -45,7 +45,7 @@ class World:
 
     def __init__(self) -> None:
         self.kept: State | None = None
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def own(self, about: tuple[Ownership, bool]) -> None:
         """There is no other owner."""
@@ -74,7 +74,7 @@ class World:
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Hear of an event."""
-        self.told.append(about[0].value)
+        self.events.append(about[0].value)
 
 
 class GoneError(Exception):

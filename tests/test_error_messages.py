@@ -154,7 +154,7 @@ class TestOfNodes:
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "given", "told"),
+    ("name", "option", "given", "expected"),
     [
         ("postgres", "dsn", "sqlite:///runs.db", "begins with sqlite://"),
         ("postgres", "dsn", "postgresql+psycopg://ada:hush@host/runs", r"begins with postgresql\+psycopg://"),
@@ -166,8 +166,8 @@ class TestOfNodes:
         ("redis", "url", "NO_SUCH_NAME", "no environment variable is named NO_SUCH_NAME"),
     ],
 )
-def test_an_address_of_something_else_is_named_by_its_scheme(name, option, given, told):
+def test_an_address_of_something_else_is_named_by_its_scheme(name, option, given, expected):
     """No more of it is shown: there may be a password in it."""
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=expected) as refused:
         get_checkpoint_store(name, **{option: given})
     assert "hush" not in str(refused.value)

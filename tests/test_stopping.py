@@ -343,7 +343,7 @@ INTERRUPTED = """
 
 def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
     """A timer interrupts a busy run again and again: no run waits for a lock that was left locked."""
-    process = start(INTERRUPTED, measured=False)  # coverage has a lock of its own, which an interrupt leaves behind
+    process = start(INTERRUPTED, measured=False)  # an interrupt would leave the lock of coverage acquired
 
     output, errors = process.communicate(timeout=25)
 

@@ -30,7 +30,7 @@ class Luck(StrEnum):
 
 @attrs.define
 class _File:
-    """The contents of a file: what is surely there, and the changes since then, each with its place in the record."""
+    """The contents of a file: the synced bytes, and the later changes with their places in the record."""
 
     durable: bytearray = attrs.field(factory=bytearray)
     pending: list[tuple[int, Change]] = attrs.field(factory=list)
@@ -120,7 +120,7 @@ class Disk:
 
 
 def _content(file: _File, luck: Luck, ordered: int, randomness: random.Random) -> bytes:
-    """-> what is left of a file."""
+    """Return the remaining bytes of a file."""
     content = bytearray(file.durable)
     if luck is Luck.NONE or not file.pending:
         return bytes(content)
@@ -178,7 +178,7 @@ def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
 
 
 def write(folders: Sequence[str], files: dict[str, bytes], source: Path, target: Path) -> None:
-    """Make an image of what was below `source`, below `target`."""
+    """Write an image of the folder `source` to `target`."""
     for folder in folders:
         (target / Path(folder).relative_to(source)).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

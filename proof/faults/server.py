@@ -31,7 +31,7 @@ def main() -> None:
     open_store(_left().with_name("warm")).close()  # what that imports is imported once
     for script in scripts().values():
         states_of(script)
-    gc.freeze()  # the processes that are forked off share what is here
+    gc.freeze()  # forked processes share these objects
     for line in sys.stdin:
         request = json.loads(line)
         answer = _WORK[request.pop("work")](Path(request.pop("root")), **request)

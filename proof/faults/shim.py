@@ -23,7 +23,7 @@ class UnavailableError(Exception):
 
 
 class Fault(IntEnum):
-    """What happens at the chosen change; the numbers are those of shim.c."""
+    """The fault at the chosen change, with the numbers of shim.c."""
 
     NOTHING = 0
     KILL = 1
@@ -38,9 +38,9 @@ class Change:
 
     Attributes:
         kind: W write, S fdatasync, F fsync, C create, T truncate, U unlink, N rename, D new folder.
-        path: What is changed.
-        offset: Where a write begins; the new size of what is truncated.
-        data: What is written; the new name of what is renamed.
+        path: The changed file.
+        offset: The offset of a write, or the new size of a truncated file.
+        data: The written bytes, or the new name of a renamed file.
     """
 
     kind: str
@@ -79,10 +79,10 @@ def begin(root: Path, target: Path, record: Path | None = None, with_data: bool 
     """Watch this process from now on; it was started with the shim.
 
     Args:
-        root: What is recorded.
+        root: The recorded folder.
         target: The part of it where faults are.
-        record: Where the changes go, if they are asked for.
-        with_data: Record what is written as well.
+        record: The file for the changes, if any.
+        with_data: Whether to record written bytes as well.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     file = -1 if record is None else os.open(record, flags, 0o600)
@@ -107,7 +107,7 @@ _HEAD = struct.Struct("=cHQI")
 
 
 def changes(record: Path) -> list[Change]:
-    """-> what was recorded, in order."""
+    """Return the recorded changes in order."""
     found, read, start = [], record.read_bytes(), 0
     while start < len(read):
         kind, path_size, offset, size = _HEAD.unpack_from(read, start)

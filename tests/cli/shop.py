@@ -136,16 +136,16 @@ for package in ("cli", "_drivers", "_engine", "_graph", "nodes"):
         importlib.import_module(module.name)
 gc.freeze()
 for line in sys.stdin:
-    asked = json.loads(line)
+    request = json.loads(line)
     child = os.fork()
     if child == 0:
-        for number, name in enumerate(asked["files"]):
+        for number, name in enumerate(request["files"]):
             os.dup2(os.open(name, (os.O_WRONLY | os.O_CREAT) if number else os.O_RDONLY, 0o600), number)
         sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w"), open(2, "w")
-        os.chdir(asked["cwd"])
+        os.chdir(request["cwd"])
         os.environ.clear()
-        os.environ.update(asked["environment"])
-        stategraph.cli.main(asked["arguments"])
+        os.environ.update(request["environment"])
+        stategraph.cli.main(request["arguments"])
         sys.exit()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """

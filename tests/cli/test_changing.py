@@ -120,8 +120,8 @@ def test_the_graph_has_a_store_of_its_own(shop):
     for address, is_noted in (("other.db", True), ("postgresql://here/runs", True), ("runs.db", False)):
         noted = process(*ANSWER, cwd=shop, STATEGRAPH_STORE=address).err
         assert ("STATEGRAPH_STORE is ignored: the graph keeps its runs in" in noted) == is_noted
-    told = process("--config", "other.toml", "resume", "done", "--graph", "app:graph", cwd=shop)
-    assert (told.code, told.err.splitlines()[0].partition(": the graph keeps")[0]) == (
+    printed = process("--config", "other.toml", "resume", "done", "--graph", "app:graph", cwd=shop)
+    assert (printed.code, printed.err.splitlines()[0].partition(": the graph keeps")[0]) == (
         5,
         "stategraph: --config is ignored",
     )
@@ -137,9 +137,9 @@ def test_the_graph_has_a_store_of_its_own(shop):
 def test_a_run_is_forked(store):
     """A fork copies the stored values, even of classes that are not registered here."""
     assert call("fork", "done", "copy", "--step", "1").out == "copy: active, at step 1\n"
-    told = json.loads(call("show", "copy", "--json").out)
-    assert told["parent"] == {"run_id": "done", "step": 1}
-    assert told["data"]["order"]["value"][0] == "shop.Order"
+    printed = json.loads(call("show", "copy", "--json").out)
+    assert printed["parent"] == {"run_id": "done", "step": 1}
+    assert printed["data"]["order"]["value"][0] == "shop.Order"
     assert call("fork", "done", "copy").code == 5
     assert call("fork", "unknown", "copy2").code == 3
 
@@ -157,8 +157,8 @@ def test_a_run_is_cancelled(store):
     """A run without an owner is cancelled at once; a complete run is refused."""
     assert call("cancel", "left", "--by", "ann").out == "left: cancelled\n"
     assert call("cancel", "waiting", "--json").code == 0
-    told = json.loads(call("show", "left", "--json").out)
-    assert (told["status"], told["kind"], told["by"]) == ("cancelled", "cancel", "ann")
+    printed = json.loads(call("show", "left", "--json").out)
+    assert (printed["status"], printed["kind"], printed["by"]) == ("cancelled", "cancel", "ann")
     assert call("cancel", "left").code == 0
     assert (call("cancel", "done").code, call("cancel", "unknown").code) == (5, 3)
 
@@ -187,8 +187,8 @@ def test_a_damaged_run_is_forgotten(shop):
         assert call("--store", "runs.db", "delete", run_id, "--yes").code == 0
         assert call("--store", "runs.db", "delete", run_id, "--yes").code in (2, 3)
 
-    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
-    assert (told["damaged"], told["runs"]) == ([], {"active": 1, "completed": 1})
+    printed = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+    assert (printed["damaged"], printed["runs"]) == ([], {"active": 1, "completed": 1})
 
 
 def test_what_is_not_kept_is_pruned(store):

@@ -49,10 +49,10 @@ def test_runs_lists_the_newest_first(store):
 
 def test_runs_as_json_tells_all_that_is_known_of_them(store):
     """The output is one object; the value of a pause is exact, even of a class that is not registered here."""
-    told = json.loads(call("runs", "--json").out)
+    printed = json.loads(call("runs", "--json").out)
 
-    assert told["next"] is None
-    by_id = {run["run_id"]: run for run in told["runs"]}
+    assert printed["next"] is None
+    by_id = {run["run_id"]: run for run in printed["runs"]}
     assert set(by_id) == {"left", "burnt", "done", "waiting"}
     assert by_id["waiting"]["pause"]["reason"] == "more than 40"
     assert by_id["waiting"]["pause"]["value"] == {
@@ -118,10 +118,10 @@ def test_show_tells_how_a_run_stands_and_its_data(store):
 def test_history_tells_the_story(store):
     """Each row has the kind, the step, the revision and the author."""
     rows = [line.split("\t") for line in call("history", "done").out.splitlines()]
-    told = json.loads(call("history", "done", "--json").out)
+    printed = json.loads(call("history", "done", "--json").out)
 
     assert [row[0] for row in rows] == ["0", "1", "1.1", "1.2", "2", "3", "3.1"]
-    assert [row["kind"] for row in told] == ["input", "step", "pause", "answer", "step", "step", "end"]
+    assert [row["kind"] for row in printed] == ["input", "step", "pause", "answer", "step", "step", "end"]
     assert (rows[0][5], rows[2][5], rows[3][5]) == ("by ann", "more than 40", "by bob")
     assert [row[2] for row in rows] == ["", "price", "approve", "", "approve", "ship", "ship"]
     assert [row["kind"] for row in json.loads(call("history", "done", "--last", "2", "--json").out)] == ["step", "end"]
@@ -129,9 +129,9 @@ def test_history_tells_the_story(store):
 
 def test_diff_tells_what_changed(store):
     """Between steps of a run, or of two."""
-    told = json.loads(call("diff", "done", "1", "3", "--json").out)
+    printed = json.loads(call("diff", "done", "1", "3", "--json").out)
 
-    assert told == {
+    assert printed == {
         "added": {"shipped": True},
         "removed": {},
         "changed": {"log": [["priced"], ["priced", "shipped"]]},
@@ -144,7 +144,7 @@ def test_diff_tells_what_changed(store):
 
 
 def test_options_name_the_store_before_the_environment_and_a_file_in_the_folder(shop, monkeypatch):
-    """In this order; without any, it is said how one is named."""
+    """The store is chosen in this order; without any, the error says how to name one."""
     assert call("runs").code == 2
     assert "give --store" in call("runs").err.lower()
     for url in ("mysql://host/runs", "http://host"):
@@ -251,7 +251,7 @@ def test_what_a_killed_writer_left_is_seen(shop):
     ids=str,
 )
 def test_errors_have_exit_codes_and_names(store, arguments, code, name):
-    """Told on stderr: in words, or as one JSON object; nothing is on stdout."""
+    """Errors go to stderr, as text or one JSON object, and leave stdout empty."""
     result, as_json = call(*arguments), call("--json", *arguments)
 
     assert (result.code, result.out) == (as_json.code, as_json.out) == (code, "")
@@ -296,16 +296,16 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("asked", ["runs", "show hostile"])
-def test_hostile_values_do_not_reach_the_terminal(shop, asked):
+@pytest.mark.parametrize("command", ["runs", "show hostile"])
+def test_hostile_values_do_not_reach_the_terminal(shop, command):
     """Nothing that a terminal acts on comes from a value, and the screen stays small; JSON is ASCII."""
-    arguments, evil = asked.split(), "\x1b[2J"
-    told: dict[str, Any] = {"graph": f"g{evil}", "checkpoint_node": f"n{evil}", "labels": {f"l{evil}": evil}}
+    arguments, evil = command.split(), "\x1b[2J"
+    provenance: dict[str, Any] = {"graph": f"g{evil}", "checkpoint_node": f"n{evil}", "labels": {f"l{evil}": evil}}
     error = ErrorInfo(f"Bad{evil}", f"{evil}\nline\x07", f"no{evil}de")
     with SqliteStore("hostile.db") as opened:
         opened.retain("hostile", RetentionPolicy("full"))
-        opened.save(State(run_id="hostile", step=1, **told))
-        opened.save(State(HOSTILE, run_id="hostile", step=2, status="failed", error=error, **told))
+        opened.save(State(run_id="hostile", step=1, **provenance))
+        opened.save(State(HOSTILE, run_id="hostile", step=2, status="failed", error=error, **provenance))
 
     shown = at_terminal("--store", "hostile.db", *arguments, cwd=shop, NO_COLOR="1")
     piped = call("--store", "hostile.db", *arguments)
@@ -344,8 +344,8 @@ def test_an_export_is_read_back(store, shop):
     assert call("--store", "copy.db", "import", "done.jsonl").out == "done\n"
     assert call("--store", "copy.db", "export", "done").out == exported
     assert json.loads(call("export", "done", "--json").out) == [json.loads(line) for line in exported.splitlines()]
-    for asked in ("history done --json", "show done --json", "show done --step 0 --json"):
-        assert call("--store", "copy.db", *asked.split()).out == call(*asked.split()).out
+    for command in ("history done --json", "show done --json", "show done --step 0 --json"):
+        assert call("--store", "copy.db", *command.split()).out == call(*command.split()).out
     again = call("--store", "copy.db", "import", "done.jsonl")
     assert again.code == 5
 

@@ -86,7 +86,7 @@ def _time_of(run_id):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["show", "waitin"], "; did you mean waiting?\n"),
         (["show", "done", "--key", "totl"], "done has no key 'totl'; it has key, order, total, log, "),
@@ -102,7 +102,7 @@ def _time_of(run_id):
     ],
     ids=str,
 )
-def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, told):
+def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, expected):
     """A user of the command line need not know the calls of Python."""
     monkeypatch.setenv("STATEGRAPH_STORE", "runs.db")
 
@@ -110,7 +110,7 @@ def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, tol
     error = process(*arguments, cwd=shop).err if "--graph" in arguments else call(*arguments).err
 
     assert error.startswith("stategraph: ")
-    assert told in error
+    assert expected in error
     assert "store." not in error
 
 
@@ -132,17 +132,17 @@ def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(sh
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "expected"),
     [
         ("run.db", "there is no sqlite store at run.db; did you mean runs.db?"),
         ("runs.db/", "there is no disk store at runs.db; did you mean runs.db?"),
     ],
 )
-def test_a_store_with_a_slip_in_its_name(shop, address, told):
+def test_a_store_with_a_slip_in_its_name(shop, address, expected):
     """The error suggests a store with a similar name in the same folder, or says what is wrong."""
     result = call("--store", address, "runs")
 
-    assert (result.code, result.err) == (3, f"stategraph: {told}\n")
+    assert (result.code, result.err) == (3, f"stategraph: {expected}\n")
 
 
 def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):

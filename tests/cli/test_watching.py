@@ -62,11 +62,11 @@ def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
         with started(*watch, cwd=shop) as watcher:
             watcher.stdout.readline()
             worker.kill()
-            told = watcher.stderr.readline()
+            printed = watcher.stderr.readline()
             assert watcher.poll() is None
 
     way_out = "stategraph resume letter-0 --graph MODULE:NAME"
-    assert told == f"left unfinished: no process is at work on it; to continue: {way_out}\n"
+    assert printed == f"left unfinished: no process is at work on it; to continue: {way_out}\n"
 
 
 # --------------------------------------------------------------------------- work
@@ -78,11 +78,11 @@ def test_work_continues_submitted_runs(shop):
 
     done = process("work", "app:letters", "--concurrency", "4", "--once", "--json", cwd=shop)
 
-    told = {line["run_id"]: line for line in map(json.loads, done.out.splitlines())}
+    printed = {line["run_id"]: line for line in map(json.loads, done.out.splitlines())}
     assert done.code == 1, done.err
-    assert len(done.out.splitlines()) == len(told) == 6
-    assert {run_id for run_id, line in told.items() if line["status"] == "failed"} == {"letter-2"}
-    assert "no ink" in told["letter-2"]["error"]
+    assert len(done.out.splitlines()) == len(printed) == 6
+    assert {run_id for run_id, line in printed.items() if line["status"] == "failed"} == {"letter-2"}
+    assert "no ink" in printed["letter-2"]["error"]
     assert len(call("--store", "letters.db", "runs", "--status", "completed").out.splitlines()) == 5
     again = process("work", "app:letters", "--once", cwd=shop)
     assert (again.code, again.out) == (0, "")
@@ -245,11 +245,11 @@ def test_doctor_counts_what_there_is(store, shop):
     """It reads everything, and changes nothing."""
     before = listing(shop)
 
-    told = json.loads(call("doctor", "--json").out)
+    printed = json.loads(call("doctor", "--json").out)
 
-    assert told["runs"] == {"active": 1, "completed": 1, "failed": 1, "paused": 1}
-    assert told["checkpoints"] == 17
-    assert (told["damaged"], told["unreadable"]) == ([], [])
+    assert printed["runs"] == {"active": 1, "completed": 1, "failed": 1, "paused": 1}
+    assert printed["checkpoints"] == 17
+    assert (printed["damaged"], printed["unreadable"]) == ([], [])
     assert (
         "4 runs (1 active, 1 completed, 1 failed, 1 paused), 0 nested in them\n17 checkpoints\n0 damaged\n"
         in call("doctor").out
@@ -275,11 +275,11 @@ def test_doctor_says_what_is_damaged(shop, change):
     database.close()
 
     result = call("--store", "runs.db", "doctor")
-    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+    printed = json.loads(call("--store", "runs.db", "doctor", "--json").out)
 
     assert result.code == 6
-    assert told["damaged"] != []
-    for damage in told["damaged"]:
+    assert printed["damaged"] != []
+    for damage in printed["damaged"]:
         assert f"{damage['run_id']}: " in result.out
 
 

@@ -85,7 +85,7 @@ def test_what_comes_twice_counts_once(servers: list[Server]) -> None:
     """A refund that is begun by many requests is one; of many clicks on "yes", one pays."""
     begun = at_once(servers, "/refunds/r-7", {"amount": 950})
     assert [status for status, _ in begun] == [200] * CLICKS
-    pauses = {told["asks"]["pause"] for _, told in begun}
+    pauses = {reply["asks"]["pause"] for _, reply in begun}
     assert len(pauses) == 1
 
     yes = {"pause": pauses.pop(), "decision": "yes"}
@@ -111,15 +111,15 @@ def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path
         _until_answered(servers, number, f"{name}/answer", {"pause": pause, "decision": "yes"})
 
     again = [servers[1].ask(name, {"amount": 5}) for name in names]  # a repeated request continues the run
-    assert {told["status"] for _, told in again} == {"completed"}
+    assert {reply["status"] for _, reply in again} == {"completed"}
 
 
 def _until_answered(servers: list[Server], number: int, path: str, body: Any) -> None:
     """Send a request to one server and, if that is gone, to the other, as a load balancer does."""
     for attempt in range(2):
         try:
-            status, told = servers[(number + attempt) % 2].ask(path, body)
-            assert status == 200 or "answer" in path, told  # answered, and killed before it could say so
+            status, reply = servers[(number + attempt) % 2].ask(path, body)
+            assert status == 200 or "answer" in path, reply  # answered, and killed before it could say so
         except OSError:
             continue
         return

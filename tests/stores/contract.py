@@ -254,10 +254,10 @@ class StoreContract(CheckpointStoreContract):
             graph_of(store, cancelled, has_third=True, durability=durability).execute(State(run_id=RUN))
 
         assert all(owner.pid > 0 for owner in owners)
-        told = store.history(RUN)[-1]
-        assert told.status == "cancelled"
+        row = store.history(RUN)[-1]
+        assert row.status == "cancelled"
         if self.keeps_history:
-            assert (told.kind, told.by) == ("cancel", by)
+            assert (row.kind, row.by) == ("cancel", by)
         assert store.load(RUN) == stopped.value.state
         assert (stopped.value.state.status, stopped.value.state.step) == ("cancelled", 2)
         assert list(graph_of(store, has_third=True).recover()) == []

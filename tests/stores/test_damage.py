@@ -49,15 +49,15 @@ def lose(store, step, run_id="a"):
 
 class TestLostRows:
     @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)])
-    @pytest.mark.parametrize("asked", [None, 3])
-    def test_the_newest_one(self, store, policy, asked):
+    @pytest.mark.parametrize("step", [None, 3])
+    def test_the_newest_one(self, store, policy, step):
         """The run is there: it is damaged, and not unknown; and an earlier checkpoint does not pass for its newest."""
         saved(store, 1, 2, 3, policy=policy)
 
         lose(store, 3)
 
         with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
-            store.load("a", asked)
+            store.load("a", step)
         with pytest.raises(CheckpointCorruptError, match="'a'"):
             store.history("a")
 

@@ -106,10 +106,10 @@ def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
 def test_processes_that_open_it_at_once_migrate_it_once(path):
     """The second process finds it done."""
     processes = [process(OPEN, path) for _ in range(4)]
-    told = [one.communicate("\n")[0] for one in processes]
+    outputs = [one.communicate("\n")[0] for one in processes]
 
     assert [one.returncode for one in processes] == [0] * 4
-    assert len(set(told)) == 1
+    assert len(set(outputs)) == 1
     assert schema_of(path) == NEW
 
 

@@ -98,9 +98,9 @@ class TestSweepers:
             connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
 
         assert [*graph.recover()] == []
-        told = other.history(RUN)[-1]
+        row = other.history(RUN)[-1]
         stream.close()
-        assert (told.kind, told.by) == ("cancel", "ada")
+        assert (row.kind, row.by) == ("cancel", "ada")
 
     def test_a_claim_whose_answer_is_lost(self, opened: Callable[..., PostgresStore]) -> None:
         """It is made once more, and comes to the same run: no other one stays leased."""

@@ -61,13 +61,13 @@ class TestRevisions:
         for n in range(saves):
             store.amend(State({"n": n}, run_id="a", step=1))
 
-        for asked in (
+        for call in (
             lambda: store.load("a", step, saves),
             lambda: store.fork("a", "b", step, saves),
             lambda: store.rollback("a", 1, saves),
         ):
             with pytest.raises(CheckpointNotFoundError):
-                asked()
+                call()
         assert store.list() == ["a"]
         assert store.load("a")["n"] == saves - 1
 
