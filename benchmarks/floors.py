@@ -24,7 +24,7 @@ _PUT = "INSERT INTO step VALUES (?, ?, ?)"
 
 
 def open_database(folder: Path, schema: str = _STEPS) -> sqlite3.Connection:
-    """-> a connection that commits every statement, durably."""
+    """Return a connection that commits every statement, durably."""
     database = sqlite3.connect(folder / "floor.db", isolation_level=None, check_same_thread=False, timeout=60)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
@@ -145,7 +145,7 @@ def locks_of_a_byte(steps: int) -> Run:
 
 
 def slowest_commit(steps: int) -> Callable[[], float]:
-    """-> seconds that the slowest of the commits took: so long a step is unsaved."""
+    """Return seconds that the slowest of the commits took: so long a step is unsaved."""
     database = _opened()
 
     def run() -> float:
@@ -199,7 +199,7 @@ def empty(_steps: int) -> Run:
 
 
 def nothing(_steps: int) -> Callable[[], float]:
-    """-> 0: what is saved at every step needs no draining."""
+    """Return 0: what is saved at every step needs no draining."""
     return lambda: 0.0
 
 

@@ -146,7 +146,7 @@ class Named:
 
 
 def work_at(path: str) -> Work:
-    """-> the work of that name, `package.module:function`."""
+    """Return the work of that name, `package.module:function`."""
     work: Work = resolve_name(path)
     return work
 

@@ -25,12 +25,12 @@ def dsn() -> str:
 
 
 def new_schema() -> str:
-    """-> the name of a schema that is not there."""
+    """Return the name of a schema that is not there."""
     return f"bench_{uuid.uuid4().hex[:12]}"
 
 
 def connected() -> Any:
-    """-> a connection that commits every statement."""
+    """Return a connection that commits every statement."""
     import psycopg
 
     return psycopg.connect(dsn(), autocommit=True, prepare_threshold=0)

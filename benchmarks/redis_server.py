@@ -47,12 +47,12 @@ def url() -> str:
 
 
 def new_prefix() -> str:
-    """-> a prefix that no key has."""
+    """Return a prefix that no key has."""
     return f"bench_{uuid.uuid4().hex[:12]}"
 
 
 def connected(socket: str | None = None) -> Any:
-    """-> a client."""
+    """Return a client."""
     import redis
 
     return redis.Redis(unix_socket_path=socket or url().removeprefix("unix://"))

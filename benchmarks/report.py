@@ -66,7 +66,7 @@ def _goal(goal: Goal | None, unit: Unit) -> str:
 
 
 def quantity(value: float, unit: Unit) -> str:
-    """-> a value as it is shown."""
+    """Return a value as it is shown."""
     return f"{_digits(value * unit.factor)} {unit.symbol}"
 
 

@@ -63,7 +63,7 @@ def close() -> None:
 
 
 def prepared(make: Callable[[Path, int], object]) -> Callable[[int], Path]:
-    """-> the folder that `make` has filled for that many steps: once, for all samples of this process."""
+    """Return the folder that `make` has filled for that many steps: once, for all samples of this process."""
 
     @functools.cache
     def folder_for(steps: int) -> Path:

@@ -31,7 +31,7 @@ def check(work: Work, steps: int) -> None:
 
 
 def _syncs(work: Work, runs: list[int]) -> list[int]:
-    """-> the syncs of runs of so many steps, one after the other."""
+    """Return the syncs of runs of so many steps, one after the other."""
     name = getattr(work, "path", None) or f"{work.__module__}:{work.__qualname__}"
     folder = str(scratch.folder())
     command = [sys.executable, "-c", f"from benchmarks.syncs import count; count({name!r}, {runs}, {folder!r})"]

@@ -11,7 +11,7 @@ COUNT = 8
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """-> all runs at once, a thread each; raises what one of them raises."""
+    """Return all runs at once, a thread each; raises what one of them raises."""
 
     def run() -> list[object]:
         with ThreadPoolExecutor(len(runs)) as pool:

@@ -102,7 +102,7 @@ class _Version:
         self._folder.cleanup()
 
     def sample(self, row: Row, contender: Contender, effort: Effort) -> float | None:
-        """-> one sample; None if this version cannot do it."""
+        """Return one sample; None if this version cannot do it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{row.title}\t{contender.name}\t{effort.steps_of(row, contender)}\n")
@@ -112,7 +112,7 @@ class _Version:
 
 
 def _ours(only: str) -> Iterator[tuple[Row, Contender]]:
-    """-> the contenders that a goal is meant for, with their rows."""
+    """Yield the contenders that a goal is meant for, with their rows."""
     for row in ROWS:
         for contender in row.contenders:
             if contender.judged and only in row.title:

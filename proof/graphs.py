@@ -44,7 +44,7 @@ _Function = Callable[..., Any]
 
 
 def builds(program: Program, *, is_typed: bool = False, is_selective: bool = False, **checkpoint: Any) -> Build:
-    """-> what builds the graph of a program.
+    """Return what builds the graph of a program.
 
     Args:
         program: The program.
@@ -65,7 +65,7 @@ class _Builder:
         self._store, self._life, self._tool, self._is_selective = store, process, tool, is_selective
 
     def graph(self, program: Program, *, is_alone: bool = True, **options: Any) -> StateGraph:
-        """-> the graph of a program, and those within; unless it is alone with its data, it saves all of it."""
+        """Return the graph of a program, and those within; unless it is alone with its data, it saves all of it."""
         names = [program.name(place) for place in range(len(program.steps))]
         last = names[-1]
         end = self._node(program.steps[-1], last)
@@ -167,7 +167,7 @@ class _Builder:
 
 
 def _cached(name: str) -> _Function:
-    """-> a function of the key "n" alone."""
+    """Return a function of the key "n" alone."""
 
     def cached(state: State) -> dict[str, Any]:
         return {"n": (state["n"] * 3 + len(name)) % 1009}
@@ -176,7 +176,7 @@ def _cached(name: str) -> _Function:
 
 
 def _deriving(name: str, sources: Sequence[str]) -> _Function:
-    """-> a function of keys that never change."""
+    """Return a function of keys that never change."""
     return lambda state: derived(name, sources, state)
 
 
@@ -187,7 +187,7 @@ def _cache_of(step: Step) -> CachePolicy | None:
 
 
 def _types(program: Program) -> dict[str, Any]:
-    """-> all keys that are saved of a run of the program, with their types."""
+    """Return all keys that are saved of a run of the program, with their types."""
     types: dict[str, Any] = {"n": int, "base": int, "items": list[int], "trace": list[str], "mark": str, "lost": int}
     types[TURN] = int
     types |= {"a": int, "b": int, "mapped": list[Any], "error": dict[str, Any]}
@@ -199,7 +199,7 @@ def _kept(program: Program) -> list[str]:
 
 
 def _schema_for(program: Program) -> type:
-    """-> a class with all keys that a run of the program may have."""
+    """Return a class with all keys that a run of the program may have."""
     names = [DERIVED + program.name(place) for place in range(len(program.steps))]
     types = _types(program) | dict.fromkeys(names, int)
     fields = {name: attrs.field(type=kind, kw_only=True) for name, kind in types.items()}
@@ -207,7 +207,7 @@ def _schema_for(program: Program) -> type:
 
 
 def _loops(program: Program) -> Iterator[str]:
-    """-> the names of the nodes that count their rounds, those of graphs within too."""
+    """Yield the names of the nodes that count their rounds, those of graphs within too."""
     for place, step in enumerate(program.steps):
         if step.kind == "loop":
             yield program.name(place)

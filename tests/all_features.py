@@ -44,7 +44,7 @@ def _as_async(function: Function) -> Function:
 
 
 def _as_async_generator(function: Function) -> Function:
-    """-> a generator function as an async one: what that returns, this yields last."""
+    """Return a generator function as an async one: what that returns, this yields last."""
 
     async def node(state: State, context: NodeContext) -> AsyncGenerator[Any]:
         generator = function(state, context)
@@ -141,7 +141,7 @@ def add(a: int, b: int) -> int:
 
 
 def builds_all_features(kind: str = "sync", **checkpoint: Any) -> Build:
-    """-> what builds the graph.
+    """Return what builds the graph.
 
     Args:
         kind: The functions: "sync", "async", or "mixed".
@@ -155,7 +155,7 @@ def builds_all_features(kind: str = "sync", **checkpoint: Any) -> Build:
 
 
 def build_all_features(store: CheckpointStore, tool: Tool, kind: str = "sync", **options: Any) -> StateGraph:
-    """-> the graph."""
+    """Return the graph."""
     given, options = Functions(tool), {"preserve": True, **options}
     first = _as_async if kind in {"async", "mixed"} else _same
     second = _as_async if kind == "async" else _same
@@ -205,7 +205,7 @@ def reply(key: str | None, shown: Any) -> int:
 
 
 def expected(inputs: Mapping[str, Any] = INPUTS) -> tuple[dict[str, Any], int]:
-    """-> the final data and step of a run, in plain Python."""
+    """Return the final data and step of a run, in plain Python."""
     data = {**DEFAULTS, **inputs}
     step = 0
     while True:

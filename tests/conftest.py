@@ -134,7 +134,7 @@ def memory_scene(driver: Any, as_node: Any) -> Scene:
 
 
 def make_store(kind: str, folder: Path) -> CheckpointStore:
-    """-> an empty store of this kind."""
+    """Return an empty store of this kind."""
     match kind:
         case "memory":
             return MemoryStore()

@@ -24,18 +24,18 @@ class Rect:
     bottom: float
 
     def overlaps(self, other: Rect) -> bool:
-        """-> whether two share more than a border."""
+        """Return whether two share more than a border."""
         return (
             min(self.right, other.right) - max(self.left, other.left) > NEAR
             and min(self.bottom, other.bottom) - max(self.top, other.top) > NEAR
         )
 
     def has_at_border(self, x: float, y: float) -> bool:
-        """-> whether a point is at its border."""
+        """Return whether a point is at its border."""
         return self.has(x, y, NEAR) and not self.has(x, y, -NEAR - 0.01)
 
     def has(self, x: float, y: float, more: float = 0.0) -> bool:
-        """-> whether a point is in it, or in it with so much more at each side."""
+        """Return whether a point is in it, or in it with so much more at each side."""
         return self.left - more <= x <= self.right + more and self.top - more <= y <= self.bottom + more
 
 
@@ -70,12 +70,12 @@ class Graph:
     labels: tuple[tuple[str, Rect], ...]
 
     def node(self, name: str) -> Node:
-        """-> the node of a name."""
+        """Return the node of a name."""
         return next(node for node in self.nodes if node.name == name)
 
 
 def read(svg: str) -> Graph:
-    """-> the graph of a picture. Raises ParseError if it is no XML."""
+    """Return the graph of a picture. Raises ParseError if it is no XML."""
     root = ET.fromstring(svg)
     return _graph(next(child for child in root if child.get("class") == "graph"), 0.0, 0.0)
 

@@ -37,7 +37,7 @@ class Proxy:
         self._start(self._accept)
 
     def is_trip(self, said: bytes, is_server: bool) -> bool:
-        """-> whether this shows one round trip: the server says that it is ready for the next question."""
+        """Return whether this shows one round trip: the server says that it is ready for the next question."""
         return is_server and said.endswith(b"Z\0\0\0\5I")
 
     @property
@@ -187,5 +187,5 @@ class Pooler:
 
 
 def folder_of(dsn: str) -> str:
-    """-> the folder in which the server that a dsn names has its socket."""
+    """Return the folder in which the server that a dsn names has its socket."""
     return str(Path(dsn.partition("host=")[2]))

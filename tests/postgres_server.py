@@ -22,12 +22,12 @@ from stategraph.stores.postgres import PostgresStore
 
 @cache
 def server() -> Any:
-    """-> the server of this process."""
+    """Return the server of this process."""
     return new_server()
 
 
 def new_server() -> Any:
-    """-> an empty server; the caller ends it with `cleanup`."""
+    """Return an empty server; the caller ends it with `cleanup`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the user, who may have none
         get_server = pytest.importorskip(
@@ -48,7 +48,7 @@ def dsn() -> str:
 
 
 def new_schema() -> str:
-    """-> the name of a schema that is not there."""
+    """Return the name of a schema that is not there."""
     return f"test_{uuid.uuid4().hex}"
 
 
@@ -71,13 +71,13 @@ def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
 
 
 def schema_of(path: Path) -> str:
-    """-> the schema that stands for a path, where other stores have a file or a folder of this name."""
+    """Return the schema that stands for a path, where other stores have a file or a folder of this name."""
     folder = path.parent.stat().st_ino  # a test may get the path of an earlier one, whose folder is removed
     return f"test_{hashlib.sha256(os.fsencode(f'{folder}{path}')).hexdigest()[:16]}"
 
 
 def postgres_at(path: Path, **options: Any) -> PostgresStore:
-    """-> a store in that schema, once more each time."""
+    """Return a store in that schema, once more each time."""
     return open_postgres(schema_of(path), **options)
 
 
@@ -109,7 +109,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_running(pid: int) -> bool:
-    """-> whether a process is."""
+    """Return whether a process exists."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:

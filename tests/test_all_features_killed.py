@@ -151,7 +151,7 @@ def places(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, run_process: RunProcess) -> Path:
-    """-> the folder of a run that nothing happens to."""
+    """Return the folder of a run that nothing happens to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert run_process(folder, "sync", "never#0") == 0
     return folder

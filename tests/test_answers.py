@@ -45,7 +45,7 @@ class Payments:
         self.pay: Callable[[State], Any] = lambda state: None
 
     def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
-        """-> the graph."""
+        """Return the graph."""
         nodes = {"propose": self._propose, "ask": InterruptNode("amount", "ok"), "pay": self._pay, "end": trace("end")}
         edges = [
             ("propose", "ask"),
@@ -66,13 +66,13 @@ class Payments:
 
 
 def saved(store: CheckpointStore) -> tuple[Any, ...]:
-    """-> all that a store says of the run."""
+    """Return all that a store says of the run."""
     state = reopened(store).load(RUN)
     return state, state.status, state.pause, state.progress, store.history(RUN)
 
 
 def refuses(play: Scene, graph: StateGraph, updates: Any, match: str, **how: Any) -> AnswerError:
-    """-> the error with which an answer is refused; nothing has changed."""
+    """Return the error with which an answer is refused; nothing has changed."""
     before = saved(play.store)
     with pytest.raises(AnswerError, match=match) as caught:
         play.resume(graph, updates, **how)
@@ -221,7 +221,7 @@ class TestAtTheSameTime:
     CLICKS = 4
 
     def click(self, graph: StateGraph, run_id: str, **how: Any) -> list[BaseException]:
-        """-> the errors of those whose answers did not count."""
+        """Return the errors of those whose answers did not count."""
         barrier = threading.Barrier(self.CLICKS)
 
         def answer() -> None:

@@ -44,17 +44,17 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 def parallel(branches: dict[str, Any], *args: Any, store: Any = None, **options: Any) -> StateGraph:
-    """-> a graph of one ParallelNode."""
+    """Return a graph of one ParallelNode."""
     return make_graph({"work": ParallelNode(branches, *args, **options)}, store=store or MemoryStore())
 
 
 def mapping(function: Any, *args: Any, store: Any = None, **options: Any) -> StateGraph:
-    """-> a graph of one MapNode."""
+    """Return a graph of one MapNode."""
     return make_graph({"work": MapNode(function, "items", "out", *args, **options)}, store=store or MemoryStore())
 
 
 def errors_of(caught: pytest.ExceptionInfo[ExecutionError]) -> list[str]:
-    """-> the texts of the errors of the parts of a node that failed."""
+    """Return the texts of the errors of the parts of a node that failed."""
     group = caught.value.__cause__
     assert isinstance(group, ExceptionGroup)
     return sorted(str(error) for error in group.exceptions)

@@ -42,7 +42,7 @@ def graph() -> StateGraph:
 
 @pytest.fixture
 def line(graph: StateGraph) -> StateGraph:
-    """-> a valid graph: draft -> review -> publish."""
+    """Return a valid graph: draft -> review -> publish."""
     return built(graph, "draft review publish", "draft>review review>publish", "draft", "publish")
 
 
@@ -60,7 +60,7 @@ def built(graph: StateGraph, nodes: str, edges: str, entry: str = "", exits: str
 
 
 def alone(graph: StateGraph, node: Callable[..., Any]) -> StateGraph:
-    """-> the graph with this one node."""
+    """Return the graph with this one node."""
     graph.add_node("node", node)
     graph.set_entry_point("node")
     graph.set_exit_point("node")
@@ -68,7 +68,7 @@ def alone(graph: StateGraph, node: Callable[..., Any]) -> StateGraph:
 
 
 def ran(node: Callable[..., Any], **data: Any) -> State:
-    """-> what a run of this one node gives."""
+    """Return what a run of this one node gives."""
     return alone(StateGraph("one"), node).execute(State(data, run_id="r"))
 
 

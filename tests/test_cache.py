@@ -43,7 +43,7 @@ class Recorder:
         self.events: list[tuple[str, Any]] = []
 
     def wants(self, type: EventType) -> bool:
-        """-> whether it is of a cache."""
+        """Return whether it is of a cache."""
         return type in (EventType.CACHE_HIT, EventType.CACHE_MISS)
 
     def on_event(self, event: Any) -> None:
@@ -102,7 +102,7 @@ class Bench:
         )
 
     def run(self, graph: StateGraph, **data: Any) -> dict[str, Any]:
-        """-> the data that a fresh run ends with."""
+        """Return the data that a fresh run ends with."""
         return dict(self.driver(graph, "execute", State(data, run_id=RUN)))
 
 
@@ -258,7 +258,7 @@ class TestSignatures:
     """Signed results: a result without the right signature is not used."""
 
     def found(self, folder: Path, key: bytes | None) -> Any:
-        """-> what comes of looking for the result that `keep` keeps."""
+        """Return what comes of looking for the result that `keep` keeps."""
         return ResultCache(folder, None if key is None else lambda: key).find([1], None)
 
     def keep(self, folder: Path, key: bytes | None, value: Any = 1) -> None:
@@ -300,7 +300,7 @@ class TestSignatures:
 
 
 def _entries(folder: Path) -> dict[str, bytes]:
-    """-> what stands in a cache."""
+    """Return what stands in a cache."""
     with closing(sqlite3.connect(folder / "cache.db")) as database:
         return dict(database.execute("SELECT key, value FROM Cache"))
 
@@ -360,7 +360,7 @@ class TestPolicies:
 
 
 def _compiled(source: str) -> Any:
-    """-> the function `f` of some source."""
+    """Return the function `f` of some source."""
     names: dict[str, Any] = {}
     exec(source, names)
     return names["f"]

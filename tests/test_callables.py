@@ -78,7 +78,7 @@ def edge(function: Any) -> None:
 
 
 def as_node(**options: Any) -> Any:
-    """-> a node that runs a graph."""
+    """Return a node that runs a graph."""
     return make_graph({"a": returns({"n": 1})}, store=MemoryStore(), name="inner").as_node(**options)
 
 

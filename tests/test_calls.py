@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def chat(scene: Scene, nodes: Any = None, **options: Any) -> StateGraph:
-    """-> a graph whose runs are kept when they complete."""
+    """Return a graph whose runs are kept when they complete."""
     return scene.graph(traces("ab") if nodes is None else nodes, **{"preserve": True, **options})
 
 
@@ -60,7 +60,7 @@ def cancel_from_elsewhere(store: CheckpointStore) -> None:
 
 
 def cancels_once(store: CheckpointStore, wait: float = 0) -> Any:
-    """-> a node that cancels its run the first time it is called."""
+    """Return a node that cancels its run the first time it is called."""
     left = [None]
 
     def node(state: State) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def cancels_once(store: CheckpointStore, wait: float = 0) -> Any:
 
 
 def recovered(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered]:
-    """-> what comes of a sweep, with the driver of the scene."""
+    """Return what comes of a sweep, with the driver of the scene."""
     if scene.call.__name__ == "call_sync":
         return list(graph.recover(**options))
 
@@ -543,7 +543,7 @@ class Worker:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Any]:
-    """-> a graph of this process, and what starts workers with the same one."""
+    """Yield a graph of this process, and what starts workers with the same one."""
     started: list[Worker] = []
     with make_store("sqlite", tmp_path) as store:
 

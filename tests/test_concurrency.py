@@ -62,7 +62,7 @@ class Watcher:
 
 
 def watched_graph(seen: dict[str, set[str]]) -> StateGraph:
-    """-> a graph of all kinds of functions, which note the request that they see."""
+    """Return a graph of all kinds of functions, which note the request that they see."""
 
     def note(place: str, result: Any = None) -> Any:
         seen.setdefault(place, set()).add(REQUEST.get())

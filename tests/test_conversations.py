@@ -37,7 +37,7 @@ def answer(state: State) -> dict[str, Any]:
 
 
 def chat(store: Any, **options: Any) -> StateGraph:
-    """-> a graph that answers a question."""
+    """Return a graph that answers a question."""
     nodes = {"a": trace("a"), "answer": answer}
     return make_graph(nodes, store=store, **{"preserve": True, "retention": "full", **options})
 

@@ -160,7 +160,7 @@ CONFIGS = [
 
 
 def make_drive(start: Any, wanted: frozenset[EventType], interval: int, kind: str, preserve: bool = False) -> Drive:
-    """-> a run of a graph; to resume there is one that stands at its first node."""
+    """Return a run of a graph; to resume there is one that stands at its first node."""
     world = World()
     if start is resume:
         world.kept = State({"trace": ["a"]}, run_id=RUN, checkpoint_node="a", step=1, status="failed")
@@ -169,7 +169,7 @@ def make_drive(start: Any, wanted: frozenset[EventType], interval: int, kind: st
 
 
 def commands_of(*config: Any) -> list[Any]:
-    """-> the commands of a run that nothing disturbs."""
+    """Return the commands of a run that nothing disturbs."""
     drive = make_drive(*config)
     drive.run({})
     return drive.commands

@@ -28,7 +28,7 @@ ENDINGS = {
 
 
 def nested(scene: Scene, observer: Any = None) -> Any:
-    """-> a graph that runs another one as its second step."""
+    """Return a graph that runs another one as its second step."""
     inner = make_graph(traces("xy"), store=scene.store, name="inner")
     return make_graph({"a": trace("a"), "sub": inner.as_node(), "b": trace("b")}, store=scene.store, observer=observer)
 

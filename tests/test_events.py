@@ -51,11 +51,11 @@ class Recorder:
         self.events.append(event)
 
     def names(self) -> list[str]:
-        """-> the events in words: the type, and the node or the edge."""
+        """Return the events in words: the type, and the node or the edge."""
         return [f"{event.type} {event.data.get('node', event.data.get('target'))}" for event in self.events]
 
     def data(self, type: EventType) -> list[dict[str, Any]]:
-        """-> the data of all events of a type."""
+        """Return the data of all events of a type."""
         return [dict(event.data) for event in self.events if event.type is type]
 
 
@@ -254,7 +254,7 @@ _PLAIN_LINES: list[Any] = [
 
 
 def collect(lines: list[dict[str, Any]]) -> Any:
-    """-> a structlog processor that keeps the lines to itself."""
+    """Return a structlog processor that keeps the lines to itself."""
 
     def process(logger: Any, method: str, line: dict[str, Any]) -> Any:
         lines.append(dict(line))

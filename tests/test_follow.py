@@ -39,7 +39,7 @@ def awaiting(graph: StateGraph, run_id: str, **how: Any) -> list[State]:
 
 @pytest.fixture(params=[blocking, awaiting])
 def follow(request: pytest.FixtureRequest) -> Follow:
-    """-> both ways to follow."""
+    """Return both ways to follow."""
     return request.param  # type: ignore[no-any-return]
 
 

@@ -102,7 +102,7 @@ _NOT_CHANGING: dict[type, str] = {
 
 
 def each_change(value: Any) -> dict[str, Callable[[Any], Any]]:
-    """-> all ways to change a container, by name."""
+    """Return all ways to change a container, by name."""
     return next(changes for kind, (_, changes) in CHANGES.items() if isinstance(value, kind))
 
 
@@ -282,7 +282,7 @@ VALUES = st.recursive(
 
 
 def containers_in(value: Any) -> list[Any]:
-    """-> all lists, dicts and sets in a value."""
+    """Return all lists, dicts and sets in a value."""
     found = [value] if isinstance(value, list | dict | set) else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     for part in parts:

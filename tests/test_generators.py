@@ -26,17 +26,17 @@ NAME: ContextVar[str] = ContextVar("NAME", default="unset")
 
 
 def alone(node: Any, **options: Any) -> StateGraph:
-    """-> a graph of this node."""
+    """Return a graph of this node."""
     return make_graph({"talks": node}, store=MemoryStore(), **options)
 
 
 def limited(node: Any) -> StateGraph:
-    """-> the same, with a time limit that is never reached."""
+    """Return the same, with a time limit that is never reached."""
     return alone(node, policies={"talks": {"timeout": 50}})
 
 
 def nested(node: Any) -> StateGraph:
-    """-> the same, within another."""
+    """Return the same, within another."""
     return make_graph({"inner": alone(node, name="inner").as_node()}, store=MemoryStore())
 
 
@@ -48,7 +48,7 @@ class Talk:
 
 
 def typed(node: Any) -> StateGraph:
-    """-> the same, with a schema."""
+    """Return the same, with a schema."""
     return alone(node, schema=Talk)
 
 
@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=["execute", "stream"])
 def said(request: pytest.FixtureRequest, memory_play: Scene) -> Callable[[StateGraph], Any]:
-    """-> what a graph has said, run by every driver, with a caller that iterates over the run and without."""
+    """Return what a graph has said, run by every driver, with a caller that iterates over the run and without."""
     if request.param == "execute":
         return lambda graph: memory_play.execute(graph)["said"]
     return lambda graph: stream(memory_play, graph, "stream", State(run_id=RUN))[-1]["said"]

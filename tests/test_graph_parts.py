@@ -42,7 +42,7 @@ class Desk:
     paid: list[tuple[int, Any]] = attrs.field(factory=list)
 
     def order(self, **options: Any) -> StateGraph:
-        """-> the graph of one order."""
+        """Return the graph of one order."""
 
         def price(state: State) -> dict[str, Any]:
             self.priced.append(state["id"])
@@ -60,7 +60,7 @@ class Desk:
         return make_graph(nodes, store=self.store, name="order", **{**self.how, **options})
 
     def orders(self, **options: Any) -> StateGraph:
-        """-> the graph of all of them."""
+        """Return the graph of all of them."""
         nodes = {
             "before": trace("before"),
             "each": MapNode(self.order(), "orders", "done", **options),
@@ -76,12 +76,12 @@ def desk(play: Scene) -> Desk:
 
 
 def start(play: Scene, graph: StateGraph, orders: Any = ORDERS) -> State:
-    """-> the State at the first pause, or the end."""
+    """Return the State at the first pause, or the end."""
     return play.execute(graph, State({"orders": orders}, run_id=RUN))
 
 
 def noting(name: str, log: list[str]) -> Any:
-    """-> a node that notes its name."""
+    """Return a node that notes its name."""
 
     def node(state: State) -> dict[str, Any]:
         log.append(name)
@@ -91,7 +91,7 @@ def noting(name: str, log: list[str]) -> Any:
 
 
 def waiting(state: State) -> list[tuple[str, Any]]:
-    """-> which parts ask, and what they show."""
+    """Return which parts ask, and what they show."""
     return [] if state.pause is None else [(pause.part, pause.value) for pause in state.pause.each]
 
 

@@ -54,7 +54,7 @@ _CONTEXTS = st.tuples(
 
 
 def key_of(graph: str, run: str, path: Any, step: int, generation: int, node: str, part: str) -> str:
-    """-> the key of a step of a run, or of a nested run at the end of a path."""
+    """Return the key of a step of a run, or of a nested run at the end of a path."""
     for place in path:
         run = nested_id(run, *place)
     assert check_run_id(run) == run

@@ -33,7 +33,7 @@ RELEASE = 10.0  # seconds until a test gives up waiting
 
 
 def open_files() -> list[str]:
-    """-> what this process has open, but for the file with the locks of a store, which stays open with it."""
+    """Return what this process has open, but for the file with the locks of a store, which stays open with it."""
     found = []
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def in_loop(work: Callable[[], Any]) -> Any:
 
 
 def node_that_waits(at: str, ended: list[str], store: CheckpointStore, began: asyncio.Event | None = None) -> Any:
-    """-> a node of which a part, a nested run, a chunk, or all of it waits and notes its end."""
+    """Return a node of which a part, a nested run, a chunk, or all of it waits and notes its end."""
 
     async def waits(argument: object) -> Any:
         if began is not None:
@@ -108,7 +108,7 @@ def durability(request: pytest.FixtureRequest) -> str:
 
 
 def all_features(store: CheckpointStore, **options: Any) -> StateGraph:
-    """-> the graph with every feature, of which nothing fails for good."""
+    """Return the graph with every feature, of which nothing fails for good."""
     process = SimulatedProcess(kinds=())
     return build_all_features(store, Tool(process, Journal(failed=Everything())), "mixed", **options)
 
@@ -186,7 +186,7 @@ class TestNothingIsLeft:
 
 
 def runs_in(root: object) -> set[str]:
-    """-> the runs whose ids can be reached from an object, as they can be from whatever keeps something of them."""
+    """Return the runs whose ids can be reached from an object, as they can be from whatever keeps something of them."""
     found, seen, ahead = set(), {id(root)}, [root]
     while ahead:
         at = ahead.pop()
@@ -201,7 +201,7 @@ def runs_in(root: object) -> set[str]:
 
 
 def nested_twice(store: CheckpointStore, last: Any, **options: Any) -> StateGraph:
-    """-> a graph in a graph in a graph, whose last node is this."""
+    """Return a graph in a graph in a graph, whose last node is this."""
     graph = make_graph({"a": traces("a")["a"], "last": last}, store=store, interval=0, name="in")
     graph = make_graph({"in": graph.as_node()}, store=store, interval=0, name="middle")
     return make_graph({"middle": graph.as_node(), "end": returns({})}, store=store, name="out", **options)
@@ -223,7 +223,7 @@ def test_a_store_forgets_runs_that_are_over(name: str, tmp_path: Path, durabilit
 
 
 def peak_of(steps: int, interval: int, run: Any) -> int:
-    """-> the most memory, in bytes, that a run of so many steps had at a time."""
+    """Return the most memory, in bytes, that a run of so many steps had at a time."""
 
     def count(state: State) -> dict[str, Any]:
         n: int = state.get("n", 0) + 1

@@ -22,7 +22,7 @@ from tests.test_pauses import reviewed
 
 
 def within(graph: StateGraph, *names: str, **options: Any) -> StateGraph:
-    """-> a graph that runs another one between two nodes; each further name is one more around that."""
+    """Return a graph that runs another one between two nodes; each further name is one more around that."""
     for name in names or ("inner",):
         nodes = {f"before {name}": trace(f"before {name}"), name: graph.as_node(), "end": trace("end")}
         graph = make_graph(nodes, **{"store": graph.store, "name": f"around {name}", **options})

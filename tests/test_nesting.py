@@ -42,12 +42,12 @@ from tests.test_events import Recorder
 
 
 def inner_graph(nodes: dict[str, Any], **options: Any) -> StateGraph:
-    """-> a graph that is to be a node."""
+    """Return a graph that is to be a node."""
     return make_graph(nodes, **{"store": MemoryStore(), "name": "inner", "interval": 0, **options})
 
 
 def outer_graph(rag: Any, store: Any, **options: Any) -> StateGraph:
-    """-> a graph with another one, named rag, in its middle."""
+    """Return a graph with another one, named rag, in its middle."""
     nodes = {"before": trace("before"), "rag": rag, "after": trace("after")}
     return make_graph(nodes, store=store, name="outer", **options)
 

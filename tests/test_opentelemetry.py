@@ -34,7 +34,7 @@ from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace,
 
 
 def id_of(span: Any) -> int:
-    """-> the id of a span."""
+    """Return the id of a span."""
     found: int = span.get_span_context().span_id
     return found
 
@@ -82,12 +82,12 @@ class Traced:
         return [span for span in self.spans if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        """-> the only one of a name."""
+        """Return the only one of a name."""
         (span,) = self.named(name)
         return span
 
     def tree(self) -> set[tuple[str, str | None]]:
-        """-> the name of each span, with that of the one that it stands below."""
+        """Return the name of each span, with that of the one that it stands below."""
         names = {id_of(span): span.name for span in self.spans}
         return {(span.name, names.get(span.parent.span_id, "gone") if span.parent else None) for span in self.spans}
 
@@ -119,7 +119,7 @@ class Traced:
         return work
 
     def amark(self, name: str) -> Callable[[Any], Any]:
-        """-> an async one, in whose span others get their turn."""
+        """Return an async one, in whose span others get their turn."""
 
         async def work(given: Any) -> Any:
             with self.tracer.start_as_current_span(name):
@@ -146,7 +146,7 @@ def traced() -> Iterator[Traced]:
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
-    """-> its attributes, without the beginning of their names."""
+    """Return its attributes, without the beginning of their names."""
     return {name.removeprefix("stategraph."): value for name, value in (span.attributes or {}).items()}
 
 

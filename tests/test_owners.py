@@ -55,7 +55,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkp
 
 @pytest.fixture(params=SHARED)
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
-    """-> opens a store that processes share, once more each time."""
+    """Return a function that opens a store that processes share, once more each time."""
     return lambda: SHARED[request.param](tmp_path)
 
 
@@ -140,7 +140,7 @@ except RunLostError as error:
 
 
 def options_of(kind: str, folder: Path) -> str:
-    """-> the options of the store that stands for a folder, as JSON."""
+    """Return the options of the store that stands for a folder, as JSON."""
     if kind == "postgres":
         return json.dumps({"dsn": dsn(), "schema": schema_of(folder)})
     if kind == "redis":
@@ -261,7 +261,7 @@ class TestProcesses:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """-> how a forked child ends that does this: 0 if nothing was raised."""
+    """Return how a forked child ends that does this: 0 if nothing was raised."""
     child = os.fork()
     if not child:  # pragma: no cover
         code = 1

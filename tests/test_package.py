@@ -146,7 +146,7 @@ for builder in (WheelBuilder, SdistBuilder):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """-> the names of all files in the wheel and in the sdist."""
+    """Return the names of all files in the wheel and in the sdist."""
     pytest.importorskip("hatchling", reason="builds the archives")
     if not (REPOSITORY / "pyproject.toml").is_file():
         pytest.skip("this is an installed package")

@@ -85,7 +85,7 @@ class Work:
         self._kind = kind
 
     def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
-        """-> a graph with the node in the middle, one branch at a time."""
+        """Return a graph with the node in the middle, one branch at a time."""
         branches = {"a": self._kind(self._a), "b": self._kind(self._b), "c": self._kind(self._c)}
         nodes = {"before": trace("before"), "work": ParallelNode(branches, 1), "end": trace("end")}
         return make_graph(nodes, store=store, **options)
@@ -104,7 +104,7 @@ class Work:
 
 
 def kept(store: CheckpointStore, step: int = 2) -> set[str]:
-    """-> the labels of the parts that a store keeps of a step."""
+    """Return the labels of the parts that a store keeps of a step."""
     return set(store.load_parts(RUN, step, "work"))
 
 

@@ -33,7 +33,7 @@ class Order:
 
 
 def in_the_middle(name: str, node: Node, store: CheckpointStore, **options: Any) -> StateGraph:
-    """-> a graph with this node between two others."""
+    """Return a graph with this node between two others."""
     return make_graph({"before": trace("before"), name: node, "end": trace("end")}, store=store, **options)
 
 
@@ -45,11 +45,11 @@ class Items:
         self.is_broken = True
 
     def graph(self, store: CheckpointStore, over: str = "items", **options: Any) -> StateGraph:
-        """-> a graph with the node in the middle."""
+        """Return a graph with the node in the middle."""
         return in_the_middle("map", self.node(over), store, **options)
 
     def node(self, over: str = "items") -> MapNode:
-        """-> the node."""
+        """Return the node."""
         return MapNode(self.item, over=over, into="results", max_workers=1)
 
     def fail(self, play: Scene, items: list[Any], **options: Any) -> None:
@@ -141,7 +141,7 @@ class Branches:
         self.is_broken = True
 
     def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
-        """-> a graph with the node in the middle."""
+        """Return a graph with the node in the middle."""
         return in_the_middle("work", ParallelNode({"a": self._a, "b": self._b}, 1), store, **options)
 
     def fail(self, play: Scene, **options: Any) -> None:

@@ -49,7 +49,7 @@ def write(state: State) -> dict[str, Any]:
 
 
 def reviewed(store: CheckpointStore, ask: Any = ASK, **options: Any) -> StateGraph:
-    """-> a graph that writes, asks for a verdict, and publishes."""
+    """Return a graph that writes, asks for a verdict, and publishes."""
     nodes = {"write": write, "ask": ask, "publish": trace("publish")}
     return make_graph(nodes, **{"store": store, **options})
 

@@ -59,7 +59,7 @@ PERSIST = ("topic", "text", "answer")
 
 
 def logged(steps: Mapping[str, Any], log: Log) -> dict[str, Any]:
-    """-> functions that log their names when they are called."""
+    """Return functions that log their names when they are called."""
 
     def node(name: str, function: Any) -> Any:
         def call(state: State) -> Any:
@@ -72,12 +72,12 @@ def logged(steps: Mapping[str, Any], log: Log) -> dict[str, Any]:
 
 
 def fails_in(steps: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """-> the functions, one of which fails the first time."""
+    """Return the functions, one of which fails the first time."""
     return {**steps, name: broken_first(steps[name], ValueError("once"))}
 
 
 def begin(scene: Scene, steps: Mapping[str, Any], data: Mapping[str, Any], persist: Any = PERSIST, **more: Any) -> Any:
-    """-> a graph with a run that has failed once."""
+    """Return a graph with a run that has failed once."""
     graph = scene.graph(steps, persist=persist, **more)
     with pytest.raises(ExecutionError, match="once"):
         scene.execute(graph, State(data, run_id=RUN))
@@ -334,7 +334,7 @@ Crashes = list[tuple[int, dict[str, str]]]
 
 
 def node_of(number: int, program: tuple[Any, ...], crashes: Crashes) -> Any:
-    """-> a deterministic node; it raises where the run stands at the step of the next crash."""
+    """Return a deterministic node; it raises where the run stands at the step of the next crash."""
     reads, how, writes, result, _ = program
 
     def node(state: State) -> Any:
@@ -355,7 +355,7 @@ def node_of(number: int, program: tuple[Any, ...], crashes: Crashes) -> Any:
 
 
 def edges_of(program: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """-> a chain with some edges back."""
+    """Yield a chain with some edges back."""
     for number, one in enumerate(program[:-1]):
         if one[4]:
             yield f"n{number}", f"n{max(0, number - 2)}", lambda state: state.step < 9
@@ -365,7 +365,7 @@ def edges_of(program: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 def run_program(
     program: list[tuple[Any, ...]], crashes: Crashes, data: dict[str, str], call: Any, persist: Any
 ) -> State | None:
-    """-> the final State after all crashes, None where resuming was refused."""
+    """Return the final State after all crashes, None where resuming was refused."""
     left, store = list(crashes), MemoryStore()
     nodes = {f"n{number}": node_of(number, one, left) for number, one in enumerate(program)}
     graph = make_graph(nodes, edges_of(program), store=store, persist=persist)
@@ -382,7 +382,7 @@ def run_program(
 
 
 def resume_program(graph: StateGraph, call: Any, updates: dict[str, str], data: dict[str, str]) -> State:
-    """-> the State of the run, resumed with as much of its input as it asks for."""
+    """Return the State of the run, resumed with as much of its input as it asks for."""
     try:
         return call(graph, "resume", RUN, updates)  # type: ignore[no-any-return]
     except RecomputeError as error:

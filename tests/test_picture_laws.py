@@ -52,7 +52,7 @@ STATUSES = ("", "done", "handled", "failed", "waiting", "under way", "next", "ma
 
 
 def picture_of(structure):
-    """-> a picture of it, and of a run that was everywhere in one way or another."""
+    """Return a picture of it, and of a run that was everywhere in one way or another."""
     statuses = zip(structure.nodes, cycle(STATUSES), strict=False)
     visits = {
         name: Visit(status, times, times / 3 if times else None, times % 2, name, times % 3)
@@ -63,7 +63,7 @@ def picture_of(structure):
 
 
 def graphs_of(svg):
-    """-> the graph of a picture, and all that are nested in it."""
+    """Return the graph of a picture, and all that are nested in it."""
     graphs = [read(svg)]
     for graph in graphs:
         graphs += [nested for node in graph.nodes for nested in node.graphs]
@@ -71,7 +71,7 @@ def graphs_of(svg):
 
 
 def outer_of(node):
-    """-> the place of a node, with the sheets under it."""
+    """Return the place of a node, with the sheets under it."""
     sheet = STACK if node.kind in ("map", "parallel") else 0.0
     rect = node.rect
     return type(rect)(rect.left, rect.top, rect.right + sheet, rect.bottom + sheet)

@@ -80,7 +80,7 @@ def drawn_run(graph, run):
 
 
 def statuses(drawn):
-    """-> the status of each node, by its name."""
+    """Return the status of each node, by its name."""
     known = {"done", "handled", "failed", "waiting", "working", "next", "maybe"}
     return {node.name: " ".join(node.classes & known) for node in drawn.nodes}
 

@@ -46,7 +46,7 @@ SOON = 0.05  # seconds: a timeout for what never ends
 
 
 def failed_within(cause: Exception) -> ExecutionError:
-    """-> how a graph within fails."""
+    """Return how a graph within fails."""
     error = ExecutionError("a", State(run_id=RUN), ("a",), "failed")
     error.__cause__ = cause
     return error
@@ -102,7 +102,7 @@ def store() -> MemoryStore:
 
 
 def run(driver: Any, graph: StateGraph, data: Any = None, **options: Any) -> State:
-    """-> the final State of a fresh run."""
+    """Return the final State of a fresh run."""
     return driver(graph, "execute", State(data or {}, run_id=RUN), **options)  # type: ignore[no-any-return]
 
 
@@ -256,7 +256,7 @@ async def forever(state: Any) -> Any:
 
 
 def long_nodes(gate: Gate) -> dict[str, Any]:
-    """-> nodes that do not end in time, of every kind."""
+    """Return nodes that do not end in time, of every kind."""
 
     def generator(state: State) -> Any:
         yield "first"
@@ -328,7 +328,7 @@ WAY = [("a", "b"), ("b", "end"), ("handler", "end")]
 
 
 def handled(node: Any, store: Any, observer: Any = None, handler: Any = None, **options: Any) -> StateGraph:
-    """-> a graph whose first node has a handler of failures."""
+    """Return a graph whose first node has a handler of failures."""
     nodes = {"a": node, "b": trace("b"), "handler": handler or trace("handler"), "end": trace("end")}
     policies = {"a": {"on_error": "handler", **options.pop("more", {})}}
     return make_graph(nodes, WAY, store=store, observer=observer, policies=policies, **options)
@@ -378,7 +378,7 @@ class Tally:
 
 
 def failing_at(*attempts: int, seen: list[Any]) -> Any:
-    """-> a node that changes a value of its State in place, and fails in these attempts."""
+    """Return a node that changes a value of its State in place, and fails in these attempts."""
 
     def node(state: State) -> dict[str, Any]:
         seen.append(list(state["tally"].numbers))

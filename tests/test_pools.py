@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
-    """-> a function of an item that notes its calls, and fails at one of them until the item has failed once."""
+    """Return a function of an item that notes its calls, and fails at one of them until the item has failed once."""
     left = [place]
 
     def function(item: int) -> int:

@@ -106,7 +106,7 @@ def noted(about: tuple[str, str]) -> str:
 
 
 def mapping(kinds: list[Any], driver: Any, function: Any = trouble, **options: Any) -> State:
-    """-> what comes of a MapNode in processes that goes over these."""
+    """Return what comes of a MapNode in processes that goes over these."""
     node = MapNode(function, over="items", into="out", processes=True, **{"max_workers": 2, **options})
     graph = make_graph({"work": node}, store=MemoryStore(), interval=0)
     final: State = driver(graph, "execute", State({"items": kinds}, run_id=RUN))
@@ -114,7 +114,7 @@ def mapping(kinds: list[Any], driver: Any, function: Any = trouble, **options: A
 
 
 def errors_of(caught: Any) -> list[Exception]:
-    """-> the errors of the parts."""
+    """Return the errors of the parts."""
     return list(caught.value.__cause__.exceptions)
 
 

@@ -23,7 +23,7 @@ from tests.scenarios import RUN, Scene, make_graph, raises, trace, traces
 
 
 def swept(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered]:
-    """-> what comes of a sweep, with the driver of the scene."""
+    """Return what comes of a sweep, with the driver of the scene."""
     if scene.call.__name__ == "call_sync":
         return list(graph.recover(**options))
 

@@ -141,7 +141,7 @@ class TestChangedGraphs:
 
 
 def make_changed(scene: Scene, names: str, edges: list[tuple[Any, ...]]) -> Any:
-    """-> a graph of these edges, of which a fourth part is a name."""
+    """Return a graph of these edges, of which a fourth part is a name."""
     graph = scene.graph(traces(names), [], exits="d")
     for source, target, *rest in edges:
         graph.add_edge(source, target, *rest[:1], name=rest[1] if rest[1:] else None)

@@ -330,5 +330,5 @@ class TestStoresThatFail:
 
 
 def graph_of(names: str) -> Any:
-    """-> a graph that nothing disturbs."""
+    """Return a graph that nothing disturbs."""
     return Scene(FourMethodStore(), DRIVERS["sync"], NODES["sync nodes"]).graph(traces(names))

@@ -402,7 +402,7 @@ def one_field(expected: Any) -> Any:
 
 
 def fitted(expected: Any, value: Any) -> Any:
-    """-> a value after it went into a graph whose schema has this type for it."""
+    """Return a value after it went into a graph whose schema has this type for it."""
     return make({"a": returning({})}, one_field(expected), interval=0).execute(State({"x": value}))["x"]
 
 
@@ -511,7 +511,7 @@ STALE = (
 
 
 def versions(store: CheckpointStore, middle: Any, ran: list[Any]) -> list[StateGraph]:
-    """-> the graph as it was and as it is: three nodes, the one in the middle given."""
+    """Return the graph as it was and as it is: three nodes, the one in the middle given."""
 
     def last(state: State) -> dict[str, Any]:
         ran.append(dict(state))

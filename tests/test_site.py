@@ -21,7 +21,7 @@ MODULES = ["stategraph"] + [
 
 
 def pages_in(navigation: Any) -> list[str]:
-    """-> the pages that a navigation names, in their order."""
+    """Return the pages that a navigation names, in their order."""
     if isinstance(navigation, str):
         return [navigation]
     below = navigation.values() if isinstance(navigation, dict) else navigation

@@ -302,7 +302,7 @@ def test_a_second_interrupt_from_the_keyboard(kind: str) -> None:
 
 
 def start(program: str, *arguments: Any, measured: bool = True) -> subprocess.Popen[str]:
-    """-> a new Python process that runs a program; its coverage is not measured if that would be in the way."""
+    """Return a new Python process that runs a program; its coverage is not measured if that would be in the way."""
     root = Path(stategraph.__file__).parents[1]
     environment = {name: value for name, value in os.environ.items() if measured or not name.startswith("COVERAGE")}
     return subprocess.Popen(

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(60)
 def stream(
     play: Scene, graph: StateGraph, method: str, *args: Any, most: int | None = None, **options: Any
 ) -> list[State]:
-    """-> the States of a stream, by the driver of the scene; only the first ones, if `most` are to be taken."""
+    """Return the States of a stream, by the driver of the scene; only the first ones, if `most` are to be taken."""
     if play.call is not call_async:
         states: list[State] = []
         with contextlib.closing(getattr(graph, method)(*args, **options)) as shown:
@@ -99,7 +99,7 @@ EITHER = pytest.mark.parametrize("kind", [as_sync, as_async_generator], ids=["ge
 
 
 def chunks(states: list[State]) -> list[tuple[Any, ...]]:
-    """-> the chunks of States that have any."""
+    """Return the chunks of States that have any."""
     return [state.partial.chunks for state in states if state.partial is not None]
 
 
@@ -342,7 +342,7 @@ class TestGraphsAsParts:
         return make_graph(nodes, edges, store=play.store, name="half")
 
     def many(self, play: Scene, done: list[int], workers: int = 1) -> StateGraph:
-        """-> a graph of many of these."""
+        """Return a graph of many of these."""
         node = MapNode(self.halves(play, done).as_node(outputs=["negative"]), "items", "out", workers)
         return make_graph({"each": node}, store=play.store, preserve=True)
 
@@ -471,5 +471,5 @@ class TestResults:
 
 
 def _alone(node: Any, **policies: Any) -> StateGraph:
-    """-> a graph of one node with policies."""
+    """Return a graph of one node with policies."""
     return make_graph({"talks": node}, store=MemoryStore(), policies={"talks": policies})

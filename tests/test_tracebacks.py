@@ -48,7 +48,7 @@ def stream(graph: Any, state: State) -> Any:
 
 
 def calls_of(error: Any) -> list[tuple[str, str]]:
-    """-> the calls in its traceback, as the first part of the name of the module, and the function."""
+    """Return the calls in its traceback, as the first part of the name of the module, and the function."""
     return [
         (str(frame.f_globals["__name__"]).partition(".")[0], frame.f_code.co_name)
         for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -56,7 +56,7 @@ def calls_of(error: Any) -> list[tuple[str, str]]:
 
 
 def causes_of(error: BaseException | None) -> list[BaseException]:
-    """-> what led to it, the innermost one last; of a group, the first one in it."""
+    """Return what led to it, the innermost one last; of a group, the first one in it."""
     found = []
     while error is not None:
         found.append(error)

@@ -64,7 +64,7 @@ def _loop(node: Node, steps: int, checkpoint: CheckpointConfig = NOT_KEPT, **con
 def loop_graph(
     node: Node, steps: int, checkpoint: CheckpointConfig, store: CheckpointStore | None = None, **config: Any
 ) -> StateGraph:
-    """-> the graph of a node that runs until `n` has reached the number of steps."""
+    """Return the graph of a node that runs until `n` has reached the number of steps."""
     given = GraphConfig(name="benchmark", max_iterations=steps + 10, checkpoint=checkpoint, **config)
     graph = StateGraph(given, store=store)
     graph.add_node("count", node)
@@ -77,12 +77,12 @@ def loop_graph(
 
 
 def execution(graph: StateGraph, start: State) -> Run:
-    """-> the execution of a graph."""
+    """Return the execution of a graph."""
     return quietly(lambda: graph.execute(start))
 
 
 def quietly(run: Run) -> Run:
-    """-> the same run, with what an observer logs, two lines a run, written but not between the figures."""
+    """Return the same run, with what an observer logs, two lines a run, written but not between the figures."""
 
     def quiet() -> object:
         with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):

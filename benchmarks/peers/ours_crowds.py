@@ -92,7 +92,7 @@ def _short_runs(checkpoint: CheckpointConfig) -> Callable[[int], Run]:
 
 
 def _chain(node: Any, steps: int, checkpoint: CheckpointConfig) -> StateGraph:
-    """-> the graph of so many nodes, one after the other, on a store of its own."""
+    """Return the graph of so many nodes, one after the other, on a store of its own."""
     store = SqliteStore(scratch.folder() / "crowd.db")
     scratch.at_end(store.close)
     graph = StateGraph(GraphConfig(name="benchmark", checkpoint=checkpoint, observer="noop"), store=store)

@@ -128,7 +128,7 @@ def oldest_unsaved_step_in_full(steps: int) -> Callable[[], float]:
 
 
 def drain(steps: int) -> Callable[[], float]:
-    """-> seconds from the end of the last step until the run returned, with durability "async"."""
+    """Return seconds from the end of the last step until the run returned, with durability "async"."""
     return _drain(steps)
 
 

@@ -18,12 +18,12 @@ _TURNS = 20
 
 
 def lines(steps: int) -> Callable[[], float]:
-    """-> seconds that a run takes longer because it is logged."""
+    """Return seconds that a run takes longer because it is logged."""
     return lambda: _difference(steps)
 
 
 def configured_lines(steps: int) -> Callable[[], float]:
-    """-> the same, where the program has configured structlog to write JSON."""
+    """Return the same, where the program has configured structlog to write JSON."""
 
     def run() -> float:
         with (scratch.folder() / "lines").open("w") as file:

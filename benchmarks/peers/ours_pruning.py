@@ -35,7 +35,7 @@ def pruned_on_disk(steps: int) -> Run:
 
 
 def longest_transaction(steps: int) -> Callable[[], float]:
-    """-> seconds that the store was locked for others at most, while the runs were removed; commits included."""
+    """Return seconds that the store was locked for others at most, while the runs were removed; commits included."""
     store = _copy(SqliteStore, many_runs(steps))
     log, longest = store._log, [0.0]
     commit = log.commit

@@ -99,7 +99,7 @@ class Disk:
         file.sync()
 
     def image(self, luck: Luck, randomness: random.Random) -> tuple[list[str], dict[str, bytes]]:
-        """-> the folders and the files that a power cut at this moment may leave."""
+        """Return the folders and the files that a power cut at this moment may leave."""
         last = self.at - 1
         ordered = {Luck.NONE: self._sure, Luck.ALL: last}.get(luck, randomness.randint(self._sure, last))
         folders: list[str] = []
@@ -162,7 +162,7 @@ def _by_page(pending: Sequence[tuple[int, Change]], ordered: int) -> tuple[list[
 
 
 def _sectors(offset: int, data: bytes, randomness: random.Random) -> tuple[int, bytes]:
-    """-> the beginning or the end of a write, up to the border of a sector."""
+    """Return the beginning or the end of a write, up to the border of a sector."""
     border = randomness.randrange(offset, offset + len(data) + SECTOR) // SECTOR * SECTOR
     cut = min(max(0, border - offset), len(data))
     return (offset, data[:cut]) if randomness.random() < 0.5 else (offset + cut, data[cut:])

@@ -50,7 +50,7 @@ class Change:
 
 
 def build() -> Path:
-    """-> the shim as a library, built unless it is there. Raises UnavailableError."""
+    """Return the shim as a library, built unless it is there. Raises UnavailableError."""
     if sys.platform != "linux":
         raise UnavailableError("faults need Linux")
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -21,16 +21,16 @@ class StoreServer(Protocol):
     """A server. A place on it is for one test."""
 
     def new_place(self) -> str:
-        """-> a place where nothing is."""
+        """Return a place where nothing is."""
 
     def config(self, place: str) -> dict[str, Any]:
-        """-> the name and the options of a store there."""
+        """Return the name and the options of a store there."""
 
     def open(self, place: str, **options: Any) -> PostgresStore | RedisStore:
-        """-> a store there, once more each time."""
+        """Return a store there, once more each time."""
 
     def count(self, place: str, kind: str) -> int:
-        """-> how many leases, or workers, are there."""
+        """Return how many leases, or workers, are there."""
 
     def expire(self, place: str) -> None:
         """End the time of all workers."""
@@ -39,10 +39,10 @@ class StoreServer(Protocol):
         """Change the record of a run."""
 
     def proxy(self) -> Proxy:
-        """-> a network to the server that can fail."""
+        """Return a network to the server that can fail."""
 
     def through(self, proxy: Any) -> dict[str, Any]:
-        """-> the options of a store that is reached through it."""
+        """Return the options of a store that is reached through it."""
 
 
 class _Postgres:

@@ -51,7 +51,7 @@ def states(*steps, **data):
 
 
 def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, interval=1, **checkpoint):
-    """-> a graph whose node runs until there are so many steps."""
+    """Return a graph whose node runs until there are so many steps."""
     edges = [("work", "work", lambda state: state.step < last), ("work", "end")]
     options = {"durability": "async", "preserve": True, **checkpoint}
     return make_graph({"work": work, "end": lambda state: {}}, edges, store=store, interval=interval, **options)

@@ -29,12 +29,12 @@ NUMBER = {kind.name: kind.number or 0 for kind in TYPE_CODECS}
 
 
 def encoded(value: Any) -> bytes:
-    """-> the bytes of a value, as they are when a State holds it."""
+    """Return the bytes of a value, as they are when a State holds it."""
     return codec.encode([freeze_items({"value": value})])
 
 
 def decoded(data: bytes) -> Any:
-    """-> the data that `encoded` was given."""
+    """Return the data that `encoded` was given."""
     (data_again,) = codec.decode(data)
     return data_again
 

@@ -49,7 +49,7 @@ def commits(applied):
 
 
 def outcome(commits, write):
-    """-> what a commit returns or raises."""
+    """Return what a commit returns or raises."""
     try:
         return commits.commit([write])[0]
     except BaseException as error:

@@ -98,7 +98,7 @@ class TestLostRows:
 
 @pytest.fixture
 def again():
-    """-> opens a store once more."""
+    """Yield a function that opens a store once more."""
     opened = []
 
     def open_again(store):

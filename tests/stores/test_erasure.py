@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=STORES)
 def store(request: Any, folder: Path) -> Iterator[Any]:
-    """-> a store that holds other runs, too."""
+    """Yield a store that holds other runs, too."""
     with STORES[request.param](folder) as store:
         for number in range(5):
             store.retain(f"other-{number}", Policy("full"))
@@ -60,7 +60,7 @@ def store(request: Any, folder: Path) -> Iterator[Any]:
 
 
 def copies(folder: Path, secret: str = SECRET) -> int:
-    """-> how often the secret stands in the files of the folder."""
+    """Return how often the secret stands in the files of the folder."""
     return sum(file.read_bytes().count(secret.encode()) for file in folder.rglob("*") if file.is_file())
 
 
@@ -157,7 +157,7 @@ class TestCaches:
 
     @pytest.fixture
     def results(self, folder: Path, monkeypatch: Any) -> ResultCache:
-        """-> results with a secret, kept for an hour, in a cache that holds others as well."""
+        """Return results with a secret, kept for an hour, in a cache that holds others as well."""
         results = ResultCache(folder)
         for number in range(20):
             results.keep(results.find([number], None).key or "", ({"text": "x" * 300 * number}, []), None)

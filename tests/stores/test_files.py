@@ -41,24 +41,24 @@ def kind() -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """-> a folder of one's own, for a file; where the disk store has its database, which is the same to it."""
+    """Return a folder of one's own, for a file; where the disk store has its database, which is the same to it."""
     folder = tmp_path / "place"
     folder.mkdir(mode=0o700)
     return folder
 
 
 def file_of(kind: str, folder: Path) -> Path:
-    """-> the database of a store in the folder."""
+    """Return the database of a store in the folder."""
     return folder / ("disk-store.db" if kind == "disk" else "runs.db")
 
 
 def opened(kind: str, folder: Path) -> SqliteStore | DiskStore:
-    """-> a store in the folder."""
+    """Return a store in the folder."""
     return DiskStore(folder) if kind == "disk" else SqliteStore(file_of(kind, folder))
 
 
 def saved(kind: str, folder: Path) -> Path:
-    """-> the database of a store that holds a run, and that no process has open."""
+    """Return the database of a store that holds a run, and that no process has open."""
     with opened(kind, folder) as store:
         store.save(State({"n": 1}, run_id="a", step=1))
     return file_of(kind, folder)
@@ -73,7 +73,7 @@ def refused(kind: str, folder: Path, *texts: str) -> None:
 
 
 def named(folder: Path, kind: str, end: str) -> Path:
-    """-> one of the files that SQLite keeps beside a database."""
+    """Return one of the files that SQLite keeps beside a database."""
     return file_of(kind, folder).with_name(file_of(kind, folder).name + end)
 
 
@@ -291,7 +291,7 @@ class TestReadingWhereNothingCanBeWritten:
 
     @pytest.fixture
     def file(self) -> Any:
-        """-> a database that others may read, in a folder to which only root writes."""
+        """Yield a database that others may read, in a folder to which only root writes."""
         import tempfile
 
         with tempfile.TemporaryDirectory() as name:  # other users cannot enter folders of pytest
@@ -369,7 +369,7 @@ class TestIndexesOfOthers:
 
     @pytest.fixture
     def file(self, folder: Path) -> Path:
-        """-> a database with a run."""
+        """Return a database with a run."""
         return saved("sqlite", folder)
 
     @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ KEY, OLD_KEY = b"k" * 32, b"o" * 32
 
 @pytest.fixture
 def opened(tmp_path):
-    """-> opens a store, by default signed and always the same one."""
+    """Yield a function that opens a store, by default signed and always the same one."""
     stores = []
 
     def open_store(name="one", **options):
@@ -38,7 +38,7 @@ def opened(tmp_path):
 
 @pytest.fixture
 def sql(tmp_path):
-    """-> does what another program does in the file."""
+    """Return a function that does what another program does in the file."""
 
     def change(statement, *values, name="one"):
         with closing(sqlite3.connect(tmp_path / name / "runs.db")) as database, database:

@@ -30,7 +30,7 @@ from tests.stores.contract import are_gone, save_nested
 
 @pytest.fixture
 def opened(tmp_path):
-    """-> opens the store again on each call."""
+    """Yield a function that opens the store again on each call."""
     stores = []
 
     def open_store():
@@ -44,7 +44,7 @@ def opened(tmp_path):
 
 @pytest.fixture
 def change(tmp_path):
-    """-> changes what stands in the file, as no store does."""
+    """Return a function that changes what stands in the file, as no store does."""
 
     def change(statement):
         with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:

@@ -58,13 +58,13 @@ except RunLostError:
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> StoreServer:
-    """-> a server of each kind."""
+    """Return a server, one of each kind."""
     return SERVERS[request.param]
 
 
 @pytest.fixture
 def place(server: StoreServer) -> str:
-    """-> a place on it where nothing is."""
+    """Return a place on it where nothing is."""
     return server.new_place()
 
 
@@ -84,7 +84,7 @@ def opened(server: StoreServer, place: str) -> Iterator[Callable[..., Store]]:
 
 @pytest.fixture
 def elsewhere(server: StoreServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """-> starts an owner of the run on another machine, with a lease of one second."""
+    """Yield a function that starts an owner of the run on another machine, with a lease of one second."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -103,12 +103,12 @@ def elsewhere(server: StoreServer, place: str) -> Iterator[Callable[[], subproce
 
 
 def nested(name: str, step: int) -> State:
-    """-> the State of a run that is nested in the second step of the run."""
+    """Return the State of a run that is nested in the second step of the run."""
     return State(run_id=f"{RUN}/#2/{name}", step=step, parent=ParentStep(RUN, 1))
 
 
 def going_on(store: Store) -> StateGraph:
-    """-> the graph of the owner elsewhere, whose node is done at once here."""
+    """Return the graph of the owner elsewhere, whose node is done at once here."""
     config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
     graph = StateGraph(config, store=store)
     graph.add_node("a", lambda state: {"by": "the second"})

@@ -56,7 +56,7 @@ sqlite.SqliteStore(sys.argv[1])
 
 @pytest.fixture
 def path(tmp_path):
-    """-> a database of schema 1, with runs in it."""
+    """Return a database of schema 1, with runs in it."""
     copy = Path(shutil.copy(SCHEMA_1, tmp_path / "runs.db"))
     copy.chmod(0o600)
     return copy
@@ -80,7 +80,7 @@ def process(program, *arguments):
 
 
 def schema_of(path):
-    """-> the version of the schema, and the columns that version 3 has."""
+    """Return the version of the schema, and the columns that version 3 has."""
     with closing(sqlite3.connect(path)) as database:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         columns = {row[1] for table in ("run", "checkpoint") for row in database.execute(f"PRAGMA table_info({table})")}

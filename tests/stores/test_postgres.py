@@ -34,13 +34,13 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def schema() -> str:
-    """-> the name of a schema that is not there yet."""
+    """Return the name of a schema that is not there yet."""
     return new_schema()
 
 
 @pytest.fixture
 def own_server() -> Iterator[Any]:
-    """-> a server that a test may kill: with nothing in it, it is soon there again."""
+    """Yield a server that a test may kill: with nothing in it, it is soon there again."""
     server = new_server()
     yield server
     server.cleanup()
@@ -48,14 +48,14 @@ def own_server() -> Iterator[Any]:
 
 @pytest.fixture
 def admin() -> Iterator[Any]:
-    """-> a connection of an administrator."""
+    """Yield a connection of an administrator."""
     with psycopg.connect(dsn(), autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
-    """-> opens a store in the schema, once more each time."""
+    """Yield a function that opens a store in the schema, once more each time."""
     stores: list[PostgresStore] = []
 
     def open_one(**options: Any) -> PostgresStore:
@@ -69,13 +69,13 @@ def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
 
 @pytest.fixture
 def store(opened: Callable[..., PostgresStore]) -> PostgresStore:
-    """-> an empty store."""
+    """Return an empty store."""
     return opened()
 
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """-> a network that can fail."""
+    """Yield a network that can fail."""
     made = Proxy(folder_of(dsn()))
     yield made
     made.close()
@@ -107,7 +107,7 @@ class TestStatements:
 
 
 def chain_of(steps: int, store: PostgresStore, node: Callable[[State], Any] = lambda state: {}) -> StateGraph:
-    """-> a graph of so many steps."""
+    """Return a graph of so many steps."""
     config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
     graph = StateGraph(config, store=store)
     names = [f"node-{number}" for number in range(steps)]
@@ -121,7 +121,7 @@ def chain_of(steps: int, store: PostgresStore, node: Callable[[State], Any] = la
 
 
 def deadlocks() -> int:
-    """-> how many there were."""
+    """Return how many there were."""
     with psycopg.connect(dsn()) as connection:
         found = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'").fetchone()
     return int(found[0]) if found else 0
@@ -303,7 +303,7 @@ status, policy, created_ns, labels, incarnation, tip, seal, fence) SELECT 'many-
 
 
 def open_and_list(schema: str) -> list[str]:
-    """-> the runs that a newly opened store finds."""
+    """Return the runs that a newly opened store finds."""
     with open_postgres(schema) as store:
         return store.list()
 

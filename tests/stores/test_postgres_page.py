@@ -32,13 +32,13 @@ STATEMENTS = [
 
 @pytest.fixture
 def schema() -> str:
-    """-> the name of a schema that is not there yet."""
+    """Return the name of a schema that is not there yet."""
     return new_schema()
 
 
 @pytest.fixture
 def store(schema: str) -> Iterator[PostgresStore]:
-    """-> a store with a run of each kind."""
+    """Yield a store with a run of each kind."""
     opened = open_postgres(schema, serializer="json")
     make_graph(traces("ab"), store=opened, preserve=True).execute(State(run_id="order-7"))
     make_graph(traces("ab"), store=opened).submit(State(run_id="left"))

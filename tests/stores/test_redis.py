@@ -35,13 +35,13 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def prefix() -> str:
-    """-> a prefix that no key has yet."""
+    """Return a prefix that no key has yet."""
     return new_prefix()
 
 
 @pytest.fixture
 def admin() -> Iterator[Any]:
-    """-> a client of an administrator, who puts back all settings in the end."""
+    """Yield a client of an administrator, who puts back all settings in the end."""
     with server().client() as client:
         settings = {name: client.config_get(name)[name] for name in _SETTINGS}
         yield client
@@ -54,7 +54,7 @@ _SETTINGS = ("maxmemory", "maxmemory-policy", "appendfsync", "no-appendfsync-on-
 
 @pytest.fixture
 def opened(prefix: str) -> Iterator[Callable[..., RedisStore]]:
-    """-> opens a store with the prefix, once more each time."""
+    """Yield a function that opens a store with the prefix, once more each time."""
     stores: list[RedisStore] = []
 
     def open_one(**options: Any) -> RedisStore:
@@ -68,13 +68,13 @@ def opened(prefix: str) -> Iterator[Callable[..., RedisStore]]:
 
 @pytest.fixture
 def store(opened: Callable[..., RedisStore]) -> RedisStore:
-    """-> an empty store."""
+    """Return an empty store."""
     return opened()
 
 
 @pytest.fixture
 def servers() -> Iterator[Callable[..., Server]]:
-    """-> starts a server of the test's own, as these options say."""
+    """Yield a function that starts a server of the test's own, as these options say."""
     started: list[Server] = []
 
     def start(*options: str) -> Server:
@@ -271,7 +271,7 @@ class TestFaults:
 
 
 def replicated(servers: Callable[..., Server]) -> tuple[Server, Server]:
-    """-> a primary and its replica, which has all."""
+    """Return a primary and its replica, which has all."""
     primary = servers(*KEEPS, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
     replica = servers(*KEEPS, "--replicaof", "127.0.0.1", str(primary.port))
     with replica.client() as client:

@@ -20,7 +20,7 @@ _FULL = Policy("full")
 
 
 def opened(kind: str, folder: Path) -> CheckpointStore:
-    """-> a store, which is closed with the test."""
+    """Return a store, which is closed with the test."""
     kinds = {
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(folder / "runs.db"),

@@ -55,7 +55,7 @@ def assert_all_come_back(path: Path, states: Sequence[State]) -> None:
 
 
 def run_of(*contents: dict[str, Any]) -> list[State]:
-    """-> the States of a run, each laid over the one before."""
+    """Return the States of a run, each laid over the one before."""
     states = [State(run_id="a")]
     for step, data in enumerate(contents, 1):
         states.append(attrs.evolve(states[-1].update(data), step=step, checkpoint_node=f"node-{step}"))

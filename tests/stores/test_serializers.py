@@ -58,7 +58,7 @@ def path(tmp_path):
 
 
 def rows(path, columns="payload"):
-    """-> columns of all rows, as any other tool reads them."""
+    """Return columns of all rows, as any other tool reads them."""
     with closing(sqlite3.connect(path)) as database:
         return database.execute(f"SELECT {columns} FROM checkpoint ORDER BY id").fetchall()
 
@@ -120,7 +120,7 @@ def test_nothing_is_taken_for_something_else(path, value):
 
 
 def tag(name, value):
-    """-> bytes of a tag that a damaged or forged row may have."""
+    """Return bytes of a tag that a damaged or forged row may have."""
     return json.dumps({"$type": name, "value": value}).encode()
 
 
@@ -175,7 +175,7 @@ installed = Installed()
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """-> the folder of an installed package that has a serializer "installed"."""
+    """Return the folder of an installed package that has a serializer "installed"."""
     (tmp_path / "site" / "of_somebody-1.0.dist-info").mkdir(parents=True)
     (tmp_path / "site" / "of_somebody.py").write_text(INSTALLED)
     info = tmp_path / "site" / "of_somebody-1.0.dist-info"

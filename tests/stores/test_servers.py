@@ -19,13 +19,13 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> StoreServer:
-    """-> a server of each kind."""
+    """Return a server, one of each kind."""
     return SERVERS[request.param]
 
 
 @pytest.fixture
 def proxy(server: StoreServer) -> Iterator[Any]:
-    """-> a network to it that can fail."""
+    """Yield a network to it that can fail."""
     made = server.proxy()
     yield made
     made.close()
@@ -33,7 +33,7 @@ def proxy(server: StoreServer) -> Iterator[Any]:
 
 @pytest.fixture
 def store(server: StoreServer, proxy: Any) -> Iterator[Store]:
-    """-> an empty store that is reached through this network."""
+    """Yield an empty store that is reached through this network."""
     with server.open(server.new_place(), **server.through(proxy)) as made:
         yield made
 

@@ -23,7 +23,7 @@ class Two:
 
 
 def encoded(value: Any, **more: Any) -> bytes:
-    """-> the bytes of a value, as they are when a State holds it."""
+    """Return the bytes of a value, as they are when a State holds it."""
     return codec.encode([freeze_items({"value": value, **more})])
 
 
@@ -32,7 +32,7 @@ def repeated(make: Callable[[Any, int], Any], levels: int, value: Any) -> Any:
 
 
 def hung(shared: Any, levels: int) -> Any:
-    """-> a value in which another one is there once at each depth, and never twice at the same one."""
+    """Return a value in which another one is there once at each depth, and never twice at the same one."""
     return repeated(lambda chain, _: [chain, shared], levels, shared)
 
 

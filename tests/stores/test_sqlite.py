@@ -30,7 +30,7 @@ def store(path):
 
 
 def sql(path, statement, *values):
-    """-> what another program reads, or does, in the file."""
+    """Return what another program reads, or does, in the file."""
     with closing(sqlite3.connect(path)) as database, database:
         return database.execute(statement, values).fetchall()
 

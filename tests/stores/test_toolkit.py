@@ -44,12 +44,12 @@ BODY = codec.decode(ROW.payload)
 
 
 def forged(**changes: Any) -> bytes:
-    """-> a row with other values and a checksum that is right: anyone who can write to a store can make one."""
+    """Return a row with other values and a checksum that is right: anyone who can write to a store can make one."""
     return pack_row(Sealer().seal("a", ROW._replace(**changes), b""))
 
 
 def payload(*parts: Any) -> bytes:
-    """-> the bytes of a payload with these parts, whether a State has such ones or not."""
+    """Return the bytes of a payload with these parts, whether a State has such ones or not."""
     return codec._pack([codec._MsgpackEncoder().prepare(part, "", -1) for part in parts])
 
 

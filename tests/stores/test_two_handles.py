@@ -105,7 +105,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @staticmethod
     def within(store):
-        """-> all that the files hold within the run, from both handles."""
+        """Return all that the files hold within the run, from both handles."""
         return table_of(store).nested_ids("a")
 
     @pytest.mark.parametrize("step", [1, 2])
