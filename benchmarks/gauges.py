@@ -57,7 +57,7 @@ def memory_growth(work: Work, steps: int) -> float:
 
 
 def reported(work: Work, steps: int) -> float:
-    """What the run itself says."""
+    """The figure that the run itself returns."""
     return cast(float, work(steps)())
 
 

@@ -13,7 +13,7 @@ WORKERS = 4
 
 
 def done(item: int) -> int:
-    """What is done with an item."""
+    """Return the result of an item."""
     return item + 1
 
 

@@ -1,4 +1,4 @@
-"""What a row is, and how it is run: every contender in turn, several rounds, medians."""
+"""Rows and their measurement: every contender in turn, several rounds, medians."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Row:
         steps: How many steps one sample runs.
         rounds: The most rounds worth taking (a count needs fewer than a time).
         compared: Whether a ratio to the floor says anything (it does not where the floor is next to nothing).
-        slow: Whether it takes so long that it is only measured if all rows are asked for.
+        slow: Whether it takes so long that only `--all` measures it.
         warm_up: Tries a contender before the first round; here it does the work, without the gauge.
     """
 
@@ -118,7 +118,7 @@ class Effort:
 
 @frozen
 class Figure:
-    """What a contender reached in a row; `value` and `ratio` are None where there is nothing to show."""
+    """The result of a contender in a row; `value` and `ratio` are None where there is nothing to show."""
 
     contender: Contender
     value: float | None = None
@@ -195,7 +195,7 @@ def _warm_up(row: Row, contender: Contender, effort: Effort) -> str:
 
 
 def _gap(contender: Contender, problem: str) -> Figure:
-    """What is shown of a contender without a value: a goal that was not measured is not reached."""
+    """Return the text for a contender without a value: a goal that was not measured is not reached."""
     return Figure(contender, met=False if contender.judged else None, problem=problem)
 
 

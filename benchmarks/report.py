@@ -37,7 +37,7 @@ def markdown(results: Iterable[Result]) -> str:
 
 
 def machine() -> str:
-    """What these figures were taken on: cores, file system, and the versions of Python, SQLite and every library."""
+    """Return the machine of the figures: cores, file system, and the versions of Python, SQLite and every library."""
     versions = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     return (
         f"{_cores()} cores ({platform.machine()}, {platform.system()}), {scratch.file_system()}, "

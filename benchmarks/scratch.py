@@ -1,4 +1,4 @@
-"""Where the files of a sample go: a folder of its own on a real disk, removed once the sample is taken."""
+"""The folder of a sample on a real disk, removed once the sample is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 class _Scratch:
-    """The folder of the sample that is being taken, what is to be closed at its end, and what outlives it."""
+    """The folder of the current sample, the objects to close at its end, and the objects that outlive it."""
 
     def __init__(self) -> None:
         self.base = Path("/var/tmp") if Path("/var/tmp").is_dir() else Path(tempfile.gettempdir())  # not a RAM disk
@@ -37,7 +37,7 @@ def use(base: Path | None) -> Iterator[None]:
 
 @contextmanager
 def sample() -> Iterator[None]:
-    """Take a sample: it has a folder of its own, and what it opened is closed at its end."""
+    """Take a sample in a new folder; close at its end all that it opened."""
     outer = _scratch.folder, _scratch.opened
     with tempfile.TemporaryDirectory(prefix="benchmark-", dir=_scratch.base) as folder, ExitStack() as opened:
         _scratch.folder, _scratch.opened = Path(folder), opened

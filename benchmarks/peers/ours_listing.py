@@ -35,38 +35,38 @@ def page(steps: int) -> Run:
 
 
 def page_by_status(steps: int) -> Run:
-    """Those that failed: none."""
+    """Runs that failed: none."""
     return _page(steps, status=RunStatus.FAILED)
 
 
 def page_by_graph_and_status(steps: int) -> Run:
-    """Those of a graph that are complete: none."""
+    """Runs of a graph that are complete: none."""
     return _page(steps, graph="g", status=RunStatus.COMPLETED)
 
 
 def page_by_prefix(steps: int) -> Run:
-    """Those whose ids begin alike: few, and old."""
+    """Runs whose ids begin alike: few, and old."""
     return _page(steps, prefix="run-10")
 
 
 def page_by_parent(steps: int) -> Run:
-    """Those that were forked from a run: none."""
+    """Runs that were forked from a run: none."""
     return _page(steps, parent="run-10")
 
 
 def page_by_labels(steps: int) -> Run:
-    """Those with a label: none."""
+    """Runs with a label: none."""
     return _page(steps, labels={"team": "a"})
 
 
 def page_by_since(steps: int) -> Run:
-    """Those that began lately: none."""
+    """Runs that began lately: none."""
     return _page(steps, since=datetime(2099, 1, 1, tzinfo=UTC))
 
 
-def _page(steps: int, **asked: Any) -> Run:
+def _page(steps: int, **filters: Any) -> Run:
     store = _opened(many_runs(steps))
-    return lambda: store.runs(**asked)
+    return lambda: store.runs(**filters)
 
 
 def _opened(folder: Path) -> SqliteStore:

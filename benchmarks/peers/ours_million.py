@@ -50,62 +50,62 @@ def page(steps: int) -> Run:
 
 
 def page_by_status(steps: int) -> Run:
-    """Those that failed: one in a thousand."""
+    """Runs that failed: one in a thousand."""
     return _page(steps, status=RunStatus.FAILED)
 
 
 def page_by_no_status(steps: int) -> Run:
-    """Those that wait: none."""
+    """Runs that wait: none."""
     return _page(steps, status=RunStatus.PAUSED)
 
 
 def page_by_graph(steps: int) -> Run:
-    """Those of a graph: one in ten."""
+    """Runs of a graph: one in ten."""
     return _page(steps, graph="graph-3")
 
 
 def page_by_graph_and_status(steps: int) -> Run:
-    """Those of a graph that failed: none."""
+    """Runs of a graph that failed: none."""
     return _page(steps, graph="graph-3", status=RunStatus.FAILED)
 
 
 def page_by_prefix(steps: int) -> Run:
-    """Those whose ids begin alike: a hundred, and old."""
+    """Runs whose ids begin alike: a hundred, and old."""
     return _page(steps, prefix=_id(100)[:-2])
 
 
 def page_by_common_prefix(steps: int) -> Run:
-    """Those whose ids begin alike: all."""
+    """Runs whose ids begin alike: all."""
     return _page(steps, prefix="run-")
 
 
 def page_by_parent(steps: int) -> Run:
-    """Those that were forked from a run: none."""
+    """Runs that were forked from a run: none."""
     return _page(steps, parent=_id(100))
 
 
 def page_by_label(steps: int) -> Run:
-    """Those with a label that one in a thousand has."""
+    """Runs with a label that one in a thousand has."""
     return _page(steps, labels={"customer": "c5"})
 
 
 def page_by_common_label(steps: int) -> Run:
-    """Those with a label that all have."""
+    """Runs with a label that all have."""
     return _page(steps, labels={"team": "a"})
 
 
 def page_by_no_label(steps: int) -> Run:
-    """Those with a label that no run has."""
+    """Runs with a label that no run has."""
     return _page(steps, labels={"team": "z"})
 
 
 def page_since_lately(steps: int) -> Run:
-    """Those that began lately: a hundred."""
+    """Runs that began lately: a hundred."""
     return _page(steps, since=_began(steps - 100))
 
 
 def page_since_ever(steps: int) -> Run:
-    """Those that began since a day on which no run began later: none."""
+    """Runs that began since a day on which no run began later: none."""
     return _page(steps, since=datetime(2099, 1, 1, tzinfo=UTC))
 
 
@@ -120,13 +120,13 @@ def page_of_unowned(steps: int) -> Run:
 
 
 def page_of_orphans(steps: int) -> Run:
-    """Those that are left unfinished: one in a thousand."""
+    """Runs that are left unfinished: one in a thousand."""
     return _page(steps, owned=False, status=RunStatus.ACTIVE)
 
 
-def _page(steps: int, **asked: Any) -> Run:
+def _page(steps: int, **filters: Any) -> Run:
     store = _opened(steps)
-    return lambda: store.runs(**asked)
+    return lambda: store.runs(**filters)
 
 
 def _opened(steps: int) -> SqliteStore:

@@ -1,4 +1,4 @@
-"""What one step calls: counts, which do not depend on the machine."""
+"""The calls of one step: counts, which do not depend on the machine."""
 
 from benchmarks import counters
 from benchmarks.gauges import c_calls_per_step, python_calls_per_step

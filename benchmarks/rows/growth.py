@@ -1,4 +1,4 @@
-"""What a run of 100,000 steps takes more memory than one of 10,000.
+"""The additional memory of a run of 100,000 steps beside one of 10,000.
 
 The least that could be kept of a step is a reference, 8 bytes: of 90,000 steps that would be 700 KiB.
 """

@@ -1,4 +1,4 @@
-"""What the observer "structlog" takes of a run of three steps: two lines, to a file."""
+"""The cost of the observer "structlog" in a run of three steps: two lines, to a file."""
 
 from benchmarks import floors
 from benchmarks.gauges import reported

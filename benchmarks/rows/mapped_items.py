@@ -1,4 +1,4 @@
-"""A node that does something trivial with each of 10,000 items, four at the same time, each result kept on its own.
+"""A node that does something trivial with each of 10,000 items, four at the same time, each result kept separately.
 
 The figures are of one item. LangGraph writes each result as a row of pending writes.
 """

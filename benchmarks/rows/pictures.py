@@ -9,7 +9,7 @@ from benchmarks.measure import MILLISECONDS, Contender, Goal, Row, Run, peer
 
 
 def boxes(nodes: int) -> Run:
-    """What is written at least: a box and a name for each node, anywhere."""
+    """The least possible picture: a box and a name for each node, anywhere."""
     return lambda: "".join(f'<rect x="{n}"/><text x="{n}">node-{n}</text>' for n in range(nodes))
 
 

@@ -1,4 +1,4 @@
-"""What a step takes that changes 10 KB, with one setting of the checkpoint changed."""
+"""The cost of a step that changes 10 KB, with one setting of the checkpoint changed."""
 
 from benchmarks import floors
 from benchmarks.gauges import seconds_per_step

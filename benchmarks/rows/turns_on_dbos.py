@@ -1,4 +1,4 @@
-"""What a step costs that is made in a turn on DBOS: its processor time, beside that of the same step without DBOS."""
+"""The processor time of a step in a turn on DBOS, beside that of the same step without DBOS."""
 
 from benchmarks.gauges import processor_seconds_per_step
 from benchmarks.measure import MICROSECONDS, Contender, Goal, Row, peer
