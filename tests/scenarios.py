@@ -132,7 +132,7 @@ def fails_always(method: str, error: BaseException) -> Callable[[str, Any], None
 
 
 HANDLES: list[CheckpointStore] = []
-"""What `reopened` has opened; a fixture closes it when the test is over."""
+"""Stores that `reopened` has opened; a fixture closes them after the test."""
 
 
 def reopened(store: CheckpointStore) -> CheckpointStore:

@@ -128,7 +128,7 @@ class Everything(set[str]):
 
 @attrs.define(eq=False)
 class Journal:
-    """What nodes and parts have done to the world, and what the store has acknowledged.
+    """The effects of nodes and parts, and the saves that the store has acknowledged.
 
     Attributes:
         done: Every effect: the key of its step, and a text of what went into it.
@@ -245,7 +245,7 @@ class World:
 
 
 class Tool:
-    """What a node works with: each call leaves a trace in the world, between two points where a process may end."""
+    """A tool of nodes: each call records an effect, between two points where a process may end."""
 
     def __init__(self, process: SimulatedProcess, journal: Journal) -> None:
         self._life, self._journal = process, journal

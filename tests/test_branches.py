@@ -99,7 +99,7 @@ def double(item: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [as_sync, as_async])
 class TestMerging:
-    """What the branches see, and what becomes of their updates."""
+    """The input of branches, and the merging of their updates."""
 
     def test_all_see_the_same_state(self, any_play: Scene, kind: Any) -> None:
         """None sees what another one writes; together they are one step."""

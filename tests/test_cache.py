@@ -316,7 +316,7 @@ def _put(folder: Path, key: str, entry: bytes) -> None:
 
 
 class TestPolicies:
-    """What a CachePolicy may be."""
+    """Refused policies, and nodes that cannot be cached."""
 
     @pytest.mark.parametrize(
         "options",

@@ -31,7 +31,7 @@ KEY = b"0123456789abcdef"
 
 @attrs.frozen
 class Order:
-    """What a node takes."""
+    """An object that a node takes."""
 
     total: int = 0
 
@@ -53,7 +53,7 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
 
 
 class TestOfSignedStores:
-    """What a store with keys says where the key is the likely cause."""
+    """Errors of a store with keys where the key is the likely cause."""
 
     @pytest.fixture(params=["sqlite", "disk"])
     def opened(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., CheckpointStore]]:

@@ -68,7 +68,7 @@ class BrokenObserver:
 
 
 class TestOrder:
-    """Which events come, in which order."""
+    """The events of a run, in order."""
 
     def test_a_run(self, memory_scene: Scene) -> None:
         """From its start to its end."""
@@ -123,7 +123,7 @@ class TestOrder:
 
 
 class TestData:
-    """What an event carries."""
+    """The data of events."""
 
     def test_every_event_names_its_run(self, memory_scene: Scene) -> None:
         """Every event has the run, the graph, an aware time and the step."""

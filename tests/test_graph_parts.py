@@ -71,7 +71,7 @@ class Desk:
 
 @pytest.fixture
 def desk(play: Scene) -> Desk:
-    """What a test plays with."""
+    """Return the desk of a test."""
     return Desk(play.store, play.as_node)
 
 
@@ -267,7 +267,7 @@ class TestBranches:
 
 
 class TestStopping:
-    """What ends the outer run ends all parts of it."""
+    """The end of the outer run ends all its parts."""
 
     def test_a_timeout_of_the_node(self, play: Scene) -> None:
         """After a timeout of the node no part continues."""

@@ -129,7 +129,7 @@ LEFT = [(2, "async"), (9, "sync"), (12, "async")]
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="asks Linux for open files")
 class TestNothingIsLeft:
-    """Whatever the driver, the store and the durability."""
+    """Nothing is left with any driver, store or durability."""
 
     @pytest.mark.parametrize("driver", CALLS)
     def test_when_a_run_completes(self, tmp_path: Path, name: str, durability: str, driver: str) -> None:

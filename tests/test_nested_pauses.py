@@ -31,7 +31,7 @@ def within(graph: StateGraph, *names: str, **options: Any) -> StateGraph:
 
 @attrs.frozen
 class Answered:
-    """What a graph knows."""
+    """The schema of a graph that knows the answer."""
 
     trace: list[str]
     ok: int | None = None

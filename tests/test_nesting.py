@@ -53,7 +53,7 @@ def outer_graph(rag: Any, store: Any, **options: Any) -> StateGraph:
 
 
 class TestBorders:
-    """What goes in and what comes out."""
+    """Inputs and outputs of a nested graph."""
 
     def test_by_default(self, any_play: Scene) -> None:
         """By default the whole State goes in, and all changes come out as one step."""

@@ -151,7 +151,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 class TestSpans:
-    """What there is a span of."""
+    """Spans of calls, nodes, parts and nested runs."""
 
     def test_a_call_its_nodes_and_nested_runs(self, play: Scene, traced: Traced) -> None:
         """The spans of a call, its nodes and nested runs form one tree below the span of the caller."""

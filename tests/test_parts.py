@@ -152,7 +152,7 @@ class TestStoppedFromOutside:
 
 
 class TestTime:
-    """What asyncio and clocks stop."""
+    """Parts that asyncio or a timeout stops."""
 
     @pytest.mark.parametrize("by", ["cancellation", "timeout"])
     def test_async_branches(self, play: Scene, by: str) -> None:

@@ -40,7 +40,7 @@ from tests.scenarios import (
 
 
 class TestSteps:
-    """Which nodes run, in which order, on what."""
+    """The nodes that run, their order and their input."""
 
     def test_nodes_run_along_the_edges(self, scene: Scene) -> None:
         """The final State is complete, at the exit point, and has all that the nodes did, in order."""
@@ -70,7 +70,7 @@ class TestSteps:
 
 
 class TestResults:
-    """What a node may return."""
+    """The results that a node may return."""
 
     @pytest.mark.parametrize(
         "node",
@@ -252,7 +252,7 @@ class TestMaxIterations:
 
 
 class Quit(BaseException):
-    """Not an Exception."""
+    """Exceptions that do not derive from Exception."""
 
 
 class TestBaseExceptions:

@@ -488,7 +488,7 @@ def test_values_that_do_not_fit(expected: Any, value: Any, message: str) -> None
 
 @dataclasses.dataclass
 class Before:
-    """What a program has written that is gone."""
+    """The types of the program that began the run."""
 
     spent: int = 7
     summary: str = ""

@@ -169,7 +169,7 @@ class TestSteps:
 
 @pytest.mark.parametrize("node", [talks, as_async_generator(talks)], ids=["generator", "async generator"])
 class TestChunks:
-    """What a node puts out before it has finished."""
+    """Chunks that a node emits before it ends."""
 
     def test_they_are_shown_as_partial(self, any_play: Scene, node: Callable[..., Any]) -> None:
         """Chunks come in States of the step before with all chunks so far, and are not saved."""

@@ -191,7 +191,7 @@ def test_a_store_on_a_server(shop, monkeypatch):
 
 @pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
 def test_looking_changes_no_file_and_makes_none(store, shop, arguments):
-    """Not a byte, not a time, not an entry of the folder."""
+    """Looking changes no byte, no time and no entry of the folder."""
     before = listing(shop)
 
     assert call(*arguments).code == 0
@@ -200,7 +200,7 @@ def test_looking_changes_no_file_and_makes_none(store, shop, arguments):
 
 @pytest.mark.parametrize("missing", ["none.db", "none/none.db", "empty"])
 def test_a_store_that_is_not_there_is_not_made(shop, missing):
-    """Neither by looking nor by changing."""
+    """No command creates a store, neither to look nor to change."""
     (shop / "empty").mkdir()
     before = listing(shop)
 

@@ -1,4 +1,4 @@
-"""What people run into first: runs that were killed or have failed, ids and names with slips in them."""
+"""Common mishaps: killed and failed runs, and slips in ids and names."""
 
 import json
 import subprocess

@@ -78,7 +78,7 @@ def named(folder: Path, kind: str, end: str) -> Path:
 
 
 class TestModes:
-    """What others can write to."""
+    """Files and folders that others can write to."""
 
     @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o664])
     def test_of_the_database(self, kind: str, folder: Path, mode: int) -> None:
@@ -365,7 +365,7 @@ class TestNames:
 
 
 class TestIndexesOfOthers:
-    """What other tools may add to a database, and what not."""
+    """Additions of other tools to a database: some are allowed, others refused."""
 
     @pytest.fixture
     def file(self, folder: Path) -> Path:

@@ -143,7 +143,7 @@ class TestOwned:
 
     @pytest.fixture
     def another(self, folder: Path) -> LockFile:
-        """What another process locks."""
+        """Runs that another process locks."""
         return LockFile(folder / "runs.db-owners")
 
     def test_by_another_process(self, opened: SqliteStore, another: LockFile, monkeypatch: pytest.MonkeyPatch) -> None:

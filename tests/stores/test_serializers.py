@@ -43,7 +43,7 @@ class TestSqliteStoreThatCompresses(ValuesContract):
 
 
 class Zipped(Serializer):
-    """What a user may write."""
+    """A serializer of a user."""
 
     def dumps(self, plain):
         return zlib.compress(json.dumps(plain).encode())

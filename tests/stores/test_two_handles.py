@@ -89,7 +89,7 @@ def test_a_run_that_another_rolled_back(store, other):
 
 
 class TestNestedRunsOfARunThatWasDeleted:
-    """What one makes within a run that another has deleted is no part of the run that takes its id."""
+    """A nested run of a deleted run is no part of a new run with the same id."""
 
     @pytest.fixture
     def dead(self, store):
