@@ -26,7 +26,7 @@ from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores import Policy, RedisStore
 from tests.redis_proxy import RedisProxy
-from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server
+from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import make_graph, traces
 from tests.stores.servers import again, numbered, shown, wait_until
 
@@ -215,6 +215,12 @@ class TestOpening:
         assert "durable=False" in str(caught.value)
         with open_redis(prefix, durable=False) as store:
             store.save(numbered("a", 1))
+
+    def test_an_address_with_options_of_a_pool(self, prefix: str) -> None:
+        """They are accepted, as by redis-py itself."""
+        with open_redis(prefix, url=f"{url()}?max_connections=4") as store:
+            store.save(numbered("a", 1))
+            assert store.list() == ["a"]
 
 
 # --------------------------------------------------------------------------- faults

@@ -63,6 +63,7 @@ class Nodes:
     def __init__(self, url: str, prefix: str, count: int, *, durable: bool) -> None:
         self._options = _parsed(url)
         self._kind: Any = self._options.pop("connection_class", redis.Connection)
+        self._options.pop("max_connections", None)  # for pools of redis-py
         self._options |= {"retry": Retry(NoBackoff(), 0), "protocol": 2}
         self.count, self.durable = count, durable
         self.tags = [f"{{{prefix}:{partition}}}".encode() for partition in range(count)]
