@@ -210,9 +210,9 @@ class RunExistsError(StateGraphError):
     def __str__(self) -> str:
         if self.status:
             return (
-                f"run {self.run_id!r} is {self.status}, and to execute its State would begin it again where it is not "
-                f"complete: go on with resume({self.run_id!r}), have it finished before new input with "
-                f"turn({self.run_id!r}, {{...}}), or say restart=True"
+                f"run {self.run_id!r} is {self.status}, and executing its State would begin it again: continue it with "
+                f"resume({self.run_id!r}), finish it and give new input with turn({self.run_id!r}, {{...}}), or pass "
+                "restart=True"
             )
         return f"run {self.run_id!r} is already in the {self.store}: {self.way_out}"
 

@@ -171,14 +171,14 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
         return
     if step < saved_step:
         reason = (
-            f"step {step} is behind step {saved_step}, which is saved: another process has continued the run, or an "
-            "old State was executed; load the newest State, or give this one another run_id"
+            f"step {step} is older than the saved step {saved_step}: another process has continued the run, or an old "
+            "State was executed; load the newest State, or give this one another run_id"
         )
         raise StepConflictError(run_id, reason)
     if not same_data:
         reason = (
-            f"step {step} is saved with other data; a saved step never changes: another process or thread works on "
-            "the run, or has; load the newest State"
+            f"step {step} is saved with other data, and a saved step never changes: another process or thread has "
+            "continued the run; load the newest State"
         )
         raise StepConflictError(run_id, reason)
 

@@ -139,7 +139,7 @@ class CheckpointStoreContract(ValuesContract):
         assert store.load("a").status is RunStatus.FAILED
         assert store.load("a").error == failed.error
 
-    @pytest.mark.parametrize(("step", "reason"), [(5, "step 5"), (3, "step 3 is behind step 5")])
+    @pytest.mark.parametrize(("step", "reason"), [(5, "step 5"), (3, "step 3 is older")])
     def test_a_saved_step_is_not_replaced(self, store: CheckpointStore, step: int, reason: str) -> None:
         """Saving an older step, or other data for the newest one, is refused and changes nothing."""
         state = State({"n": 1}, run_id="a", step=5)
