@@ -98,7 +98,7 @@ def resize(job: Job) -> Job:
 
 
 def shorten(job: Job) -> Job:
-    return {"path": "a", "sise": 3}  # slip
+    return {"path": "a", "nmae": 3}  # slip
 
 
 def price(order: Order) -> Order:
