@@ -86,9 +86,9 @@ def _obstacle(plan: CompiledGraph, store: CheckpointStore) -> str:
     if pausing and not plan.saves:
         name = next(iter(pausing))
         way_out = 'give the graph a store, as in store="runs.db", or set checkpoint.interval to 1 or more'
-        return f"node {name!r} pauses runs, which takes checkpoints: {way_out}"
+        return f"node {name!r} pauses runs, which needs checkpoints: {way_out}"
     if nested and not store.keeps_parts:
-        return f"node {nested[0]!r} pauses runs within a graph, which takes a store that keeps parts"
+        return f"node {nested[0]!r} pauses a nested run, which needs a store that keeps parts"
     return ""
 
 

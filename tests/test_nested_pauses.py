@@ -136,5 +136,5 @@ class TestWhatElse:
         inner = reviewed(memory_play.store, interval=0)
         assert memory_play.execute(within(inner)).status is RunStatus.PAUSED
 
-        with pytest.raises(GraphError, match="'inner' pauses runs, which takes checkpoints"):
+        with pytest.raises(GraphError, match="'inner' pauses runs, which needs checkpoints"):
             within(inner, interval=0).validate()
