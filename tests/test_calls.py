@@ -336,13 +336,14 @@ class TestRecover:
         done = recovered(any_play, graph, max_recoveries=1)
         assert [one.error for one in done] == [None, None]
 
-    def test_workers_that_are_stopped_within_a_step(self, any_play: Scene) -> None:
+    @pytest.mark.parametrize("how", ["cancel", "Ctrl-C"])
+    def test_workers_that_are_stopped_within_a_step(self, any_play: Scene, how: str) -> None:
         """None of them counts as a lost owner, however many they are."""
         stop = threading.Event()
 
         def fail(state: State) -> None:
             stop.set()
-            raise OSError("not yet")
+            raise OSError("not yet") if how == "cancel" else KeyboardInterrupt
 
         retry = RetryPolicy(max_attempts=9, initial_delay=60)
         graph = chat(any_play, {"a": fail}, policies={"a": {"retry": retry}})
@@ -350,8 +351,12 @@ class TestRecover:
 
         for _ in range(3):
             stop.clear()
-            (stopped,) = recovered(any_play, graph, cancel=stop, max_recoveries=2)
-            assert isinstance(stopped.error, RunCancelledError)
+            if how == "Ctrl-C":
+                with pytest.raises(KeyboardInterrupt):
+                    recovered(any_play, graph, max_recoveries=2)
+            else:
+                (stopped,) = recovered(any_play, graph, cancel=stop, max_recoveries=2)
+                assert isinstance(stopped.error, RunCancelledError)
 
 
 # --------------------------------------------------------------------------- cancel

@@ -19,6 +19,7 @@ from stategraph._engine.saving import (
     failure_at,
     flush,
     newest_of,
+    noting,
     owning,
     owning_saved,
     save,
@@ -261,13 +262,18 @@ def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[S
     yield from _count(run, saved, recoveries + 1)
     try:
         return (yield from resume_owned(run, saved.run_id))
-    except CheckpointError:  # the store would refuse the count as well
+    except (CheckpointError, GeneratorExit):  # the store would refuse the count as well, or the driver is gone
         raise
-    except Exception:  # this owner has survived the step
-        newest = yield from newest_of(run, saved.run_id)
-        if newest is not None and newest.progress and newest.progress.recoveries:
-            yield from _count(run, newest, 0)
+    except BaseException as error:
+        yield from noting(error, "While the count of recoveries was reset", _survive(run, saved.run_id))
         raise
+
+
+def _survive(run: RunContext, run_id: str) -> Task[None]:
+    """Count no recoveries of a step any more: its owner is stopped, but has survived it."""
+    newest = yield from newest_of(run, run_id)
+    if newest is not None and newest.progress and newest.progress.recoveries:
+        yield from _count(run, newest, 0)
 
 
 def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:

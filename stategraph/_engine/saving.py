@@ -218,7 +218,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     yield from save_pending(run, public)
     if run.state.status is RunStatus.CANCELLED and run.saved is run.state:
         # The State records the cancellation now, so the store can forget the request.
-        yield from _noting(public, "While its cancellation was being cleared", clear_cancellation(run))
+        yield from noting(public, "While its cancellation was being cleared", clear_cancellation(run))
     if public is not error:
         raise public from public.__cause__
 
@@ -229,9 +229,7 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     An ExecutionError counts as the cancellation, because that may have caused it.
     """
     # The run is saved as cancelled even if its canceller is unknown.
-    by = yield from _noting(
-        error, "While the caller that cancelled the run was looked up", canceller_of(run, run.state)
-    )
+    by = yield from noting(error, "While the caller that cancelled the run was looked up", canceller_of(run, run.state))
     save_with_next(run, run.state)
     run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
     is_failure = isinstance(error, ExecutionError)
@@ -255,12 +253,12 @@ def copy_notes(error: BaseException, other: BaseException) -> None:
 def save_pending(run: RunContext, error: BaseException) -> Task[None]:
     """Save pending States before an error is raised; a second failure becomes a note on the first."""
     state = error.state if isinstance(error, ExecutionError) else run.state
-    yield from _noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
-    yield from _noting(error, "While the run waited for its last saves", flush(run, state))
+    yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
+    yield from noting(error, "While the run waited for its last saves", flush(run, state))
     yield from announce_error(run, state, error)
 
 
-def _noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer | None]:
+def noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer | None]:
     """Return the answer of a task, or None after an exception, which becomes a note on an error."""
     try:
         return (yield from task)
