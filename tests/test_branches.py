@@ -193,11 +193,11 @@ class TestItems:
     @pytest.mark.parametrize("kind", [as_sync, as_async])
     def test_collected_errors(self, any_play: Scene, kind: Any) -> None:
         """Collected errors take the place of results, in the store as well."""
-        graph = mapping(kind(lambda item: 10 // item), on_error="collect", store=any_play.store)
+        graph = mapping(kind(lambda item: int(item, 10)), on_error="collect", store=any_play.store)
 
-        final = any_play.execute(graph, State({"items": [5, 0, 2]}, run_id=RUN))
+        final = any_play.execute(graph, State({"items": ["2", "x", "5"]}, run_id=RUN))
 
-        assert final["out"] == [2, ErrorInfo("ZeroDivisionError", "integer division or modulo by zero", "work"), 5]
+        assert final["out"] == [2, ErrorInfo("ValueError", "invalid literal for int() with base 10: 'x'", "work"), 5]
 
 
 @pytest.mark.parametrize("kind", [as_sync, as_async])

@@ -48,7 +48,8 @@ class Server:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:  # Python 3.14 warns of one that is left open
+                return error.code, json.load(error)
 
     def printed(self) -> str:
         """End the server; return its output."""
