@@ -5,6 +5,7 @@ It also checks that the public types of the package are complete, as pyright ver
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -61,7 +62,8 @@ def differences(checker: str, told: AbstractSet[int], slips: AbstractSet[int], l
 
 def _run(module: str, *arguments: str) -> str:
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # where pyright looks for the package whose types it verifies
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
 
 
 if __name__ == "__main__":
