@@ -11,7 +11,6 @@ from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from enum import Enum
 from itertools import chain, repeat
 from operator import attrgetter, eq, is_
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -53,7 +52,7 @@ def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
         return False
     if kind in _EXACT:
         return bool(one == other)
-    exact_form = str if kind.__module__ == "decimal" else _EXACT_FORMS.get(kind)  # not imported: few States hold one
+    exact_form = _EXACT_FORMS.get(kind) or _EXACT_FORMS_IN.get(kind.__module__.partition(".")[0])
     if exact_form is not None:
         return bool(exact_form(one) == exact_form(other))
     known = {} if known is None else known
@@ -92,10 +91,14 @@ _EXACT_FORMS: dict[type, Callable[[Any], Any]] = {
     complex: repr,
     datetime: _clock_form,
     time: _clock_form,
-    # Not the copy, which remembers how the path was joined; nor equality, which ignores case on Windows.
-    **dict.fromkeys((PosixPath, PurePosixPath, WindowsPath, PureWindowsPath), attrgetter("drive", "root", "parts")),
 }
 """Forms that are equal only for the same values, for types whose equal instances may differ."""
+
+_EXACT_FORMS_IN: dict[str, Callable[[Any], Any]] = {
+    "decimal": str,
+    "pathlib": attrgetter("drive", "root", "parts"),  # a copy knows how it was joined; equality ignores case on Windows
+}
+"""Such forms by the module of the types, which is not imported here: few States hold one."""
 
 
 def _are_same_items(ones: Collection[Any], others: Collection[Any], known: _Known) -> bool:
