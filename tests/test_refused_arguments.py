@@ -24,7 +24,7 @@ def branch(state: State) -> dict[str, int]:
         ({"branches": {"a": branch}, "reducers": [max]}, "reducers"),
         ({"branches": {"a": branch}, "reducers": {"n": "sum"}}, "sum"),
     ],
-    ids=str,
+    ids=["empty", "no mapping", "no name", "no function", "on_failure", "no reducers", "no reducer"],
 )
 def test_branches(arguments, culprit):
     """The error names the wrong argument of a ParallelNode."""
