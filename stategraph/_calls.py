@@ -181,12 +181,8 @@ def new_run(
     return RunContext(plan, services, wanted, shows, *options)
 
 
-def blocks(run: RunContext) -> RunContext:
-    """Return a run that may block this thread.
-
-    Raises:
-        AsyncNodeError: The graph has async nodes, and an event loop is running in this thread.
-    """
+def check_blocking(run: RunContext) -> None:
+    """Raise AsyncNodeError if the graph has async nodes and an event loop is running in this thread."""
     plan, node = run.plan, run.plan.async_node
     if plan.nested_run is not None:  # nested graphs may have changed after this graph was compiled
         node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
@@ -194,7 +190,6 @@ def blocks(run: RunContext) -> RunContext:
         from stategraph._drivers.sync import check_no_loop  # imported when used: with async nodes
 
         check_no_loop(node, shows=run.shows)
-    return run
 
 
 # --------------------------------------------------------------------------- tasks, given the run and the options

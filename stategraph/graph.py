@@ -14,7 +14,7 @@ from stategraph._calls import (
     ResumeCall,
     RunCall,
     TurnCall,
-    blocks,
+    check_blocking,
     checked_options,
     execute_task,
     new_run,
@@ -29,6 +29,7 @@ from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import plan_of, short_config
 from stategraph._protocol import Task
+from stategraph._util.callables import without_calls
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
@@ -125,7 +126,8 @@ class StateGraph(GraphBuilder[S]):
         Raises:
             GraphError: They cannot; the error lists all problems.
         """
-        self._runnable()
+        with without_calls:
+            self._runnable()
 
     def picture(self, run: str | State | None = None) -> Picture:
         """Return a picture of the graph, complete or not, or of the run with a run id or State. See docs/pictures.md.
@@ -336,7 +338,7 @@ class StateGraph(GraphBuilder[S]):
         from stategraph._capabilities import recovered_by, sweep  # imported when used
 
         how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        new_run, signal = partial(self._sync_run, how, ChangedCall), signal_of(how)
+        new_run, signal = partial(self._new_run, how, ChangedCall, blocks=True), signal_of(how)
         return recovered_by(sweep(self.store, new_run, limit, max_recoveries, signal), signal)
 
     def arecover(
@@ -431,17 +433,17 @@ class StateGraph(GraphBuilder[S]):
     # ------------------------------------------------------------------ inside
 
     def _task(
-        self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any, shows: bool = False
+        self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any, shows: bool = False, blocks: bool = True
     ) -> tuple[Task[State], StopSignal | None]:
-        """Return the task of a call that blocks this thread, and the signal that may stop it."""
-        run = self._sync_run(how, kind, shows=shows)
-        return task_of(run, how, *arguments), run.signal
+        """Return the task of a call, and the signal that may stop it."""
+        with without_calls:
+            run = self._new_run(how, kind, shows=shows, blocks=blocks)
+            return task_of(run, how, *arguments), run.signal
 
     def _adrive(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Awaitable[State]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        run = self._new_run(how, kind)
-        return adrive(task_of(run, how, *arguments), run.signal, self.store)
+        return adrive(*self._task(kind, task_of, how, *arguments, blocks=False), self.store)
 
     def _stream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Stream[S]:
         from stategraph._drivers.streams import Stream  # imported when used
@@ -451,17 +453,16 @@ class StateGraph(GraphBuilder[S]):
     def _astream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> AsyncStream[S]:
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        run = self._new_run(how, kind, shows=True)
-        return AsyncStream(task_of(run, how, *arguments), run.signal, self.store)
+        return AsyncStream(*self._task(kind, task_of, how, *arguments, shows=True, blocks=False), self.store)
 
-    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
+    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:
+        """Return the context of a call, which blocks this thread or awaits on an event loop."""
         observer = with_progress(self.observer) if how.get("progress") else self.observer
-        return new_run(
-            self._runnable(), self.config, self.store, observer, shows=shows, options=checked_options(how, kind)
-        )
-
-    def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        return blocks(self._new_run(how, kind, shows=shows))
+        options = checked_options(how, kind)
+        run = new_run(self._runnable(), self.config, self.store, observer, shows=shows, options=options)
+        if blocks:
+            check_blocking(run)
+        return run
 
     def _runnable(self) -> CompiledGraph:
         plan = self._planned()

@@ -135,7 +135,7 @@ def perform(
     if not is_count(max_recoveries, at_least=1):
         raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
     try:
-        run = graph._sync_run(how, TurnCall)
+        run = graph._new_run(how, TurnCall, blocks=True)
         state = drive(take_turn(run, order, max_recoveries), run.signal)
     except RunCancelledError as stopped:
         state = _cancelled(graph, order.run_id, stopped)

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, MapNode, NotSerializableError, ParallelNode, RetryPolicy, State
+from stategraph import (
+    ConfigError,
+    ExecutionError,
+    GraphError,
+    InvalidRunIdError,
+    MapNode,
+    NotSerializableError,
+    ParallelNode,
+    RetryPolicy,
+    RunCompleteError,
+    RunExistsError,
+    State,
+    StateGraph,
+)
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, as_async, make_graph
 
@@ -91,6 +104,35 @@ def test_a_value_that_cannot_be_saved(call: Callable[[Any, State], Any]) -> None
 
     with pytest.raises(NotSerializableError, match=r"^deep\[0\]\[0\] cannot be saved") as caught:
         call(graph, State(run_id=RUN))
+
+    assert [room for room, _ in calls_of(caught.value)].count("stategraph") <= 2
+
+
+MISTAKES: dict[str, tuple[type[Exception], Callable[..., Any]]] = {
+    "incomplete graph": (GraphError, lambda call: call(StateGraph("g"), State())),
+    "run exists": (RunExistsError, lambda call: call(preserving(), State(run_id=RUN))),
+    "run id": (InvalidRunIdError, lambda call: preserving().resume(5)),
+    "complete": (RunCompleteError, lambda call: preserving().resume(RUN)),
+    "config": (ConfigError, lambda call: StateGraph("g", store="sqlite")),
+    "policy": (ConfigError, lambda call: RetryPolicy(max_attempts=0)),
+}
+
+
+def preserving() -> Any:
+    """Return a graph with a completed run."""
+    graph = make_graph({"a": lambda state: {}}, store=MemoryStore(), preserve=True)
+    graph.run(State(run_id=RUN))
+    return graph
+
+
+@pytest.mark.parametrize("call", [execute, aexecute, stream])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_of_callers(call: Callable[[Any, State], Any], mistake: str) -> None:
+    """The error of a wrong call shows that call, and next to nothing of the library."""
+    kind, make = MISTAKES[mistake]
+
+    with pytest.raises(kind) as caught:
+        make(call)
 
     assert [room for room, _ in calls_of(caught.value)].count("stategraph") <= 2
 

@@ -40,9 +40,8 @@ from stategraph._protocol import (
     Task,
     Unlimit,
 )
-from stategraph._util.callables import is_async_callable
+from stategraph._util.callables import is_async_callable, without_calls
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import ExecutionError, NotSerializableError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -66,11 +65,9 @@ async def adrive(
 
     A task that is a part of a run has the limits of the run, and is one of the tasks in `part_of`.
     """
-    try:
-        performer = AsyncPerformer(task, signal, store, limits, part_of)
+    performer = AsyncPerformer(task, signal, store, limits, part_of)
+    with without_calls:
         return cast(_Answer, await performer.carry_out(task.send, None))
-    except (ExecutionError, NotSerializableError) as error:
-        raise error.with_traceback(None) from error.__cause__  # as in `drive`
 
 
 class AsyncPerformer:

@@ -11,7 +11,8 @@ from stategraph._drivers.calls import Shown
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import Performer, carry_out
 from stategraph._protocol import Command, Show, Stopped, Task
-from stategraph.errors import ExecutionError, NotSerializableError, RunCancelledError
+from stategraph._util.callables import without_calls
+from stategraph.errors import RunCancelledError
 from stategraph.state import S_co, State
 
 _ABANDONED = (
@@ -57,13 +58,12 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
 
     def __next__(self) -> State[S_co]:
         try:
-            answer = self._carry_out(self._task.send, None)
+            with without_calls:
+                answer = self._carry_out(self._task.send, None)
         except Shown as shown:
             self._performer.clock.stop()
             state: State = shown.args[0]
             return state
-        except (ExecutionError, NotSerializableError) as error:
-            raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopIteration(answer)
 
     def send(self, value: None, /) -> State[S_co]:
@@ -125,13 +125,12 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
 
     async def __anext__(self) -> State[S_co]:
         try:
-            await self._carry_out(self._task.send, None)
+            with without_calls:
+                await self._carry_out(self._task.send, None)
         except Shown as shown:
             self._performer.clock.stop()
             state: State = shown.args[0]
             return state
-        except (ExecutionError, NotSerializableError) as error:
-            raise error.with_traceback(None) from error.__cause__  # as in `drive`
         raise StopAsyncIteration
 
     async def asend(self, value: None, /) -> State[S_co]:

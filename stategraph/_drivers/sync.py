@@ -37,8 +37,8 @@ from stategraph._protocol import (
     Task,
     Unlimit,
 )
-from stategraph._util.callables import failure_of
-from stategraph.errors import AsyncNodeError, ExecutionError, NotSerializableError
+from stategraph._util.callables import failure_of, without_calls
+from stategraph.errors import AsyncNodeError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread, and return its answer. Shown States are skipped."""
     performer = Performer(signal)
     try:
-        return performer.drive(task)
-    except (ExecutionError, NotSerializableError) as error:
-        raise error.with_traceback(None) from error.__cause__  # the frames in here do not help the reader
+        with without_calls:
+            return performer.drive(task)
     finally:
         performer.close()
 

@@ -9,6 +9,8 @@ from functools import partial
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, TypeVar
 
+from stategraph.errors import StateGraphError
+
 _Answer = TypeVar("_Answer")
 
 
@@ -218,6 +220,21 @@ def _content(cell: Any) -> Any:
 
 
 _OURS = __name__.partition(".")[0]
+
+
+class _WithoutCalls:
+    """Raises each error of stategraph without the calls inside stategraph; its text says what to do."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, StateGraphError):
+            error.__traceback__, error.__suppress_context__ = None, True
+
+
+without_calls = _WithoutCalls()
+"""Used in a ``with`` statement by the calls of users."""
 
 
 def begin_with_users(error: BaseException) -> None:

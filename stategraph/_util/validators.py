@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from stategraph._util.callables import without_calls
 from stategraph.errors import ConfigError
 
 MOST = sys.float_info.max
@@ -53,7 +54,8 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
             try:
-                return function(*arguments, **named)
+                with without_calls:
+                    return function(*arguments, **named)
             except TypeError:
                 given = next((given for given in named if given not in known), None)
                 if given is None:
