@@ -19,6 +19,7 @@ from stategraph import (
     GraphConfig,
     GraphError,
     NodeContext,
+    ParallelNode,
     State,
     StateGraph,
     UnknownNameError,
@@ -112,24 +113,27 @@ def test_unknown_names_are_found_when_the_graph_is_made(config: GraphConfig, tex
 # --------------------------------------------------------------------------- nodes
 
 
-def test_a_name_may_be_a_member_of_an_enum() -> None:
-    """The name is its value, which a store keeps."""
+def test_a_name_may_be_a_member_of_an_enum(tmp_path: Path) -> None:
+    """The name is its value, which a store keeps: of a graph, a node, a branch, an edge and the target of a route."""
 
     class Name(StrEnum):
         WORK = "work"
+        SPLIT = "split"
         MEND = "mend"
 
-    graph = StateGraph(
-        GraphConfig("enums", checkpoint=CheckpointConfig(interval=1, preserve=True)), store=MemoryStore()
-    )
-    graph.add_node(Name.MEND, lambda state: {"done": True})
-    graph.add_node(Name.WORK, lambda state: 1 / 0, on_error=Name.MEND)
-    graph.set_entry_point(Name.WORK)
-    graph.set_exit_point(Name.MEND)
-    graph.add_edge(Name.WORK, Name.MEND)
+    with SqliteStore(tmp_path / "runs.db") as store:
+        graph = StateGraph(GraphConfig(Name.WORK, checkpoint=CheckpointConfig(interval=1, preserve=True)), store=store)
+        graph.add_node(Name.MEND, lambda state: {"done": True})
+        graph.add_node(Name.SPLIT, ParallelNode({Name.WORK: lambda state: {"x": 1}, Name.MEND: lambda state: {"y": 1}}))
+        graph.add_node(Name.WORK, lambda state: 1 / 0, on_error=Name.MEND)
+        graph.set_entry_point(Name.SPLIT)
+        graph.set_exit_point(Name.MEND)
+        graph.add_route(Name.SPLIT, lambda state: state["x"], {1: Name.WORK}, name=Name.SPLIT)
+        graph.add_edge(Name.WORK, Name.MEND, name=Name.WORK)
+        graph.execute(State(run_id="a"))
 
-    assert graph.execute(State())["done"]
-    assert {type(name) for name in graph.structure.nodes} == {str}
+        assert store.load("a").graph == "work"
+        assert store.load("a")["done"]
 
 
 class Methods:

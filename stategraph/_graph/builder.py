@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
+_Name = TypeVar("_Name", str, str | None)
 _ITS_OWN = object()  # the name of a function
 
 
@@ -58,7 +59,7 @@ class GraphBuilder(Generic[S]):
     """
 
     def __init__(self, name: str, schema: type | None = None) -> None:
-        self._name = name
+        self._name = _plain(name)
         self._schema = None if schema is None else _schema_of(schema)
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
@@ -148,7 +149,7 @@ class GraphBuilder(Generic[S]):
         except TypeError as error:
             raise self._error(f"node {name!r}: {error}") from None
         self._typed(name, new)
-        policies = NodePolicies(retry, timeout, cache, _plain(on_error) if isinstance(on_error, str) else on_error)
+        policies = NodePolicies(retry, timeout, cache, _plain(on_error))
         with self._changing():
             if name in self._nodes:
                 raise self._error(f"node {name!r} is already there; give this one another name")
@@ -210,7 +211,7 @@ class GraphBuilder(Generic[S]):
             UnknownNodeError: The graph has no such node.
             GraphError: The predicate is not a sync function of a State, or the graph already has the same edge.
         """
-        edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
+        edge = Edge(self._known(from_node), self._known(to_node), predicate, _plain(name))
         problem = "" if predicate is None else predicate_problem(predicate)
         if problem:
             raise self._error(
@@ -253,9 +254,7 @@ class GraphBuilder(Generic[S]):
             edges = edges_of_route(source, function, targets, name)
         except (TypeError, ValueError) as error:
             raise self._error(f"the route out of {source!r}: {error}") from None
-        for edge in edges:
-            self._known(edge.target)
-        self._add_edges(edges)
+        self._add_edges([attrs.evolve(edge, target=self._known(edge.target)) for edge in edges])
 
     def set_entry_point(self, node: str) -> None:
         """Set the node at which runs begin.
@@ -400,9 +399,9 @@ def _schema_of(cls: type) -> Schema:
     return schema_of(cls)
 
 
-def _plain(name: str) -> str:
-    """Return a name as a plain str, also for a member of a StrEnum, which no store keeps."""
-    return str.__str__(name)
+def _plain(name: _Name) -> _Name:
+    """Return a name as a plain str if it is a member of a StrEnum, which no store keeps."""
+    return str.__str__(name) if isinstance(name, str) else name
 
 
 def _own_name(function: NodeFunction) -> str:

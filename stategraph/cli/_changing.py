@@ -250,7 +250,7 @@ def migrate(request: Request, is_printed: bool) -> None:
     A store that is up to date does not change.
     """
     if not is_printed:
-        store = request.open(to_change=True, may_make=True)
+        store = request.open(to_change=True, may_make=True, migrates=True)
         request.screen.done({"store": str(store), "migrated": True}, f"{store}: ready")
         return
     statements: tuple[str, ...] = ()

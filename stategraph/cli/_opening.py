@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    address: str | None, config: str | None, *, to_change: bool = False, may_make: bool = False
+    address: str | None, config: str | None, *, to_change: bool = False, may_make: bool = False, migrates: bool = False
 ) -> CheckpointStore:
     """Open the store at an address, or that of a configuration.
 
@@ -37,7 +37,8 @@ def open_store(
         address: A file, a folder or a URL.
         config: A configuration file; ``graph.toml`` in this folder if it is None.
         to_change: Whether the command writes to the store.
-        may_make: Whether to create a missing store or missing tables.
+        may_make: Whether to create a missing store or, unless the configuration forbids it, missing tables.
+        migrates: Whether to create missing tables, whatever the configuration has.
 
     Raises:
         Failure: no store is named, or it is missing.
@@ -49,7 +50,7 @@ def open_store(
     if kind in ("postgres", "redis"):
         options.setdefault("patience", 10)  # a person at a terminal does not wait for a minute
     if kind == "postgres":
-        options["migrate"] = may_make
+        options["migrate"] = migrates or (may_make and options.get("migrate", True))
     if kind in ("sqlite", "disk"):
         path = Path(options["path"]).expanduser()
         # An older version named the file of a disk store cache.db.

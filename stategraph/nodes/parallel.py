@@ -158,7 +158,7 @@ class ParallelNode(PartsNode):
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"a branch is named {shorten(name)}; a name has 1 to 200 printable characters")
-    return name
+    return str.__str__(name)  # of a member of a StrEnum, which no store keeps
 
 
 def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reducer]:

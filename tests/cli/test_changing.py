@@ -268,6 +268,20 @@ def test_a_store_is_made_by_migrate(shop, database):
         assert json.loads(call("--store", store, "runs", "--json").out)["runs"] == []
 
 
+def test_import_makes_no_tables_if_the_configuration_forbids_it(shop, database):
+    """`migrate` makes them, which an administrator runs."""
+    options = 'options = {dsn = "RUNS_DSN", migrate = false}'
+    config = f'name = "orders"\n[checkpoint]\nstore = "postgres"\n{options}\n'
+    (shop / "own.toml").write_text(config, encoding="utf-8")
+    (shop / "none.jsonl").touch()
+    refused = call("--config", "own.toml", "import", "none.jsonl")
+    assert refused.code == 3
+    assert "stategraph migrate" in refused.err
+
+    assert call("--config", "own.toml", "migrate").code == 0
+    assert call("--config", "own.toml", "import", "none.jsonl").code == 0
+
+
 def test_migrate_prints_what_an_administrator_runs(shop, database):
     """A role that may not create tables is referred to `migrate`, whose statements are all that is needed."""
     role = f"app_{uuid.uuid4().hex}"
