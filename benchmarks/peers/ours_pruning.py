@@ -15,8 +15,8 @@ from benchmarks.measure import Run
 from stategraph import RunStatus, State
 from stategraph.stores import DiskStore, SqliteStore
 from stategraph.stores._rows.records import Write
-from stategraph.stores._rows.run_log import Outcome
 from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.table import Outcome
 from stategraph.stores.base import RetentionPolicy
 
 _OVER = RetentionPolicy(ttl=1.0)
@@ -37,8 +37,8 @@ def pruned_on_disk(steps: int) -> Run:
 def longest_transaction(steps: int) -> Callable[[], float]:
     """Return seconds that the store was locked for others at most, while the runs were removed; commits included."""
     store = _copy(SqliteStore, many_runs(steps))
-    log, longest = store._log, [0.0]
-    commit = log.commit
+    table, longest = store._log.table, [0.0]
+    commit = table.commit
 
     def noting(writes: Sequence[Write]) -> list[Outcome]:
         started = perf_counter()
@@ -46,7 +46,7 @@ def longest_transaction(steps: int) -> Callable[[], float]:
         longest[0] = max(longest[0], perf_counter() - started)
         return outcomes
 
-    log.commit = noting  # type: ignore[method-assign]
+    table.commit = noting  # type: ignore[method-assign]
 
     def run() -> float:
         store.prune()

@@ -63,9 +63,9 @@ class DiskStore(RowStore):
         check_version("checkpoint.store", "disk", OLDEST)
         check_flags(read_only=read_only)
 
-        def open_table(store: object, identify: Identify) -> SqliteTable:
+        def open_table(identify: Identify) -> SqliteTable:
             self.path = _folder(path, must_exist=read_only)
-            return _table_in(self.path, store, identify, read_only=read_only)
+            return _table_in(self.path, str(self), identify, read_only=read_only)
 
         super().__init__(open_table, **options)
 
@@ -86,7 +86,7 @@ def _has_content(file: Path) -> bool:
         return False
 
 
-def _table_in(folder: Path, store: object, identify: Identify, *, read_only: bool) -> SqliteTable:
+def _table_in(folder: Path, store: str, identify: Identify, *, read_only: bool) -> SqliteTable:
     file, old = folder / "disk-store.db", folder / "cache.db"
     is_older = _has_content(old)
     if is_older and read_only and not file.exists():

@@ -67,13 +67,13 @@ class PostgresStore(RowStore):
         self._schema = schema
         address = address_of("postgres", "dsn", dsn, ("postgresql", "postgres"), _parse)
 
-        def open_table(store: object, identify: Identify) -> Table:
+        def open_table(identify: Identify) -> Table:
             from stategraph.stores._postgres.connections import connected  # imported when used: psycopg takes 60 ms
             from stategraph.stores._postgres.table import PostgresTable
 
             connections = Connections(partial(connected, address, patience, prepares=prepare), pool)
             limits = {"patience": patience, "lease": lease}
-            return PostgresTable(store, identify, connections, schema, migrates=migrate, **limits)
+            return PostgresTable(str(self), identify, connections, schema, migrates=migrate, **limits)
 
         super().__init__(open_table, **options)
 

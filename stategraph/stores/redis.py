@@ -68,12 +68,12 @@ class RedisStore(RowStore):
         self._prefix = prefix
         address = address_of("redis", "url", url, ("redis", "rediss", "unix"), _parse)
 
-        def open_table(store: object, identify: Identify) -> Table:
+        def open_table(identify: Identify) -> Table:
             from stategraph.stores._redis.connections import Nodes  # imported when used: redis-py takes 100 ms
             from stategraph.stores._redis.table import RedisTable
 
             nodes = Nodes(address, prefix, partitions, durable=durable)
-            return RedisTable(store, identify, nodes, replicas=replicas, patience=patience, lease=lease)
+            return RedisTable(str(self), identify, nodes, replicas=replicas, patience=patience, lease=lease)
 
         super().__init__(open_table, **options)
 

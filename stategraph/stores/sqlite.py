@@ -39,8 +39,8 @@ class SqliteStore(RowStore):
         check_version("checkpoint.store", "sqlite", OLDEST)
         check_flags(read_only=read_only)
 
-        def open_table(store: object, identify: Identify) -> SqliteTable:
+        def open_table(identify: Identify) -> SqliteTable:
             self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))
-            return SqliteTable(store, self.path, identify, read_only=read_only)
+            return SqliteTable(str(self), self.path, identify, read_only=read_only)
 
         super().__init__(open_table, **options)

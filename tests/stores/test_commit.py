@@ -9,62 +9,11 @@ import pytest
 
 from stategraph import ParentStep, State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._rows.run_log import Committer
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.stores.inside import connection_of, log_of, table_of
+from tests.stores.inside import connection_of, table_of
 
 THREADS = 8
-
-
-class Applied:
-    """A stand-in for a store: records batches, waits while `gate` is shut, and fails on request."""
-
-    def __init__(self):
-        self.batches = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self.error = None
-
-    is_server = False
-
-    def apply(self, writes):
-        self.entered.set()
-        assert self.gate.wait(10)
-        self.batches.append(list(writes))
-        if self.error is not None:
-            raise self.error
-        return [write % 10 != 9 for write in writes]
-
-
-@pytest.fixture
-def applied():
-    return Applied()
-
-
-@pytest.fixture
-def commits(applied):
-    return Committer(applied)
-
-
-def outcome(commits, write):
-    """Return what a commit returns or raises."""
-    try:
-        return commits.commit([write])[0]
-    except BaseException as error:
-        return error
-
-
-def gathered(commits, applied, count=THREADS):
-    """Let a leader write while others wait; return the pool and the futures of their outcomes."""
-    applied.gate.clear()
-    pool = ThreadPoolExecutor(count)
-    futures = [pool.submit(outcome, commits, 0)]
-    assert applied.entered.wait(10)
-    futures += [pool.submit(outcome, commits, number) for number in range(1, count)]
-    wait_until(lambda: len(commits._waiting) == count)
-    return pool, futures
 
 
 def wait_until(is_so):
@@ -74,15 +23,28 @@ def wait_until(is_so):
         time.sleep(0.001)
 
 
-def test_callers_share_a_commit(commits, applied):
+def test_callers_share_a_commit(tmp_path, monkeypatch):
     """Calls that arrive during a commit are committed together, each with its own outcome, in order."""
-    pool, futures = gathered(commits, applied, 10)
-    with pool:
-        applied.gate.set()
-        outcomes = [future.result(10) for future in futures]
+    entered, gate, batches = threading.Event(), threading.Event(), []
+
+    def apply(writes):
+        entered.set()
+        assert gate.wait(10)
+        batches.append(writes)
+        return [write % 10 != 9 for write in writes]
+
+    with SqliteStore(tmp_path / "runs.db") as store, ThreadPoolExecutor(10) as pool:
+        table = table_of(store)
+        monkeypatch.setattr(table, "apply", apply)
+        futures = [pool.submit(table.commit, [0])]
+        assert entered.wait(10)
+        futures += [pool.submit(table.commit, [number]) for number in range(1, 10)]
+        wait_until(lambda: len(table._waiting) == 10)
+        gate.set()
+        outcomes = [outcome for future in futures for outcome in future.result(10)]
 
     assert outcomes == [True] * 9 + [False]
-    assert [len(batch) for batch in applied.batches] == [1, 9]
+    assert [len(batch) for batch in batches] == [1, 9]
 
 
 class TestWithAStore:
@@ -101,7 +63,7 @@ class TestWithAStore:
                     raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
                 return apply(writes)
 
-            monkeypatch.setattr(log_of(store).table, "apply", counted)
+            monkeypatch.setattr(table_of(store), "apply", counted)
 
             def run(number):
                 try:

@@ -10,6 +10,7 @@ from stategraph._owners.base import Ownership, on_behalf_of, own, owned, release
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows import maintenance
 from stategraph.stores.base import RetentionPolicy
+from tests.stores.inside import table_of
 
 NAMES = [f"run-{number:02d}" for number in range(25)]
 
@@ -58,11 +59,12 @@ def test_a_run_that_is_resumed_during_the_prune_stays(store, monkeypatch):
 
 def before_the_removal(store, monkeypatch, do):
     """Do something once, after the runs were checked."""
-    commit = store._log.commit
+    table = table_of(store)
+    commit = table.commit
 
     def after(writes):
-        monkeypatch.setattr(store._log, "commit", commit)
+        monkeypatch.setattr(table, "commit", commit)
         do()
         return commit(writes)
 
-    monkeypatch.setattr(store._log, "commit", after)
+    monkeypatch.setattr(table, "commit", after)

@@ -1,7 +1,9 @@
 """The "sqlite" store: its file, and changes to it by others."""
 
+import gc
 import sqlite3
 import stat
+import weakref
 from contextlib import closing
 
 import pytest
@@ -201,6 +203,20 @@ class TestReadOnly:
 
 
 class TestOneStoreForMany:
+    def test_a_closed_store_is_freed_at_once(self, path):
+        """Its file of locks is closed with it, without a garbage collection."""
+        gc.disable()
+        try:
+            store = SqliteStore(path)
+            store.save(State(run_id="a"))
+            store.close()
+            freed = weakref.ref(store)
+            del store
+
+            assert freed() is None
+        finally:
+            gc.enable()
+
     def test_a_store_that_is_closed(self, store):
         """Says so, and how to get another; closing it again is no error."""
         saved(store, 1)

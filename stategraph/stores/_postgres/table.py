@@ -106,7 +106,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     """Records and leases in a schema of a PostgreSQL database.
 
     Args:
-        store: The store, for error messages.
+        store: The name of the store, for error messages.
         identify: Called with the id of the store.
         connections: Connections to the database.
         schema: The schema.
@@ -124,7 +124,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def __init__(
         self,
-        store: object,
+        store: str,
         identify: Identify,
         connections: Connections[Connection],
         schema: str,

@@ -53,7 +53,7 @@ class RedisTable(ServerTable[Links]):
     The record of a process is in one partition, so one clock decides when its leases expire.
 
     Args:
-        store: The store, for error messages.
+        store: The name of the store, for error messages.
         identify: Called with the id of the store.
         nodes: The partitions.
         replicas: How many replicas must have each write.
@@ -69,7 +69,7 @@ class RedisTable(ServerTable[Links]):
     failures = (redis.RedisError, UnicodeError)
 
     def __init__(
-        self, store: object, identify: Identify, nodes: Nodes, *, replicas: int, patience: float, lease: float
+        self, store: str, identify: Identify, nodes: Nodes, *, replicas: int, patience: float, lease: float
     ) -> None:
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience

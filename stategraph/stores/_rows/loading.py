@@ -43,7 +43,7 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
         run = log.find(run_id)  # first: a write before the rows are read makes this version stale
         if run is None:
             log.forget(run_id)
-            raise CheckpointNotFoundError(run_id, str(log.table.store), step)
+            raise CheckpointNotFoundError(run_id, log.table.store, step)
         try:
             found = read_run(run)
         except CheckpointCorruptError:
@@ -108,7 +108,7 @@ def _earlier_chain(
     if not is_kept:
         if log.is_stale(run):
             return None
-        raise CheckpointNotFoundError(run.run_id, str(log.table.store), step, revision)
+        raise CheckpointNotFoundError(run.run_id, log.table.store, step, revision)
     if revision is None and run.sequence > run.step:
         _check_followed(log, run, rows[-1])
     return rows

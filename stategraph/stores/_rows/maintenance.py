@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from stategraph._owners.base import OwnableStore, owned_if_free
 from stategraph._values import clock
@@ -83,7 +82,7 @@ def _checked(log: RunLog, run: RunRecord) -> int:
     return len(rows)
 
 
-def prune(log: RunLog) -> Pruned:
+def prune(store: OwnableStore, log: RunLog) -> Pruned:
     """Remove expired runs and superfluous checkpoints, as `CheckpointStore.prune`."""
     now = clock.now_ns()
     due: list[RunRecord] = []
@@ -102,7 +101,7 @@ def prune(log: RunLog) -> Pruned:
                 damaged.append(run.run_id)
                 log.report(run.run_id, error)
     for start in range(0, len(due), _BATCH):
-        removed += _removed(log, due[start : start + _BATCH])
+        removed += _removed(store, log, due[start : start + _BATCH])
     if removed or cut:
         log.table.erase()
     return Pruned(tuple(removed), cut, tuple(damaged))
@@ -115,11 +114,11 @@ def _has_changed(log: RunLog, run: RunRecord) -> bool:
         return False
 
 
-def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
+def _removed(store: OwnableStore, log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
     """Remove those runs that have no owner and have not changed since they were checked; return their ids."""
-    with owned_if_free(cast(OwnableStore, log.table.store), [run.run_id for run in runs]) as ownerships:
+    with owned_if_free(store, [run.run_id for run in runs]) as ownerships:
         due = [run for run in runs if run.run_id in ownerships]
-        outcomes = log.commit([Removal(run.run_id, run.version, ownership=ownerships[run.run_id]) for run in due])
+        outcomes = log.table.commit([Removal(run.run_id, run.version, ownership=ownerships[run.run_id]) for run in due])
     removed: list[str] = []
     for run, outcome in zip(due, outcomes, strict=True):
         if isinstance(outcome, Exception):

@@ -195,7 +195,7 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     for batch in batches:
         log.remove_left_over(batch.run_id)
         if log.table.run(batch.run_id) is not None:
-            raise RunExistsError(batch.run_id, str(log.table))
+            raise RunExistsError(batch.run_id, log.table.store)
     outcomes = log.table.apply(batches)
     if all(outcome is True for outcome in outcomes):
         return
@@ -205,7 +205,7 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
         if isinstance(outcome, CheckpointError):
             outcome.run_id = outcome.run_id or batch.run_id
             raise outcome
-    raise RunExistsError(batches[outcomes.index(False)].run_id, str(log.table))
+    raise RunExistsError(batches[outcomes.index(False)].run_id, log.table.store)
 
 
 def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:

@@ -1,27 +1,21 @@
-"""RunLog: the records of one durable store, what this process remembers of its runs, and its commits."""
+"""RunLog: the records of one durable store, and what this process remembers of its runs."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from operator import attrgetter
-from typing import TypeAlias, TypeGuard, TypeVar
-
-import attrs
+from typing import TypeAlias, TypeVar
 
 from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.ids import given_id, is_nested_id
-from stategraph.errors import CheckpointError, CheckpointSaveError, StepConflictError
+from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
 from stategraph.stores._rows.seals import Sealer
-from stategraph.stores._rows.table import Table, reentered_error
+from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy
 
 _MOST_KNOWN = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
@@ -44,26 +38,15 @@ class RunLog:
         table: Holds the records.
         encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
-        committer: Writes batches of several threads in one transaction.
         known: The last saved or loaded state of each run. Others may have written since: a save finds out.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
-        self.committer = Committer(table)
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         self._reported: set[str] = set()
-        protect_at_fork(self)
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads out during a fork."""
-        return self.table.at_rest()
-
-    def renew(self) -> None:
-        """Replace the locks in a forked child, which has none of the committing threads of its parent."""
-        self.committer = Committer(self.table)
-        self.table.renew()
+        protect_at_fork(table)
 
     # ------------------------------------------------------------------ memory
 
@@ -222,9 +205,9 @@ class RunLog:
         Raises:
             RunLostError: the owner that makes it has lost the run.
         """
-        (outcome,) = self.commit([write])
+        (outcome,) = self.table.commit([write])
         if outcome is False and self.lease_if_missing(write.ownership):
-            (outcome,) = self.commit([write])
+            (outcome,) = self.table.commit([write])
         if isinstance(outcome, Exception):
             if isinstance(outcome, CheckpointError):
                 outcome.run_id = outcome.run_id or write.run_id
@@ -232,10 +215,6 @@ class RunLog:
         if not outcome and write.ownership is not None and self.has_lost(write.ownership):
             raise lost(write.ownership.run_id)
         return outcome
-
-    def commit(self, writes: Sequence[Write]) -> list[Outcome]:
-        """Make writes of several runs; return the outcome of each."""
-        return self.committer.commit(writes) if writes else []
 
     def lease_if_missing(self, ownership: Ownership | None) -> bool:
         """Acquire the lease that a direct write had skipped; return whether it was missing.
@@ -274,97 +253,3 @@ def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: 
         pass
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-# --------------------------------------------------------------------------- commits
-
-_MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
-
-Outcome: TypeAlias = bool | Exception
-"""True: written. False: refused. An error: unknown."""
-
-
-@attrs.define(eq=False)
-class _Waiting:
-    """A batch to write, and its outcome."""
-
-    batch: Write
-    outcome: Outcome | None = None
-
-
-class Committer:
-    """Commits the writes of several threads in one transaction and one sync (group commit).
-
-    The first thread commits at once, in its own thread: a hand-over would take as long as the sync. Threads that arrive
-    during that commit wait, and one of them commits for all.
-
-    Args:
-        table: Writes several batches. If it raises a CheckpointSaveError, that concerns all of them: the store is
-            locked, full or broken. After any other error they are written one by one, so that only the faulty batch
-            fails. Threads that write to a server do not share transactions: the server shares a sync between them.
-    """
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._turn = threading.RLock()  # held by the thread that commits
-        self._waiting: list[_Waiting] = []
-
-    def commit(self, batches: Sequence[Write]) -> list[Outcome]:
-        """Write batches; return the outcome of each. Written batches are durable when this returns."""
-        writes = list(map(_Waiting, batches))
-        if self._table.is_server:
-            self._write(writes)
-        else:
-            if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
-                raise reentered_error("store", kind=CheckpointSaveError)
-            self._waiting += writes
-            try:
-                with self._turn:
-                    while writes[-1].outcome is None:
-                        batch = self._waiting[:_MOST_IN_BATCH]
-                        self._write(batch)
-                        self._forget(batch)
-            finally:
-                if writes[-1].outcome is None:  # an interrupt
-                    self._forget(writes)
-        return [write.outcome or False for write in writes]
-
-    def _forget(self, writes: Sequence[_Waiting]) -> None:
-        """Remove writes from the queue, one by one: another thread may add some, or remove its own, at any time."""
-        for write in writes:
-            with suppress(ValueError):
-                self._waiting.remove(write)
-
-    def _write(self, writes: Sequence[_Waiting]) -> None:
-        outcomes: Sequence[Outcome]
-        try:
-            outcomes = self._table.apply([write.batch for write in writes])
-        except Exception as error:  # noqa: BLE001 - each caller raises it
-            if len(writes) == 1:
-                outcomes = [error]
-            elif _concerns_all(error):
-                outcomes = [_copy(error) for _ in writes]
-            else:
-                for write in writes:
-                    self._write([write])
-                return
-        for write, outcome in zip(writes, outcomes, strict=True):
-            write.outcome = outcome
-
-
-_DATA_ERROR = "DataError"  # the name of errors in the data alone, in all drivers (PEP 249, Python's database API)
-_name_of = attrgetter("__name__")
-
-
-def _concerns_all(error: Exception) -> TypeGuard[CheckpointSaveError]:
-    """Return whether the store failed, rather than one batch, such as one with a value that is too large."""
-    cause = error.__cause__
-    is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
-    return isinstance(error, CheckpointSaveError) and not is_of_one
-
-
-def _copy(error: CheckpointSaveError) -> Exception:
-    """Return a copy of a shared error for one caller, who adds its run: threads must not share an exception."""
-    copy = CheckpointSaveError("", error.reason)
-    copy.__cause__ = error
-    return copy

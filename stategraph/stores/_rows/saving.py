@@ -65,7 +65,7 @@ def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
     one by one, up to the first State that raises an error.
     """
     prepared = [_prepared_for(log, *saves) for saves in runs]
-    outcomes = iter(log.commit([each[0] for each in prepared if each is not None]))
+    outcomes = iter(log.table.commit([each[0] for each in prepared if each is not None]))
     return [
         _finish(log, saves, each, each is not None and next(outcomes))
         for saves, each in zip(runs, prepared, strict=True)

@@ -12,12 +12,13 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
+from stategraph.stores._rows.columns import PLAIN
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
 _SMALL = 4096  # bytes: below this a copy is faster than another call
-_AT_ERROR, _AT_PAYLOAD, _AT_SEAL = map(CheckpointRecord._fields.index, ("error", "payload", "seal"))
+_AT_PAYLOAD, _AT_SEAL = map(CheckpointRecord._fields.index, ("payload", "seal"))
 _pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 
@@ -81,8 +82,7 @@ class Sealer:
             before = row.seal
 
     def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
-        error = None if row.error is None else row.error.parts
-        about = *row[:_AT_ERROR], error, *row[_AT_ERROR + 1 : _AT_PAYLOAD]
+        about = PLAIN.of_row(row)[:_AT_PAYLOAD]
         return _pack([self._store_id, run_id, incarnation, *about, before, row.pause])
 
     # ------------------------------------------------------------------ runs
@@ -104,7 +104,7 @@ class Sealer:
         error, parent, policy = run.error, run.parent, run.policy
         parts = [
             *("head", self._store_id, run.run_id, run.incarnation, run.version, run.sequence, run.step, run.revision),
-            *(run.kind, run.node, run.time_ns, run.status),
+            *(run.kind._value_, run.node, run.time_ns, run.status._value_),
             None if error is None else error.parts,
             *(run.by, run.graph, run.created_ns, run.labels),
             None if parent is None else [parent.run_id, parent.step],

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import attrs
+
 from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.locks import LockOwners
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
@@ -28,7 +30,7 @@ from stategraph.stores._rows.columns import run_or_unreadable
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write
 from stategraph.stores._rows.sql_dialect import Statement, select_runs
 from stategraph.stores._rows.sql_table import SqlTable
-from stategraph.stores._rows.table import Identify, closed_error, read_only_error, reentered_error
+from stategraph.stores._rows.table import Identify, Outcome, closed_error, read_only_error, reentered_error
 
 OLDEST = (3, 35)
 """The oldest SQLite that these tables support: earlier ones have no RETURNING."""
@@ -38,11 +40,22 @@ _Kind: TypeAlias = type[CheckpointError]
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # errors of a query
 
 
+_MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """A write of a thread, and its outcome."""
+
+    write: Write
+    outcome: Outcome | None = None
+
+
 class SqliteTable(SqlTable):
     """Records in a SQLite database. All threads share one connection; a forked child opens its own.
 
     Args:
-        store: The store, for error messages.
+        store: The name of the store, for error messages.
         path: The file.
         identify: Called with the id of the store whenever the file is opened.
         read_only: Whether writes are refused.
@@ -56,7 +69,7 @@ class SqliteTable(SqlTable):
 
     def __init__(
         self,
-        store: object,
+        store: str,
         path: Path,
         identify: Identify,
         *,
@@ -108,6 +121,26 @@ class SqliteTable(SqlTable):
         self.owners.leave()
 
     # ------------------------------------------------------------------ transactions
+
+    def commit(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Make writes, in one transaction and one sync with those of other threads (group commit).
+
+        The first thread commits at once, in its own thread: a hand-over would take as long as the sync. Threads that
+        arrive during that commit wait, and one of them commits for all.
+        """
+        if self._committing._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+            raise reentered_error(self.store, kind=CheckpointSaveError)
+        waiting = [*map(_Waiting, writes)]
+        self._waiting.extend(waiting)
+        with self._committing:
+            while waiting and waiting[-1].outcome is None:
+                batch = self._waiting[:_MOST_IN_BATCH]
+                outcomes = super().commit([each.write for each in batch])
+                for each, outcome in zip(batch, outcomes, strict=True):
+                    each.outcome = outcome
+                # After an interrupt they stay. The next thread makes them, or the store refuses them.
+                del self._waiting[: len(batch)]
+        return [each.outcome or False for each in waiting]
 
     @contextmanager
     def _connected(self, run_id: str, kind: _Kind = CheckpointError) -> Iterator[sqlite3.Connection]:
@@ -177,7 +210,8 @@ class SqliteTable(SqlTable):
         return self._turn
 
     def renew(self) -> None:
-        self._turn = threading.RLock()
+        self._turn, self._committing = threading.RLock(), threading.RLock()
+        self._waiting: list[_Waiting] = []
 
     # ------------------------------------------------------------------ writing
 

@@ -39,7 +39,7 @@ class RowStore(CheckpointStore):
     """Base of stores that keep records in a table. It has the public methods; a RunLog does the work.
 
     Args:
-        open_table: Opens the table. Takes this store, and a function that takes the id of the store.
+        open_table: Opens the table. It is called with a function that takes the id of the store.
         sign_with: Sign rows (HMAC-SHA-256) with the key, of at least 16 bytes, that this function returns or that the
             environment variable of this name holds. Rows that are unsigned, or signed with another key, are refused.
             docs/signing.md describes what a signature guarantees.
@@ -63,7 +63,7 @@ class RowStore(CheckpointStore):
 
     def __init__(
         self,
-        open_table: Callable[[object, Identify], Table],
+        open_table: Callable[[Identify], Table],
         *,
         sign_with: SigningKey | str | None = None,
         verify_with: Sequence[SigningKey | str] = (),
@@ -73,7 +73,7 @@ class RowStore(CheckpointStore):
         self.signing_key: SigningKey | None = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
         encoder = CheckpointEncoder(sealer, serializer, compress)
-        self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
+        self._log = RunLog(open_table(sealer.identify), sealer, encoder)
         if not sealer.signs:
             with suppress(CheckpointError):  # damaged runs raise when they are read
                 self._warn_of_signed(sealer)
@@ -271,4 +271,4 @@ class RowStore(CheckpointStore):
             self._log.remove(run_id)
 
     def prune(self) -> Pruned:
-        return prune(self._log)
+        return prune(self, self._log)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
+from operator import attrgetter
+from typing import TypeAlias, TypeGuard
 
 from stategraph._owners.base import Fence, Owners
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Called with the id of a store whenever its files are opened."""
+
+Outcome: TypeAlias = bool | Exception
+"""True: written. False: refused. An error: unknown."""
 
 
 class Table(ABC):
@@ -22,22 +26,22 @@ class Table(ABC):
     A table returns its contents. The checksums show whether these are as they were written.
 
     Attributes:
-        store: The store of these records, for error messages and for direct writes.
+        store: The name of the store, for error messages.
         closed: Whether it is closed.
         is_server: Whether it is on a server, which can answer several threads at once.
     """
 
-    store: object
+    store: str
     closed: bool
     is_server: bool = False
 
     def __str__(self) -> str:
-        return str(self.store)
+        return self.store
 
     # ------------------------------------------------------------------ records
 
     @abstractmethod
-    def apply(self, writes: Sequence[Write]) -> Sequence[bool | Exception]:
+    def apply(self, writes: Sequence[Write]) -> Sequence[Outcome]:
         """Make several writes in one transaction; return which of them were made. These are durable then.
 
         A table without transactions over several runs makes each write atomically. For several, it may return an error
@@ -51,6 +55,20 @@ class Table(ABC):
             CheckpointSaveError: no write is made, and each would fail alone too.
             CheckpointError: no write is made; some would succeed alone.
         """
+
+    def commit(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Make writes of several runs, in one transaction if possible; return the outcome of each.
+
+        If they fail, and not because of the store, each is made alone, so that only the faulty one fails.
+        """
+        try:
+            return [*self.apply(writes)] if writes else []
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            if len(writes) == 1:
+                return [error]
+            if _concerns_all(error):
+                return [_copy(error) for _ in writes]
+            return [outcome for write in writes for outcome in Table.commit(self, [write])]
 
     @abstractmethod
     def run(self, run_id: str) -> RunRecord | None:
@@ -142,13 +160,31 @@ class Table(ABC):
         """Close all files."""
 
 
-def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
+_DATA_ERROR = "DataError"  # the name of errors in the data alone, in all drivers (PEP 249, Python's database API)
+_name_of = attrgetter("__name__")
+
+
+def _concerns_all(error: Exception) -> TypeGuard[CheckpointSaveError]:
+    """Return whether the store failed, rather than one write, such as one with a value that is too large."""
+    cause = error.__cause__
+    is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
+    return isinstance(error, CheckpointSaveError) and not is_of_one
+
+
+def _copy(error: CheckpointSaveError) -> Exception:
+    """Return a copy of a shared error for one caller, who adds its run: threads must not share an exception."""
+    copy = CheckpointSaveError("", error.reason)
+    copy.__cause__ = error
+    return copy
+
+
+def read_only_error(store: str, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
     """Return the error for a write to a read-only store."""
     reason = "was opened with read_only=True; open it without that to change it"
     return kind(run_id, f"the {store} {reason}")
 
 
-def closed_error(store: object, run_id: str = "") -> CheckpointError:
+def closed_error(store: str, run_id: str = "") -> CheckpointError:
     """Return the error for the use of a closed store."""
     way_out = "get_checkpoint_store opens a fresh one; a graph keeps its store: make a new graph"
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
