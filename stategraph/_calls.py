@@ -116,7 +116,10 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "allow_changed": _FLAG,
     "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
     "labels": (_are_texts, "a mapping of str to str"),
-    "migrate": (_are_texts, "a mapping of old names of nodes to new ones"),
+    "migrate": (
+        lambda names: _are_texts(names) and all((names or {}).values()),
+        "a mapping of old names of nodes to new ones",
+    ),
     "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),
 }
 """Checks of options, and the allowed values. StopSignal and the engine check the others."""

@@ -72,6 +72,8 @@ def _in_order(
     If iterating over the States raises, the exception follows the jobs of the States before.
     """
     ahead: deque[tuple[str, _Job | Recovered]] = deque()
+    if isinstance(states, State):
+        raise TypeError("the States are an iterable of States, not one State: [state]")
     left: Iterator[State] | None = iter(states)
     raised: Exception | None = None
     while True:

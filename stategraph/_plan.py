@@ -184,5 +184,8 @@ def _named(name: object, *, has_store: bool) -> GraphConfig:
         )
         raise ConfigError("config", name.__name__, allowed)
     if not isinstance(name, str):
-        raise ConfigError("config", name, "a name, or a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False)
+        allowed = (
+            'the name of the graph, as in StateGraph("orders"), or a GraphConfig, as GraphConfig.from_dict makes it'
+        )
+        raise ConfigError("config", name, allowed, is_shown=name is None or callable(name))
     return GraphConfig(name, checkpoint=CheckpointConfig(interval=1 if has_store else 0))

@@ -279,6 +279,9 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
                 f"a State never changes: State.set({key!r}, value) makes a new one, or return {{{key!r}: value}}"
             )
 
+        def __delitem__(self, key: str) -> NoReturn:
+            raise TypeError(f"a State never changes: State.remove({key!r}) makes a new one")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 

@@ -114,7 +114,7 @@ class GraphBuilder(Generic[S]):
     def add_node(
         self,
         name: str,
-        node: NodeFunction | Node,
+        node: Any = None,
         *,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
@@ -141,7 +141,8 @@ class GraphBuilder(Generic[S]):
             ConfigError: A policy has a wrong type or value.
         """
         if not is_name(name):
-            allowed = "the name comes first" if callable(name) else "a name has 1 to 200 printable characters"
+            first = 'the name comes first: add_node("name", function)'
+            allowed = first if callable(name) else "a name has 1 to 200 printable characters"
             raise self._error(f"a node is named {shorten(name)}; {allowed}")
         name = _plain(name)
         try:
@@ -152,7 +153,7 @@ class GraphBuilder(Generic[S]):
         policies = NodePolicies(retry, timeout, cache, _plain(on_error))
         with self._changing():
             if name in self._nodes:
-                raise self._error(f"node {name!r} is already there; give this one another name")
+                raise self._error(f'node {name!r} is already there; give this one another name: add_node("name", ...)')
             self._nodes[name] = new
             self._policies[name] = policies
 
@@ -196,6 +197,7 @@ class GraphBuilder(Generic[S]):
         for one, following in pairwise(names):
             self.add_edge(one, following)
 
+    @naming_arguments()
     def add_edge(
         self, from_node: str, to_node: str, predicate: Predicate | None = None, *, name: str | None = None
     ) -> None:
@@ -227,6 +229,7 @@ class GraphBuilder(Generic[S]):
                     raise self._error(f"edge {edge} is already there")
             self._edges.extend(edges)
 
+    @naming_arguments()
     def add_route(
         self,
         from_node: str,

@@ -174,11 +174,13 @@ class Listener(Protocol):
 def listener_problem(listener: object) -> str:
     """Return why an object is no observer; empty if it is one."""
     if isinstance(listener, type):
-        return f"an object that hears of events is: {listener.__name__}() makes one"
+        return f"an object that receives events is: {listener.__name__}() makes one"
+    if not hasattr(listener, "on_event"):
+        return "an object with a sync method on_event(event) is, or the name of an observer"
     for name in ("on_event", "wants"):
-        problem = problem_of(getattr(listener, name, None), 1)
-        if problem and (name == "on_event" or hasattr(listener, name)):
-            return f"an object with a sync on_event(event) is; of its {name}: {problem}"
+        problem = problem_of(getattr(listener, name), 1) if hasattr(listener, name) else ""
+        if problem:
+            return f"an object with a sync method on_event(event) is; of its {name}: {problem}"
     return ""
 
 

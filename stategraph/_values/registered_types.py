@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -133,7 +134,8 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
 
     Args:
         cls: The class.
-        name: Its name in stored bytes; by default its module and qualified name. Keep it when the class moves.
+        name: Its name in stored bytes; by default its module and qualified name. Keep it when the class moves. The
+            module of a main script is named after its file.
         version: The version of its fields, a positive integer, saved with every value.
         upgrade: Returns the fields of this version, from the fields and the version of an older value. Without it,
             older values are loaded if they have the same fields.
@@ -146,12 +148,27 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
         return functools.partial(register_type, name=name, version=version, upgrade=upgrade)
     fields = _fields_of(cls)
     _check_version(cls, version, upgrade)
-    registered = RegisteredType(cls, name or f"{cls.__module__}.{cls.__qualname__}", fields, version, upgrade)
+    own_name = _name_of(cls)
+    registered = RegisteredType(cls, name or own_name, fields, version, upgrade)
     known = _by_name.get(registered.name)
-    if known is not None and (known.cls.__module__, known.cls.__qualname__) != (cls.__module__, cls.__qualname__):
+    if known is not None and _name_of(known.cls) != own_name:
         raise ValueError(f"the name {registered.name!r} is taken by {known.cls!r}; give another one with name=")
     _by_class[cls] = _by_name[registered.name] = registered
+    if name is None:
+        _by_name[f"{cls.__module__}.{cls.__qualname__}"] = registered
     return cls
+
+
+def _name_of(cls: type) -> str:
+    """Return the module and the name of a class. The module of a main script is the one that others import."""
+    module = cls.__module__
+    if module in ("__main__", "__mp_main__"):
+        from pathlib import PurePath  # imported when used
+
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else PurePath(file).stem if file else module
+    return f"{module}.{cls.__qualname__}"
 
 
 def _check_version(cls: type, version: object, upgrade: object) -> None:

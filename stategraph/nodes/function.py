@@ -157,6 +157,8 @@ def _parameters(function: NodeFunction, rule: str) -> list[inspect.Parameter]:
         return []
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         raise TypeError(f"it takes no positional argument; {rule}")
+    if parameters[0].name == "self" and len(parameters) > 1:
+        raise TypeError("its first parameter is 'self': give the method of an object, not that of its class")
     return parameters
 
 

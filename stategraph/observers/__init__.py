@@ -80,6 +80,5 @@ def check_observer(observer: Any, key: str = "observer") -> Listener:
     """
     problem = listener_problem(observer)
     if problem:
-        way_out = " (names go into GraphConfig(observer=...))" if key == "observer" else ""
-        raise ConfigError(key, observer, f"{problem}{way_out}")
+        raise ConfigError(key, observer, problem)
     return observer  # type: ignore[no-any-return]

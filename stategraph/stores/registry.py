@@ -106,7 +106,7 @@ def checked_store(store: object) -> CheckpointStore:
     """Return a store that was passed instead of a name. Raise ConfigError if it is no store."""
     if isinstance(store, CheckpointStore):
         return store
-    allowed = "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
+    allowed = 'a path such as "runs.db", a URL, or an object of a class that derives from CheckpointStore'
     raise ConfigError("store", store, allowed)
 
 

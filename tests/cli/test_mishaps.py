@@ -39,6 +39,52 @@ if __name__ == "__main__":
 """
 
 
+_ORDERS = """
+import sys
+from dataclasses import dataclass
+
+from stategraph import ExecutionError, State, StateGraph, register_type
+
+@register_type
+@dataclass
+class Order:
+    number: int
+
+def fail(state):
+    if "--fail" in sys.argv:
+        raise ValueError("no")
+    return {"seen": type(state["order"]).__name__}
+
+graph = StateGraph("orders", store="orders.db", preserve=True)
+graph.add_sequence(fail)
+graph.set_entry_point("fail")
+graph.set_exit_point("fail")
+if __name__ == "__main__":
+    try:
+        graph.run(State({"order": Order(7)}, run_id="o-7"))
+    except ExecutionError:
+        pass
+    assert isinstance(graph.store.load("o-7")["order"], Order)
+"""
+
+
+def test_a_class_of_a_script_is_known_to_a_command_that_imports_the_script(tmp_path):
+    """A run that the script began is resumed by the command, and what this saves is loaded by the script."""
+    (tmp_path / "orders.py").write_text(_ORDERS, encoding="utf-8")
+    resume = ["-m", "stategraph.cli", "resume", "o-7", "--graph", "orders:graph", "--json"]
+
+    for program in (["orders.py", "--fail"], resume, ["orders.py"]):
+        subprocess.run([sys.executable, *program], cwd=tmp_path, env=environment(), check=True, timeout=60)
+
+
+def test_an_empty_new_name_is_a_mistake_of_usage(shop, store):
+    """It is no node of any graph."""
+    done = call("resume", "waiting", "--graph", "app:graph", "--migrate", "ask=")
+
+    assert done.code == 2
+    assert "migrate: {'ask': ''} is not allowed" in done.err
+
+
 @pytest.fixture(scope="module")
 def made_pages(tmp_path_factory):
     """Return a folder with a store of two runs: one failed at item 17, the process of the other was killed."""

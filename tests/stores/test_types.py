@@ -67,19 +67,19 @@ def test_a_type_that_is_not_registered_here_is_told_from_damage(store, name, mak
     with monkeypatch.context() as patch:
         patch.delitem(types._by_name, name)
 
-        with pytest.raises(FormatError, match=f"does not know the type '{name}'; register_type it, then load again"):
+        with pytest.raises(FormatError, match=f"does not know the type '{name}': import the module that registers it"):
             load(store)
 
     assert load(store) == value
 
 
-def test_a_class_of_another_main_script_can_be_loaded_by_the_name_that_the_error_gives(store, monkeypatch):
-    """The command line imports a module whose classes were saved while it ran as a script."""
+def test_a_class_that_has_moved_can_be_loaded_by_the_name_that_the_error_gives(store, monkeypatch):
+    """It may have another module, or be one of a notebook."""
     name = f"__main__.{uuid.uuid4().hex}"
     save(store, register(name, ["a"])(1))
     monkeypatch.delitem(types._by_name, name)
 
-    with pytest.raises(FormatError, match=re.escape(f"as in register_type(name='{name}'), lets others load it")):
+    with pytest.raises(FormatError, match=re.escape(f"has another module or name here, register_type(name='{name}')")):
         load(store)
 
     again = register(name, ["a"])

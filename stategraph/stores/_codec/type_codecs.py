@@ -187,17 +187,11 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
 def _registered(name: Any) -> RegisteredType:
     registered = find_by_name(_expect_str(name))
     if registered is None:
-        raise UnavailableValueError(f"this process does not know the type {name!r}; {_way_to_know(name)}")
+        raise UnavailableValueError(
+            f"this process does not know the type {name!r}: import the module that registers it, and load again; if "
+            f"the class has another module or name here, register_type(name={name!r})"
+        )
     return registered
-
-
-def _way_to_know(name: str) -> str:
-    if not name.startswith("__main__."):
-        return "register_type it, then load again"
-    return (
-        "a program registered the class while it ran as the main script; a name that is the same in every process, as "
-        f"in register_type(name={name!r}), lets others load it"
-    )
 
 
 def _enum_of(parts: Any) -> Enum:

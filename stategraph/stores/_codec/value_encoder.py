@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -210,6 +210,8 @@ def _why_not(value: Any) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
     if can_be_registered(cls):
         return f"class {name} is not registered: stategraph.register_type({cls.__name__})"
+    if isinstance(value, Awaitable):
+        return f"it is an awaitable ({name}): await it, and save its result"
     if isinstance(value, bytearray | memoryview):
         return f"{name} is not kept exactly; make it bytes"
     for base in (dict, list, tuple, set, frozenset, str, bytes, bool, int, float):
