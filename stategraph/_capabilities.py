@@ -13,6 +13,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import Future
@@ -72,7 +73,7 @@ def _in_order(
     If iterating over the States raises, the exception follows the jobs of the States before.
     """
     ahead: deque[tuple[str, _Job | Recovered]] = deque()
-    if isinstance(states, State):
+    if isinstance(states, Mapping):
         raise TypeError("the States are an iterable of States, not one State: [state]")
     left: Iterator[State] | None = iter(states)
     raised: Exception | None = None

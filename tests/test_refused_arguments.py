@@ -40,6 +40,8 @@ class Greeter:
         return {}
 
 
+GRAPH: Any = StateGraph
+STATE: Any = State
 MISTAKES: dict[str, tuple[Any, str]] = {
     "no name": (lambda graph: graph.add_node(branch), r'the name comes first: add_node\("name", function\)'),
     "no function": (lambda graph: graph.add_node("x"), "node 'x': None is not callable; a node is a function"),
@@ -50,13 +52,13 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         "add_edge.. has no argument 'condition'",
     ),
     "one State": (lambda graph: graph.run_many(State()).__next__(), r"not one State: \[state\]"),
-    "no store": (lambda graph: StateGraph("g", store=5), 'a path such as "runs.db", a URL, or an object of a class'),
-    "no name of a graph": (lambda graph: StateGraph(None), r"None is not allowed; the name of the graph, as in"),
+    "no store": (lambda graph: GRAPH("g", store=5), 'a path such as "runs.db", a URL, or an object of a class'),
+    "no name of a graph": (lambda graph: GRAPH(None), r"None is not allowed; the name of the graph, as in"),
     "no observer": (
-        lambda graph: StateGraph("g", observer=print),
+        lambda graph: GRAPH("g", observer=print),
         r"an object with a sync method on_event\(event\) is",
     ),
-    "deletion": (lambda graph: State({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
+    "deletion": (lambda graph: STATE({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
 }
 
 
@@ -79,11 +81,11 @@ async def later() -> int:
 
 def test_a_forgotten_await():
     """A store names the value that has to be awaited."""
+    awaitable = later()
     graph = StateGraph("g", preserve=True, store=MemoryStore())
     graph.add_node("a", lambda state: {"n": [awaitable]})
     graph.set_entry_point("a")
     graph.set_exit_point("a")
-    awaitable = later()
 
     with pytest.raises(
         NotSerializableError, match=r"^n\[0\] cannot be saved: it is an awaitable \(coroutine\): await it"

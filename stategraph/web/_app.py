@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlencode
@@ -174,6 +175,7 @@ class Pages:
             parts=self.reader.parts(newest),
             pauses=[(pause, form_of(graph, pause)) for pause in pauses],
             can_change=graph is not None,
+            problem=self.reader.problems.get(run_id),
             version=version,
         )
 
@@ -221,9 +223,15 @@ class Pages:
         if found is None:
             return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
         change, leads_to = found
-        begin(change)
+        self.reader.problems.pop(leads_to, None)
+        begin(change, partial(self._report, leads_to))
         root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/run?{urlencode({'id': leads_to})}", 303)
+
+    def _report(self, run_id: str, error: Exception | None) -> None:
+        """Keep the error of a change for the page of its run."""
+        if error is not None:
+            self.reader.problems[run_id] = message_of(error)
 
 
 def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from contextvars import Context
 from datetime import datetime
 from enum import Enum
@@ -45,6 +44,7 @@ class Reader:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
+        self.problems: dict[str, str] = {}  # errors of changes by runs, if the error came after the answer to the form
         self._rows = lru_cache(_KEPT)(lambda run_id, _version: history_of(store, run_id))
         self._pictures = lru_cache(_KEPT)(lambda run_id, _version: picture_of_run(store, run_id).to_svg())
 
@@ -52,7 +52,8 @@ class Reader:
         """Return a text that changes when there may be something new to show."""
         owner = None if run_id is None else self.store.owner(run_id)
         node = None if owner is None else owner.node
-        return sha256(f"{self.store.changed_since(None)} {owner} {node}".encode()).hexdigest()[:16]
+        text = f"{self.store.changed_since(None)} {owner} {node} {self.problems.get(run_id or '')}"
+        return sha256(text.encode()).hexdigest()[:16]
 
     def rows(self, run_id: str) -> Sequence[Summary]:
         """Return the history of a run. Raise CheckpointNotFoundError if there is no such run."""
@@ -153,21 +154,28 @@ def _span_of(row: Summary, end: datetime) -> tuple[datetime, datetime]:
 _PATIENCE = 0.5  # seconds to wait for a refusal; the page shows a run at work live instead
 
 
-def begin(change: Callable[[], Any]) -> None:
-    """Make a change in a thread, and wait a moment for a refusal. Raise the error of the change."""
+def begin(change: Callable[[], Any], report: Callable[[Any], None]) -> None:
+    """Make a change in a thread, and wait a moment for a refusal. Raise the error of the change.
+
+    After that moment, report the error instead, or None.
+    """
     done: Future[Any] = Future()
 
     def work() -> None:
         try:
             done.set_result(change())
+        except (ExecutionError, RunCancelledError):  # the run shows these errors
+            done.set_result(None)
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
 
     # A daemon thread may die: the next resume continues from the last checkpoint. The run needs its registered types,
     # so it is not in the context of the page, where unknown values are shown.
     threading.Thread(target=Context().run, args=(work,), name="stategraph-ui", daemon=True).start()
-    with suppress(TimeoutError, ExecutionError, RunCancelledError):  # the run shows these errors
+    try:
         done.result(_PATIENCE)
+    except TimeoutError:
+        done.add_done_callback(lambda done: report(done.exception()))
 
 
 def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> tuple[Callable[[], Any], str] | None:

@@ -193,6 +193,26 @@ def test_work_goes_on_after_the_post_has_returned(store):
     until(lambda: store.load("r").status == "completed")
 
 
+def test_an_error_after_the_post_has_returned(store):
+    """The page of the run shows the error of a change that came late, until the next change."""
+    going_on = threading.Event()
+    graph = asks(store, is_exit=False)
+    graph.add_node("work", lambda state: {"done": object() if going_on.wait(30) else None})
+    graph.set_exit_point("work")
+    graph.add_edge("ask", "work")
+    graph.execute(State(run_id="r"))
+    page = let_in(app(store, [graph]))
+
+    assert change(page, "r", "answer", pause=pause_of(store, "r"), answer="yes").status_code == 303
+    before = page.get("/version", params={"id": "r"}).json()
+    going_on.set()
+    until(lambda: "done cannot be saved: values of type object" in text_of(page.get("/run", params={"id": "r"})))
+
+    assert page.get("/version", params={"id": "r"}).json() != before
+    assert change(page, "r", "cancel").status_code == 303
+    assert "The last change did not work" not in text_of(page.get("/run", params={"id": "r"}))
+
+
 def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
     """A POST each resumes, cancels, forks and rolls back a run."""
     graph.execute(State({"photos": []}, run_id="claim"))
