@@ -103,16 +103,9 @@ class OpenFiles:
             return self.are_there
         return self._identities(self._paths[:2]) == self._opened[:2] and os.access(self._paths[2], os.F_OK)
 
-    def check(self, table: Any = None) -> None:
-        """Check, after a commit, that other processes can find it.
-
-        Args:
-            table: The table of the connection. If another thread has closed it since the commit, the log is gone.
-
-        Raises:
-            CheckpointSaveError: the commit is lost with this process.
-        """
-        if not self._seem_there() and not (table and table.closed):
+    def check(self) -> None:
+        """Raise CheckpointSaveError if a commit is lost with this process, because others cannot find it."""
+        if not self._seem_there():
             file, *others = map(Path, self._paths)
             left = [] if file.exists() else [other.name for other in others if other.exists()]
             raise CheckpointSaveError(

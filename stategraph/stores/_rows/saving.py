@@ -166,7 +166,7 @@ def next_place(log: RunLog, newest: RunRecord | CheckpointRecord | None, state: 
 
 def _cut_below(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> int:
     """Return the sequence number of the first row that is still needed after these; 0 without a snapshot among them."""
-    if not any(row.is_snapshot for row in rows):
+    if rows[-1].base < rows[0].sequence:
         return 0
     if run.policy.max_checkpoints == 1:
         return rows[-1].base

@@ -103,7 +103,7 @@ class SqlTable(Table):
         return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
-        words, run_id = self._words, batch.run_id
+        words, run_id = self._words, batch.run.run_id
         this = run_id, batch.run.seal
         statements = [self._put_run(batch)]
         # First: SQLite puts rows into the pages that these leave, which it would write once more to erase them.
@@ -124,7 +124,7 @@ class SqlTable(Table):
 
     def _put_run(self, batch: WriteBatch) -> Statement:
         """Return the statement that writes the record of a run, if it is as expected."""
-        run, old, words, owned = batch.run, batch.old, self._words, given_id(batch.run_id)
+        run, old, words, owned = batch.run, batch.old, self._words, given_id(batch.run.run_id)
         guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
         if batch.outer is not None:
             outer = f" AND EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,6 +37,7 @@ OLDEST = (3, 35)
 
 _Found = TypeVar("_Found")
 _Kind: TypeAlias = type[CheckpointError]
+_Work: TypeAlias = Callable[[sqlite3.Connection], _Found]
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # errors of a query
 
 
@@ -63,7 +64,7 @@ class SqliteTable(SqlTable):
         fill: Copies the runs of an older store into a new database.
 
     Attributes:
-        connection: The connection. Use it only in `query`, in a transaction, and in `erase`.
+        connection: The connection. Use it only in `_use`.
         files: The files that the connection has open.
     """
 
@@ -142,44 +143,44 @@ class SqliteTable(SqlTable):
                 del self._waiting[: len(batch)]
         return [each.outcome or False for each in waiting]
 
-    @contextmanager
-    def _connected(self, run_id: str, kind: _Kind = CheckpointError) -> Iterator[sqlite3.Connection]:
-        """Use the connection, in turn with other threads; raise `kind` if SQLite fails."""
+    def _use(self, run_id: str, work: _Work[_Found], kind: _Kind = CheckpointError) -> _Found:
+        """Return the result of some work with the connection, in turn with other threads; raise `kind` if it fails."""
         try:
             with self._lock(run_id, kind):
                 self._check_process()
-                yield self.connection
+                return work(self.connection)
         except _FAILURES as error:
             raise self.explained(error, run_id, kind) from error
 
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        with self._connected(run_id) as connection:
-            if self._reader is not None:
-                return self._reader.ask(lambda reader: fetch_damaged_text(reader, statement, values))
+        def find(connection: sqlite3.Connection) -> list[Any]:
             return fetch_damaged_text(connection, statement, values)
 
-    def _transact(self, run_id: str, work: Callable[[sqlite3.Connection], list[_Found]], kind: _Kind) -> list[_Found]:
-        """Run some work in a transaction and return its result; raise `kind` if it fails."""
+        reader = self._reader
+        return self._use(run_id, find if reader is None else lambda _: reader.ask(find))
+
+    def _transact(self, run_id: str, work: _Work[_Found], kind: _Kind = CheckpointError) -> _Found:
+        """Return the result of some work in a transaction; raise `kind` if it fails."""
         if self._read_only:
             raise read_only_error(self.store, run_id, kind)
-        with self._connected(run_id, kind) as connection:
+
+        def transact(connection: sqlite3.Connection) -> _Found:
             if not self.files.is_log_grown:
                 self.files.grow_log(connection)
             with connection:  # commits, or rolls back
                 connection.execute("BEGIN IMMEDIATE")
                 found = work(connection)
-        self.files.check(self)
-        return found
+            self.files.check()
+            return found
+
+        return self._use(run_id, transact, kind)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run a statement that writes, and return its rows."""
-        return self._transact(
-            run_id, lambda connection: connection.execute(statement, values).fetchall(), CheckpointError
-        )
+        return self._transact(run_id, lambda connection: connection.execute(statement, values).fetchall())
 
     def erase(self) -> None:
-        with self._connected("") as connection:
-            erase_log(connection)
+        self._use("", erase_log)
 
     def explained(self, error: Exception, run_id: str, kind: _Kind = CheckpointError) -> CheckpointError:
         """Translate an error of SQLite to an error of stategraph."""
