@@ -24,12 +24,23 @@ from stategraph.errors import (
     RunExistsError,
     StepConflictError,
 )
+from stategraph.state import State, recorded
+from stategraph.stores._checks import (
+    ExtraFilters,
+    Filters,
+    RunFilter,
+    check_limit,
+    check_number,
+    check_numbers,
+    filtered,
+    forked_from,
+    from_cursor,
+    rolled_back,
+)
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner, StatusName
-    from stategraph.state import State
-    from stategraph.stores._checks import ExtraFilters, Filters, RunFilter
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
 
 __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
@@ -266,8 +277,6 @@ class CheckpointStore(ABC):
         Raises:
             ValueError: an argument is invalid.
         """
-        from stategraph.stores._checks import check_limit, filtered, from_cursor
-
         return self._runs(filtered({"status": status, "graph": graph, **which}), check_limit(limit), from_cursor(after))
 
     def iter_history(self, run_id: str) -> Iterator[Summary]:
@@ -317,15 +326,11 @@ class CheckpointStore(ABC):
             CheckpointNotFoundError: the run, or this step of it, is not kept.
             RunExistsError: there is a run with the new id, or with the id of a nested run of the copy.
         """
-        from stategraph.stores._checks import check_numbers
-
         check_numbers(step, revision)
         with owned(self, check_given_id(new_run_id)):
             return self._fork(check_run_id(run_id), new_run_id, step, revision)
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        from stategraph.stores._checks import forked_from
-
         forked = forked_from(self._revision(run_id, step, revision), new_run_id)
         if new_run_id in self.list():
             raise RunExistsError(new_run_id, str(self))
@@ -355,8 +360,6 @@ class CheckpointStore(ABC):
             CheckpointCorruptError, FormatError: as `load`.
             CheckpointSaveError: as `save`.
         """
-        from stategraph.stores._checks import check_number, check_numbers
-
         check_number(step)
         check_numbers(revision=revision)
         if take_over:  # first check that the step exists; else an owner would lose its run for nothing
@@ -365,8 +368,6 @@ class CheckpointStore(ABC):
             return self._roll_back(run_id, step, revision, by)
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        from stategraph.stores._checks import rolled_back
-
         state = rolled_back(self._revision(run_id, step, revision), self.load(run_id).parent, by)
         self.amend(state)
         return state
@@ -399,8 +400,6 @@ class CheckpointStore(ABC):
         return None
 
     def _save_cancelled(self, run_id: str, by: str | None) -> None:
-        from stategraph.state import recorded
-
         with owned(self, check_given_id(run_id)):
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
@@ -421,7 +420,6 @@ class CheckpointStore(ABC):
             ValueError: a step is not a non-negative int.
             CheckpointNotFoundError: a step is not kept.
         """
-        from stategraph.stores._checks import check_number
         from stategraph.stores.summaries import Difference
 
         for name, step in (("a", a), ("b", b)):

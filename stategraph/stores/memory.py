@@ -15,6 +15,7 @@ from stategraph._owners.base import Ownership, owned, owned_if_free, owner_here,
 from stategraph._values import clock
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
+from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointError,
@@ -24,12 +25,20 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import State, data_of, evolve, provenance_of, time_ns_of, with_data
+from stategraph.stores._checks import (
+    RunFilter,
+    check_numbers,
+    check_state,
+    check_step,
+    forked_from,
+    is_in_story,
+    keeps_nested,
+    rolled_back,
+)
 from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._values.progress import KeptParts, Part
-    from stategraph.stores._checks import RunFilter
     from stategraph.stores.summaries import Pruned, Summary
 
 
@@ -136,8 +145,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
         try:
             self._keep(state)
         except AttributeError as error:
-            from stategraph.stores._checks import check_state
-
             check_state(state, error)
             raise
 
@@ -167,8 +174,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
 
     def _keep_again(self, run: _Run, kept: _Kept, state: State, may_change_data: bool) -> None:
         """Save a State whose step is not later than the newest one."""
-        from stategraph.stores._checks import check_step
-
         newest = _state_of(run.kept[-1])
         is_same = data_of(newest) is data_of(state)  # for instance if only the status is new
         if run.policy.keeps_all or not is_same:
@@ -211,8 +216,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
 
     def _found(self, run_id: str, step: int | None, revision: int | None) -> tuple[_Run, int, _Kept]:
         """Return a run, the index of one of its checkpoints, and the checkpoint."""
-        from stategraph.stores._checks import check_numbers
-
         check_numbers(step, revision)
         run = self._runs_by_id.get(check_run_id(run_id))
         kept = () if run is None else tuple(run.kept)
@@ -251,16 +254,12 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 self._runs_by_id[run_id].parts.update(kept)
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
-        from stategraph._values.progress import KeptParts
-
         run = self._runs_by_id.get(check_run_id(run_id))
         parts = {} if run is None else run.parts.copy()
         found = ((label, _state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
         return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        from stategraph.stores._checks import is_in_story
-
         with self._changing(check_run_id(run_id)):
             run = self._runs_by_id.get(run_id)
             if run is None:
@@ -303,8 +302,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
     # ------------------------------------------------------------------ time travel
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        from stategraph.stores._checks import rolled_back
-
         with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
             state = rolled_back(_state_of(kept), _head_of(run.kept[-1]).parent, by)
@@ -316,8 +313,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
             return state
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        from stategraph.stores._checks import forked_from, keeps_nested
-
         with self._changing(new_run_id):
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():
                 raise RunExistsError(taken, str(self))

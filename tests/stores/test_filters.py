@@ -12,7 +12,7 @@ from stategraph._owners.base import owned
 from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows import sql_dialect
+from stategraph.stores._rows import sql_table
 from stategraph.stores._rows.sql_schema import WORDS
 from tests.postgres_server import open_postgres
 
@@ -74,7 +74,7 @@ def fill(made: CheckpointStore) -> None:
 @pytest.mark.parametrize("few", [0, 3, 1_000])
 def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, few):
     """Page by page, and the newest first."""
-    monkeypatch.setattr(sql_dialect, "_FEW", few)
+    monkeypatch.setattr(sql_table, "_FEW", few)
     for options in FILTERS:
         check_list(store, options)
 
@@ -116,7 +116,7 @@ def check_list(store: CheckpointStore, options: dict[str, Any]) -> None:
 def test_few_are_found_by_an_index(store: SqliteStore, options, index):
     """A filter with few matches uses an index, not a scan of all runs."""
     table: Any = store._log.table
-    statement, values = sql_dialect.select_runs(RunFilter(**options), 10, None, WORDS, table._query_many)
+    statement, values = sql_table.select_runs(RunFilter(**options), 10, None, WORDS, table._query_many)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
     assert index in str(plan)

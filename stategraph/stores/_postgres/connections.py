@@ -23,7 +23,7 @@ from psycopg.errors import _WaitTimeout
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
-from stategraph.stores._rows.sql_dialect import Statement
+from stategraph.stores._rows.sql_table import Statement
 
 _MIN_CONNECT_TIMEOUT = 2  # seconds; libpq does not give up sooner
 _LOCK_TIMEOUT = 1.0  # seconds to wait for a locked row before the transaction is repeated

@@ -8,7 +8,7 @@ from psycopg import errors, sql
 
 from stategraph.errors import FormatError
 from stategraph.stores._postgres.connections import Connection
-from stategraph.stores._rows.sql_dialect import Condition, Dialect, simple
+from stategraph.stores._rows.sql_table import Condition, Dialect, simple
 
 _OLDEST = 16_00_00  # the view uses pg_input_is_valid
 
@@ -118,10 +118,8 @@ def words_of(schema: str) -> Dialect:
         key=("number", "sequence"),
         key_of="number, ?",
         sequence="checkpoint.sequence",
-        order="checkpoint.sequence",
         within="checkpoint.number = run.number AND checkpoint.sequence BETWEEN {first} AND {last}",
-        payload="checkpoint.payload",
-        no_payload="''::bytea",
+        bytes="bytea",
         together=(1,),
         new=("fence", "?"),
         among="run_id IN (SELECT json_array_elements_text(?::json))",

@@ -21,8 +21,7 @@ from stategraph.stores._postgres.connections import Connection, explained, is_pa
 from stategraph.stores._postgres.schema import prepare, words_of
 from stategraph.stores._rows.columns import run_or_unreadable
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch
-from stategraph.stores._rows.sql_dialect import Statement, select_page
-from stategraph.stores._rows.sql_table import SqlTable
+from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from stategraph.errors import FormatError
 from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
-from stategraph.stores._rows.sql_dialect import Condition, Dialect
+from stategraph.stores._rows.sql_table import Condition, Dialect
 
 APPLICATION_ID = 0x53475248
 """Marks a database of stategraph, also for the ``file`` command."""
@@ -132,12 +132,10 @@ WORDS = Dialect(
     key=("id",),
     key_of=f"number << {SEQUENCE_BITS} | ?",
     sequence=f"checkpoint.id & {LAST_SEQUENCE}",
-    order="checkpoint.id",
     # A number that was changed by hand may leave no room for the rows of its run.
     within=f"run.number BETWEEN 0 AND {LAST_RUN} AND checkpoint.id "
     f"BETWEEN run.number << {SEQUENCE_BITS} | {{first}} AND run.number << {SEQUENCE_BITS} | {{last}}",
-    payload="CAST(checkpoint.payload AS BLOB)",
-    no_payload="x''",
+    bytes="BLOB",
     together=(256, 32, 4, 1),  # few statements: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms
     new=("number", _NEXT_NUMBER),
     among="run_id IN (SELECT value FROM json_each(?))",
