@@ -32,7 +32,7 @@ class Own(CommandType):
 
 
 class Load(CommandType):
-    """Load the newest State of a run. The answer is the State."""
+    """Load the newest State of a run. The answer is the State, or None where the run may be missing."""
 
 
 class Save(CommandType):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    CheckpointNotFoundError,
     CheckpointSaveError,
     EventType,
     ExecutionError,
@@ -62,11 +61,11 @@ class World:
 
     amend = save
 
-    def load(self, run_id: str) -> State:
-        """Return the saved State."""
-        if self.kept is None:
-            raise CheckpointNotFoundError(run_id)
+    def find(self, run_id: str) -> State | None:
+        """Return the saved State, if there is one."""
         return self.kept
+
+    load = find
 
     def delete(self, state: State) -> None:
         """Forget it."""

@@ -20,6 +20,7 @@ from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import (
     CheckpointError,
+    CheckpointNotFoundError,
     CheckpointSaveError,
     RunBusyError,
     RunLostError,
@@ -236,6 +237,13 @@ class StoreSession:
         """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
         state: State = self._query(run_id, "load it", lambda: self.store.load(run_id))
         return state
+
+    def find(self, run_id: str) -> State | None:
+        """Return the newest State of the run, None if there is none; raise a CheckpointError if the store fails."""
+        try:
+            return self.load(run_id)
+        except CheckpointNotFoundError:
+            return None
 
     def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
         """Return the saved parts of a step of a run."""

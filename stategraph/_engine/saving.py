@@ -44,7 +44,6 @@ from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
     CheckpointingDisabledError,
-    CheckpointNotFoundError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
@@ -149,12 +148,7 @@ def clear_cancellation(run: RunContext) -> Task[None]:
 
 def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
     """Return the newest saved State of the run, None if there is none."""
-    if not run.plan.saves:
-        return None
-    try:
-        saved: State = yield (Load, run.services.load, run_id)
-    except CheckpointNotFoundError:
-        return None
+    saved: State | None = (yield (Load, run.services.find, run_id)) if run.plan.saves else None
     return saved
 
 

@@ -28,7 +28,7 @@ from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import Facts
-from stategraph.errors import CheckpointError, CheckpointNotFoundError
+from stategraph.errors import CheckpointError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
@@ -373,8 +373,6 @@ class StepExecution:
         """Return the answer to a store command; raise its failure as a failure of the store, not of the node."""
         try:
             return (yield command)
-        except CheckpointNotFoundError:
-            raise
         except CheckpointError as error:
             raise StoreFailed from error
 

@@ -23,7 +23,6 @@ from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import (
     AsyncNodeError,
     CheckpointError,
-    CheckpointNotFoundError,
     GraphMismatchError,
     RunCancelledError,
     SchemaError,
@@ -81,10 +80,7 @@ class NestedRun:
         step = self.step
         if not step.run.plan.loads_parts:
             return None
-        try:
-            state: State = yield from step.stored((Load, step.run.services.load, self.run_id))
-        except CheckpointNotFoundError:
-            return None
+        state: State | None = yield from step.stored((Load, step.run.services.find, self.run_id))
         return state
 
     def waiting_step(self, state: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
