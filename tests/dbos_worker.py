@@ -53,14 +53,6 @@ SQLITE_SERVES = sys.version_info < (3, 12) or sqlite3.sqlite_version_info >= (3,
 
 
 @attrs.frozen
-class Older:
-    """The schema of a program that is gone."""
-
-    spent: int = 0
-    decision: str = ""
-
-
-@attrs.frozen
 class Newer:
     """The schema of the graph "typed"."""
 

@@ -99,28 +99,6 @@ class WatchedStore(CheckpointStore):
         return getattr(self.inner, method)(argument)
 
 
-class JunkStore(FourMethodStore):
-    """Loads something else than the saved State."""
-
-    def __init__(self, junk: Any) -> None:
-        super().__init__()
-        self.junk = junk
-
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        return self.junk  # type: ignore[no-any-return]
-
-
-def fails_once(method: str, error: BaseException) -> Callable[[str, Any], None]:
-    """Return a hook for WatchedStore that raises at the first call of a method."""
-    left = [error]
-
-    def before(called: str, argument: Any) -> None:
-        if called == method and left:
-            raise left.pop()
-
-    return before
-
-
 def fails_always(method: str, error: BaseException) -> Callable[[str, Any], None]:
     """Return a hook for WatchedStore that raises at every call of a method."""
 

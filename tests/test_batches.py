@@ -101,7 +101,7 @@ class TestBothDrivers:
 
         assert len(taken) == 4
 
-    def test_what_the_states_raise_comes_after_the_results_before(self, collect):
+    def test_an_error_of_the_states_comes_after_earlier_results(self, collect):
         """Nothing that has run is lost."""
         store = MemoryStore()
 
@@ -163,7 +163,7 @@ def test_an_abandoned_batch_stops():
 
 
 @pytest.mark.parametrize("collect", [run_sync, run_async])
-def test_what_is_said_of_a_run_is_said_of_each(collect):
+def test_options_of_a_call_apply_to_each_run(collect):
     """Such as labels; and the event of the caller stops them all."""
     store = MemoryStore()
     graph = graph_of(lambda state: {}, store)

@@ -210,7 +210,7 @@ class TestRoutes:
             (lambda state: state["way"], "verdict", "verdict says 'x'", "verdict says 'x'"),
         ],
     )
-    def test_what_its_edges_are_called(self, graph, function, name, shown, label):
+    def test_the_names_of_its_edges(self, graph, function, name, shown, label):
         """Its edges are labelled with the given name or that of the function, and the answer; in pictures, too."""
         graph.add_route("first", function, {"x": "second", "y": "third"}, name=name)
 

@@ -333,7 +333,7 @@ class TestPolicies:
             {"version": True},
         ],
     )
-    def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
+    def test_wrong_values_are_refused(self, options: dict[str, Any]) -> None:
         """ConfigError names it."""
         with pytest.raises(ConfigError, match=f"cache.{next(iter(options))}"):
             CachePolicy(**{"inputs": ("x",), "path": "cache", **options})
@@ -389,7 +389,7 @@ class TestVersions:
         """It is another version."""
         assert version_of([_compiled(one)]) != version_of([_compiled(other)])
 
-    def test_what_wraps_a_function(self) -> None:
+    def test_wrappers_of_functions(self) -> None:
         """Partials, bound methods, callables and decorators are seen through."""
 
         def add(state: State, n: int) -> Any:

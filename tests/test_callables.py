@@ -108,7 +108,7 @@ PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_cannot_answer_at_once_is_refused_early(place: str) -> None:
+def test_functions_that_cannot_answer_at_once_are_refused(place: str) -> None:
     """It is refused when it is handed in; the error names the argument, and says what to do."""
     hand_in, name = PLACES[place]
     for function, problem in UNFIT.values():

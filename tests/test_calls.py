@@ -243,7 +243,7 @@ class TestRecover:
     """`recover` completes submitted and abandoned runs once."""
 
     @pytest.mark.parametrize("how", HOW)
-    def test_what_was_submitted(self, any_play: Scene, how: str) -> None:
+    def test_a_submitted_run_waits_for_a_sweep(self, any_play: Scene, how: str) -> None:
         """Nothing runs until a sweep takes it up."""
         ran: list[int] = []
         graph = chat(any_play, {"a": counted(trace("a"), ran), "b": trace("b")}, **HOW[how])

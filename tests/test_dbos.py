@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from dbos import error as dbos_error
 
 from stategraph import (
     AnswerError,
@@ -39,7 +38,6 @@ pytestmark = [
     pytest.mark.filterwarnings("default::ResourceWarning"),  # DBOS leaves connections to the garbage collection
 ]
 NUMBERS = count()
-REFUSED = dbos_error.DBOSException
 LONG = 60.0  # seconds for a test that would never end
 
 
@@ -339,7 +337,7 @@ def _decoded(text):
 # --------------------------------------------------------------------------- how it is made
 
 
-def test_what_a_runner_is_made_with_is_checked(scene):
+def test_wrong_arguments_of_a_runner_are_refused(scene):
     """Wrong arguments of a runner fail at once, not in a worker."""
     nothing_saved = StateGraph(GraphConfig("none", observer="noop", checkpoint=CheckpointConfig(interval=0)))
     wrongs: list[tuple[type[Exception], Any, dict[str, Any]]] = [

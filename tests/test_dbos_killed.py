@@ -62,7 +62,7 @@ def workers(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("workers", ["postgres"], indirect=True)
-def test_what_a_killed_worker_had_is_done_by_another(workers):
+def test_another_worker_completes_the_runs_of_a_killed_one(workers):
     """Another worker completes all runs, repeats only the running steps, and keeps answers."""
     scene = workers.scene
     victim = workers.start()

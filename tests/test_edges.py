@@ -49,7 +49,7 @@ def raising(state: State) -> bool:
     ],
     ids=str,
 )
-def test_what_a_predicate_decides(predicate: Any, holds: bool) -> None:
+def test_results_of_predicates(predicate: Any, holds: bool) -> None:
     """It gives a bool, and asks no more parts than it must."""
     assert predicate(STATE) is holds
 

@@ -128,7 +128,7 @@ class TestFailures:
 class TestParts:
     """Events of branches and items."""
 
-    def test_what_came_of_each(self, play: Scene) -> None:
+    def test_events_count_parts_and_failures(self, play: Scene) -> None:
         """The event of each part has the number of parts, also if it failed or its failure was collected."""
         recorder = Recorder(EventType.PART_COMPLETE, EventType.PART_ERROR)
         items = MapNode(len, "l", "out", 1, on_error="collect")

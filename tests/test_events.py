@@ -137,7 +137,7 @@ class TestData:
         assert [data["step"] for data in recorder.data(EventType.NODE_START)] == [1, 2]
         assert [data["step"] for data in recorder.data(EventType.NODE_COMPLETE)] == [1, 2]
 
-    def test_what_states_tell(self, memory_scene: Scene) -> None:
+    def test_events_of_states(self, memory_scene: Scene) -> None:
         """A State in a run reports changes with the keys and without the values."""
         recorder = Recorder(*events_module.STATE_EVENTS)
 

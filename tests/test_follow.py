@@ -115,7 +115,7 @@ def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
     assert steps_of(followed) == BEFORE_THE_PAUSE
 
 
-def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None:
+def test_wait_and_timeout_limit_the_time(follow: Follow) -> None:
     """`wait` limits the time for the run to appear, and `timeout` the time to follow it."""
     graph = counting(MemoryStore())
     for wait in (None, 0, 0.02):

@@ -198,7 +198,7 @@ def test_operators_of_lists_and_dicts_give_ordinary_ones() -> None:
 
 
 @pytest.mark.parametrize("value", [LIST, DICT, SET, ([1],)], ids=["list", "dict", "set", "tuple"])
-def test_what_is_frozen_is_shared(value: Any) -> None:
+def test_frozen_values_are_shared(value: Any) -> None:
     """Freezing again gives the same object, inside other containers too."""
     frozen = freeze(value)
 
@@ -249,7 +249,7 @@ def _tuple_in_itself() -> Any:
 
 
 @pytest.mark.parametrize("make", [_list_in_itself, _dict_in_itself, _tuple_in_itself])
-def test_what_contains_itself_is_refused(make: Callable[[], Any]) -> None:
+def test_a_value_that_contains_itself_is_refused(make: Callable[[], Any]) -> None:
     """It could never be saved."""
     with pytest.raises(NotSerializableError, match="contains itself"):
         freeze(make())

@@ -102,7 +102,7 @@ def test_nothing_is_imported_from_the_root():
     assert [module for module in importers if module != "__init__"] == []
 
 
-def test_what_is_not_public_is_private_by_its_name():
+def test_private_modules_have_private_names():
     """A reader sees from the path of a module whether it may be relied on."""
     unnamed = [
         module

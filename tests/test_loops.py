@@ -54,7 +54,7 @@ class TestOneTask:
 
         assert len(set(found)) == 1
 
-    def test_what_is_left_at_work(self) -> None:
+    def test_tasks_left_at_work(self) -> None:
         """A task that a node starts runs on beside the next nodes, and is cancelled at the end of the run."""
         seen: list[str] = []
 

@@ -177,7 +177,7 @@ class TestSpans:
         node = attributes(traced.one("node sub"))
         assert (node["node"], node["step"], node["attempts"], node["outcome"]) == ("sub", 2, 1, "completed")
 
-    def test_what_users_do_stands_below_the_node(self, play: Scene, traced: Traced) -> None:
+    def test_spans_of_users_are_below_the_node(self, play: Scene, traced: Traced) -> None:
         """Spans of users are below the node: in branches and items, sync and async, with and without a timeout."""
         mark = traced.mark
         nodes = {

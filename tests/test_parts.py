@@ -230,7 +230,7 @@ class TestKeeping:
         assert work.log == ["a", "b", "a", "b"]
 
     @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=0)])
-    def test_what_does_not_fit_together(self, play: Scene, retry: Any) -> None:
+    def test_parts_that_conflict_are_done_again(self, play: Scene, retry: Any) -> None:
         """Finished parts are kept while they may be merged; after a conflict they are done again."""
         calls: list[int] = []
 

@@ -219,7 +219,7 @@ class TestGiven:
 class TestRefusals:
     """A value that might be another is not computed again."""
 
-    def test_what_it_had_read_was_overwritten(self, scene: Scene) -> None:
+    def test_a_key_whose_source_was_overwritten(self, scene: Scene) -> None:
         """No node runs; the error names key, node, reason and way out; the run stays as it is."""
         log: Log = []
         steps = {"index": index, "edit": lambda _: {"text": "edited"}, "use": lambda state: {"n": len(state["index"])}}

@@ -136,7 +136,7 @@ def test_a_pause_is_drawn_where_it_waits():
     assert statuses(drawn_run(graph, "r")) == {"a": "done", "ask": "done", "c": "done"}
 
 
-def test_what_is_under_way_is_drawn():
+def test_the_current_node_is_drawn():
     """The current node is marked; where it is unknown, all nodes that can come next are."""
     seen = []
 

@@ -290,7 +290,7 @@ class TestTimeouts:
     """A node with a timeout."""
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_what_takes_too_long(self, driver: Any, store: MemoryStore, gate: Gate, kind: str) -> None:
+    def test_a_node_that_takes_too_long_fails(self, driver: Any, store: MemoryStore, gate: Gate, kind: str) -> None:
         """A slow node fails with a TimeoutError; earlier steps count, and the run can be resumed."""
         long = long_nodes(gate)[kind]
         nodes = {"first": trace("first"), "a": long, "b": trace("b")}

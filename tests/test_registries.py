@@ -138,7 +138,7 @@ def test_an_unknown_name_comes_with_a_suggestion(get: Get, wrong: Any, text: str
 
 
 @pytest.mark.parametrize("thing", [None, 5, "memory", object()], ids=lambda thing: type(thing).__name__)
-def test_what_cannot_be_registered(name: str, kind: tuple[Register, Get, Any], thing: Any) -> None:
+def test_anything_else_is_refused(name: str, kind: tuple[Register, Get, Any], thing: Any) -> None:
     """Registering anything but a store, an observer or a factory is refused."""
     with pytest.raises(ConfigError):
         kind[0](name, thing)

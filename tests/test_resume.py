@@ -127,7 +127,7 @@ class TestChangedGraphs:
         assert all(text in str(caught.value) for text in [*texts, "allow_changed"])
         assert scene.resume(changed, allow_changed=True).status is RunStatus.COMPLETED
 
-    def test_what_does_not_matter(self, memory_scene: Scene) -> None:
+    def test_changes_that_a_resume_accepts(self, memory_scene: Scene) -> None:
         """The code of nodes and predicates, the order of nodes, and that of edges out of different nodes."""
         scene = memory_scene
         edges = [("a", "b", lambda state: False), ("a", "c"), ("b", "d"), ("c", "d")]

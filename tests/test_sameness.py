@@ -102,7 +102,7 @@ NEEDS_HASH = {place for place in PLACES if "set" in place or "key" in place}
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_only_equal_is_not_the_same(place: str) -> None:
+def test_equal_values_of_other_types_are_not_the_same(place: str) -> None:
     """Equal but different values differ at any depth and in both directions."""
     for name in HASHABLE if place in NEEDS_HASH else EQUAL_AND_NOT_THE_SAME:
         one, other = map(PLACES[place], EQUAL_AND_NOT_THE_SAME[name])

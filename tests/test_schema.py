@@ -419,7 +419,7 @@ def fitted(expected: Any, value: Any) -> Any:
     ],
     ids=repr,
 )
-def test_what_fits_stays_what_it_is(expected: Any, value: Any) -> None:
+def test_fitting_values_are_unchanged(expected: Any, value: Any) -> None:
     """The value and its type."""
     found = fitted(expected, value)
 
@@ -438,7 +438,7 @@ def test_what_fits_stays_what_it_is(expected: Any, value: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_is_meant_is_made(expected: Any, value: Any, made: Any) -> None:
+def test_values_are_converted_without_loss(expected: Any, value: Any, made: Any) -> None:
     """Where nothing has to be guessed and nothing is lost."""
     found = fitted(expected, value)
 

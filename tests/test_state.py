@@ -86,7 +86,7 @@ def test_an_absent_key_is_a_key_error() -> None:
         State()["topic"]
 
 
-def test_what_a_state_was_made_from_can_change_without_it() -> None:
+def test_a_state_keeps_nothing_of_its_mutable_input() -> None:
     """Data is taken as it is at that moment."""
     data: dict[str, Any] = {"orders": [{"total": 1}]}
     state = State(data)
@@ -305,7 +305,7 @@ def test_plain_data_are_json_as_they_are(data: dict[str, Any]) -> None:
     assert json.loads(State(data).to_json()) == data
 
 
-def test_what_json_has_no_type_for_is_tagged() -> None:
+def test_types_that_json_lacks_are_tagged() -> None:
     """Values without a JSON type are tagged as the serializer does, and come back exactly."""
     text = State({"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}).to_json()
 

@@ -166,7 +166,7 @@ POLICIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("call", [execute, aexecute, stream])
 @pytest.mark.parametrize("kind", ITEMS)
-def test_what_is_collected_of_items(call: Callable[[Any, State], Any], kind: str) -> None:
+def test_collected_errors_of_items(call: Callable[[Any, State], Any], kind: str) -> None:
     """The users' calls alone, with no folders of this machine; and as a text it is short."""
     node = MapNode(ITEMS[kind], over="items", into="made", on_error="collect", **POLICIES.get(kind, {}))
     graph = make_graph({"a": node}, store=MemoryStore())
@@ -182,7 +182,7 @@ def test_what_is_collected_of_items(call: Callable[[Any, State], Any], kind: str
     assert "deeper" not in str(info)
 
 
-def test_what_is_kept_of_an_error_in_a_call_of_ours() -> None:
+def test_frames_of_stategraph_are_left_out() -> None:
     """The users' call that led to it; ours is left out."""
     with pytest.raises(ExecutionError) as caught:
         make_graph({"a": reading}, store=MemoryStore()).execute(State())

@@ -191,7 +191,7 @@ def test_a_damaged_run_is_forgotten(shop):
     assert (printed["damaged"], printed["runs"]) == ([], {"active": 1, "completed": 1})
 
 
-def test_what_is_not_kept_is_pruned(store):
+def test_prune_prints_how_much_it_removed(store):
     """`prune` prints how much it removed."""
     assert call("prune").code == 2
     assert json.loads(call("prune", "--yes", "--json").out) == {"runs": [], "checkpoints": 0, "damaged": []}

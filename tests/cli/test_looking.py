@@ -209,7 +209,7 @@ def test_a_store_that_is_not_there_is_not_made(shop, missing):
     assert listing(shop) == before
 
 
-def test_what_a_killed_writer_left_is_seen(shop):
+def test_saves_of_a_killed_writer_are_seen(shop):
     """Though it stands in the log alone; the database and its log stay as they are."""
     program = (
         "import os, signal, sys\nfrom stategraph import State\nfrom stategraph.stores import SqliteStore\n"
@@ -399,7 +399,7 @@ def test_help_has_examples_and_the_version_is_that_of_the_package():
         assert all(line.startswith("    stategraph ") for line in examples), name
 
 
-def test_what_is_not_used_is_not_imported(shop):
+def test_a_list_in_a_pipe_imports_nothing_heavy(shop):
     """Of a list in a pipe: neither rich nor asyncio nor the network."""
     heavy = "{'rich', 'asyncio', 'cattrs', 'structlog', 'diskcache'}"
     program = f"""

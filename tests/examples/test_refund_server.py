@@ -82,7 +82,7 @@ def at_once(servers: list[Server], path: str, body: Any) -> list[tuple[int, Any]
 
 
 @pytest.mark.timeout(120)
-def test_what_comes_twice_counts_once(servers: list[Server]) -> None:
+def test_repeated_requests_count_once(servers: list[Server]) -> None:
     """A refund that is begun by many requests is one; of many clicks on "yes", one pays."""
     begun = at_once(servers, "/refunds/r-7", {"amount": 950})
     assert [status for status, _ in begun] == [200] * CLICKS

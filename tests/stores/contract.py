@@ -363,7 +363,7 @@ class StoreContract(CheckpointStoreContract):
             assert (run.load(child).step, run.load_parts(child, 2, "map")) == (1, {"x": 1})
 
     @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
-    def test_what_is_nested_in_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
+    def test_nested_runs_are_deleted_with_their_run(self, run: CheckpointStore, how: str) -> None:
         """Nested runs are deleted with their run and never before it; a new run of the id finds none of them."""
         child, grandchild = "a/#3/child", "a/#3/child/#2/grandchild"
         for run_id in ("a", child):

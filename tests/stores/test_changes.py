@@ -29,7 +29,7 @@ def opened(request, tmp_path):
         store.close()
 
 
-def test_what_other_handles_and_processes_write_is_noticed(opened):
+def test_writes_of_other_handles_and_processes_are_noticed(opened):
     """A store that also writes and a read-only store both notice writes of others."""
     store = opened()
     store.save(State(run_id="a", step=1))

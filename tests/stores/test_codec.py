@@ -126,7 +126,7 @@ _DRIVE_OR_FOLDER = PureWindowsPath("./c:a")
     ],
     ids=ascii,
 )
-def test_what_is_hard_to_keep_is_kept_or_refused(value: Any, is_kept: bool) -> None:
+def test_a_value_is_kept_exactly_or_refused(value: Any, is_kept: bool) -> None:
     """Never saved as something else, and never refused in words of other libraries."""
     if is_kept:
         assert is_same(decoded(encoded([{"here": value}]))["value"][0]["here"], value)

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "format-1-disk"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def store(folder: Path) -> Iterator[DiskStore]:
-    with DiskStore(folder) as store:
-        yield store
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ class TestByHand:
 class TestClosed:
     """Erased when the last handle is closed, however it was deleted."""
 
-    def test_what_retention_removes(self, store: Any, folder: Path) -> None:
+    def test_checkpoints_that_retention_removes(self, store: Any, folder: Path) -> None:
         """Retention erases replaced checkpoints of an active run."""
         saved(store, "a", policy=Policy())
         store.save(State({"text": "harmless"}, run_id="a", step=13))

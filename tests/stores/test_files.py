@@ -385,7 +385,7 @@ class TestIndexesOfOthers:
         ],
     )
     @pytest.mark.parametrize("read_only", [True, False])
-    def test_what_keeps_rows_out_or_computes_something(self, file: Path, statement: str, read_only: bool) -> None:
+    def test_a_changed_schema_is_refused(self, file: Path, statement: str, read_only: bool) -> None:
         """It is refused, by name."""
         change(file, statement)
 

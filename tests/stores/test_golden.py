@@ -151,7 +151,7 @@ def test_every_step_of_a_history(store, serializer):
     assert is_same(dict(store.load(run_id, 9)), dict(expected[8]))
 
 
-def test_what_is_compressed(store):
+def test_a_compressed_run(store):
     """The database has one such run."""
     pytest.importorskip("zstandard")
     if isinstance(store, SqliteStore):

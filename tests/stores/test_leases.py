@@ -209,7 +209,7 @@ class TestByHand:
 class TestFences:
     """Each write of an owner carries one."""
 
-    def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
+    def test_the_fence_covers_parts_and_nested_runs(self, opened: Callable[..., Store]) -> None:
         """The fence of a run covers its parts and its nested runs, old and new."""
         store, other = opened(), opened()
         first = base.Ownership(RUN)

@@ -46,7 +46,7 @@ def strange(monkeypatch):
     return cls(7, "two"), hue.RED, forget
 
 
-def test_what_is_unknown_is_shown(store, strange):
+def test_unknown_values_are_shown(store, strange):
     """An unknown value is shown with its type and parts, in lists, as a key and in a set."""
     order, colour, forget = strange
     store.save(State({"a": order, "b": [{colour: (order,)}], "c": {order, 1}}, run_id="a", step=1))
@@ -66,7 +66,7 @@ def test_what_is_unknown_is_shown(store, strange):
     assert hash(inside) == hash(shown)
 
 
-def test_what_is_unknown_is_kept_exactly(store, strange):
+def test_unknown_values_are_saved_exactly(store, strange):
     """A copy that was made by a process that does not know it is the same to one that does."""
     order, colour, forget = strange
     data = {"a": order, "b": [colour, {1: order}], "c": {colour}}

@@ -9,14 +9,6 @@ from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 
 
-@pytest.fixture(params=["latest", "full"])
-def sqlite(request, tmp_path):
-    store = SqliteStore(tmp_path / "runs.db")
-    store.retain("a", Policy(request.param))
-    yield store
-    store.close()
-
-
 def states(*steps, **data):
     return [State({"n": step, **data}, run_id="a", step=step) for step in steps]
 

@@ -1,7 +1,6 @@
 """Serializers, compression and signatures of payloads: their formats, and the payloads that are refused."""
 
 import json
-import os
 import sqlite3
 import sys
 import zlib
@@ -119,11 +118,6 @@ def test_nothing_is_taken_for_something_else(path, value):
     assert is_same(dict(loaded(path)), {"value": value, "$type": value})
 
 
-def tag(name, value):
-    """Return bytes of a tag that a damaged or forged row may have."""
-    return json.dumps({"$type": name, "value": value}).encode()
-
-
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 def test_equal_values_have_equal_bytes(serializer):
     """A loaded value is the same and encodes to the same bytes."""
@@ -154,35 +148,6 @@ def test_one_run_may_have_rows_of_several_serializers(path):
         assert [dict(store.load("a", step)) for step in (1, 2, 3, 4)] == [
             {"big": "x" * 500, "n": step} for step in (1, 2, 3, 4)
         ]
-
-
-INSTALLED = """
-import json, pathlib
-from stategraph.stores.serializers import Serializer
-
-pathlib.Path(__file__).with_suffix(".imported").touch()
-
-class Installed(Serializer):
-    def dumps(self, plain):
-        return b"i" + json.dumps(plain).encode()
-
-    def loads(self, payload):
-        return json.loads(payload[1:])
-
-installed = Installed()
-"""
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """Return the folder of an installed package that has a serializer "installed"."""
-    (tmp_path / "site" / "of_somebody-1.0.dist-info").mkdir(parents=True)
-    (tmp_path / "site" / "of_somebody.py").write_text(INSTALLED)
-    info = tmp_path / "site" / "of_somebody-1.0.dist-info"
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-somebody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[stategraph.serializers]\ninstalled = of_somebody:installed\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
-    return tmp_path / "site"
 
 
 def test_a_serializer_that_does_not_give_back_what_it_was_given():

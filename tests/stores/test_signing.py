@@ -30,7 +30,7 @@ class TestSigning:
     def opened(self, path, key=b"secret" * 4):
         return SqliteStore(path, sign_with=lambda: key)
 
-    def test_what_was_signed_is_loaded(self, store, path):
+    def test_signed_rows_are_loaded(self, store, path):
         """Another store object with the same key loads every kind of signed row."""
         saved(store, 1, 2, 3)
         store.save(attrs.evolve(store.load("a"), status="failed"))

@@ -124,7 +124,9 @@ class TestPaths:
         assert [file.name for file in tmp_path.iterdir()] == ["home"]
 
     @pytest.mark.parametrize("path", [":memory:", "", b"runs", 5, None], ids=repr)
-    def test_what_is_no_path(self, kind: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_path_is_refused(
+        self, kind: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A value that is no path is refused without a file; for ":memory:" the error suggests the store "memory"."""
         monkeypatch.chdir(tmp_path)
         for make in (lambda: get_checkpoint_store(kind, path=path), lambda: CLASSES[kind](path)):
@@ -141,7 +143,7 @@ class TestPaths:
             ("~no-such-user/runs.db", "no user"),
         ],
     )
-    def test_what_would_be_in_an_odd_place(
+    def test_paths_that_look_like_mistakes_are_refused(
         self, kind: str, path: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is refused, and nothing is made; who means it so says so."""

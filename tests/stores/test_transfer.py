@@ -49,7 +49,7 @@ def make_graph(store, calls, retention="full", *, mended=False):
     return scenarios.make_graph(nodes, name="outer", **options)
 
 
-def test_what_is_nested_and_what_is_finished_comes_along(stores):
+def test_nested_runs_and_finished_parts_are_exported(stores):
     """A run that failed within a map of a nested graph continues there after the import, and repeats nothing."""
     one, other = stores
     calls: list[int] = []

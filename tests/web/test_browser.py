@@ -92,7 +92,7 @@ def test_an_answer_in_one_window_is_seen_in_another_and_a_late_one_refused(site)
     assert store.load("r")["answer"] is True
 
 
-def test_what_is_being_typed_stays(site):
+def test_typed_text_stays(site):
     """Though the page is kept up to date around it."""
     _, graph, asking, opened = site
     graph.execute(State({"photos": []}, run_id="claim"))
