@@ -295,10 +295,9 @@ class TestStoresThatFail:
         assert caught.value.state["trace"] == ["a", "b"]
         assert memory_scene.store.load(RUN).step == 1
 
-    @pytest.mark.parametrize("second", [OSError("disk full"), SystemExit(1)])
-    def test_a_second_failure_is_a_note_on_the_first(self, memory_scene: Scene, second: BaseException) -> None:
+    def test_a_second_failure_is_a_note_on_the_first(self, memory_scene: Scene) -> None:
         """The error of the node comes out, with the State that could not be saved."""
-        store = WatchedStore(memory_scene.store, fails_always("save", second))
+        store = WatchedStore(memory_scene.store, fails_always("save", OSError("disk full")))
         graph = memory_scene.graph({"a": trace("a"), "b": raises(ValueError("first"))}, store=store, interval=10)
 
         with pytest.raises(ExecutionError, match="first") as caught:
@@ -306,6 +305,26 @@ class TestStoresThatFail:
 
         assert len(caught.value.__notes__) == 1
         assert caught.value.state["trace"] == ["a"]
+
+    @pytest.mark.parametrize("first", [ValueError, KeyboardInterrupt])
+    def test_an_interrupt_while_the_end_is_saved(self, memory_scene: Scene, first: type[BaseException]) -> None:
+        """It is raised at once, and costs as much as a crash: the run continues from its last checkpoint."""
+        saves, second = [0], KeyboardInterrupt()
+
+        def before(method: str, argument: Any) -> None:
+            if method == "save":
+                saves[0] += 1
+                if saves[0] == 2:
+                    raise second
+
+        store = WatchedStore(memory_scene.store, before)
+        nodes = {**traces("abcd"), "d": broken_first(trace("d"), first())}
+        with pytest.raises(KeyboardInterrupt) as caught:
+            memory_scene.execute(memory_scene.graph(nodes, store=store, interval=2))
+
+        assert caught.value is second
+        assert memory_scene.store.load(RUN)["trace"] == ["a", "b"]
+        assert memory_scene.resume(memory_scene.graph(nodes, store=store))["trace"] == [*"abcd"]
 
     def test_a_value_that_cannot_be_kept(self, driver: Any, as_node: Any, tmp_path: Path) -> None:
         """The error names its place and carries the State; the step before is in the store."""

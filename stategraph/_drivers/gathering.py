@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -200,8 +200,7 @@ class OwnLoop:
     """Awaits one awaitable after the other on its own event loop, in one task.
 
     A task for each would take twice as long. Between two awaitables the loop stands still, and no loop is running in
-    this thread. A Ctrl-C cancels the current awaitable, and is raised once that has ended; a second one is raised at
-    once. A task that was cancelled, or in which an exception was raised, is not used again.
+    this thread. A task that was cancelled, or in which an exception was raised, is not used again.
     """
 
     def __init__(self) -> None:
@@ -211,7 +210,6 @@ class OwnLoop:
         self._awaitable: Awaitable[Any] | None = None
         self._answer: Any = None  # in a tuple
         self._next: asyncio.Future[None] | None = None
-        self._is_interrupted = self._is_left = False
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Return the result of an awaitable, or raise its exception."""
@@ -224,12 +222,8 @@ class OwnLoop:
                 self._next.set_result(None)
                 self._next = None
             self._loop.run_forever()
-        except BaseException:
-            self._is_left = True
-            if not self._is_interrupted:
-                self._is_interrupted = True
-                self._end_task()
-                self._is_left = False
+        except BaseException:  # it stops the loop, not only the task
+            self._cancel()
             raise
         if self._answer is not None:
             answer, self._answer = self._answer, None
@@ -238,17 +232,13 @@ class OwnLoop:
         return task.result()
 
     def close(self) -> None:
-        """Close the event loop, after its tasks have ended; at once after a second interrupt."""
+        """Cancel the tasks of the event loop, wait for them, and close it."""
         self._task = None
-        if self._is_left:
-            asyncio.set_event_loop(None)
-            self._loop.close()
-        else:
-            self._runner.close()
+        self._runner.close()
 
     async def _work(self) -> Any:
-        task = asyncio.current_task()
-        while task is not None and task is self._task:
+        task = self._task
+        while True:
             awaitable, self._awaitable = self._awaitable, None
             answer = await awaitable  # type: ignore[misc]  # one is set whenever the task resumes
             del awaitable
@@ -259,22 +249,16 @@ class OwnLoop:
             self._next = self._loop.create_future()
             self._loop.stop()
             await self._next
-        return None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        if task is self._task:  # not a task that was cut off, or is cancelled as the loop closes
+        if task is self._task:  # otherwise the loop waits for more than this task
             self._loop.stop()
 
-    def _end_task(self) -> None:
-        """End the task that an interrupt has cut off: its awaitable is cancelled, and may clean up."""
+    def _cancel(self) -> None:
+        """Cancel the task and wait: its awaitable may clean up."""
         task, self._task = self._task, None
-        if task is None or self._answer is not None:
-            return
-        if task.done():
-            task.cancelled() or task.exception()  # raised here: asyncio need not report it as lost
-            return
-        task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            self._loop.run_until_complete(task)
-        if isinstance(self._awaitable, Coroutine):
-            self._awaitable.close()  # the task never reached it; otherwise Python warns that it was never awaited
+        if task is not None:
+            task.cancel()
+            self._loop.run_until_complete(asyncio.wait([task]))
+            with suppress(asyncio.CancelledError):
+                task.exception()  # raised already: asyncio need not report it as lost

@@ -9,17 +9,15 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext
+from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
 from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
     amend,
-    canceller_of,
     check_saves,
     clear_cancellation,
-    failure_at,
     flush,
     newest_of,
-    noting,
     owning,
     owning_saved,
     save,

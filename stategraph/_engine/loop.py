@@ -23,24 +23,12 @@ from stategraph._engine.context import (
     observed,
     show,
 )
+from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
-from stategraph._engine.saving import (
-    amend,
-    drop_joined_parts,
-    end_early,
-    flush,
-    handle,
-    newest_of,
-    no_way_on,
-    owning,
-    pause_at,
-    save,
-    save_with_next,
-    too_many_nodes,
-)
+from stategraph._engine.saving import amend, drop_joined_parts, newest_of, owning
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import Ownership
-from stategraph._protocol import Await, Delete, Load, Parts, Save, Stopped, Task
+from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import freeze_items, lay_over, plain_key
@@ -72,11 +60,9 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
                 steps = observed(run, steps)
         pausing = yield from steps
         if pausing is None:
-            yield from _complete(run)
+            yield from complete(run)
         else:
             yield from pause_at(run, *pausing)
-    except GeneratorExit:  # the stream of the run was abandoned: that counts as a crash
-        raise
     except BaseException as error:
         yield from end_early(run, error)
         raise
@@ -148,7 +134,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=handler))
         if watched:
             yield from announce_completion(run, handler)
-        if stage.is_exit and not handler:  # `_complete` saves or deletes it
+        if stage.is_exit and not handler:  # `complete` saves or deletes it
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
@@ -173,22 +159,6 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """Return the function of a node that takes a context, bound to the context of the current step."""
     context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
     return lambda state: function(state, context)
-
-
-def _complete(run: RunContext) -> Task[None]:
-    """Complete the run: keep the final State or delete the run, as configured."""
-    step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
-    state = run.state
-    if run.plan.saves and run.plan.preserve:
-        save_with_next(run, step)
-        yield from save(run, state)
-        if run.has_joined_parts:
-            yield from drop_joined_parts(run)
-            yield from flush(run, state)
-    elif run.plan.saves and run.plan.forgets:
-        yield (Delete, run.services.delete, state)
-        yield from emit(run, EventType.CHECKPOINT_DELETE, state)
-    yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)
 
 
 _Keys: TypeAlias = Collection[str]

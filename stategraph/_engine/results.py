@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.saving import end_early
+from stategraph._engine.ending import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._progress import GIVEN
@@ -53,8 +53,6 @@ def with_unsaved_keys(
     run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
     try:
         restored = yield from _restored(run, run.state, updates, inputs)
-    except GeneratorExit:
-        raise
     except BaseException as error:
         yield from end_early(run, error)
         raise

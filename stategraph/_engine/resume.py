@@ -8,15 +8,9 @@ from datetime import datetime
 from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
+from stategraph._engine.ending import failure_at, handled_data, save_pending
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
-from stategraph._engine.saving import (
-    amend,
-    failure_at,
-    handled_data,
-    owning_saved,
-    save,
-    save_pending,
-)
+from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledNode

@@ -8,9 +8,10 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.ending import copy_notes
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults, with_origins
 from stategraph._engine.resume import compatible, revive
-from stategraph._engine.saving import amend, copy_notes
+from stategraph._engine.saving import amend
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in

@@ -1,0 +1,303 @@
+"""How a run ends: completed, paused, failed, cancelled, or abandoned. What is saved, and which exception is raised."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import attrs
+
+from stategraph._engine.context import (
+    PATH_LENGTH,
+    RunContext,
+    announce_entry,
+    announce_error,
+    announce_failure,
+    emit,
+    fitting,
+)
+from stategraph._engine.saving import (
+    clear_cancellation,
+    drop_joined_parts,
+    flush,
+    newest_of,
+    save,
+    save_with_next,
+)
+from stategraph._graph.compiled import CompiledNode
+from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
+from stategraph._text.shown import describe_exception, shorten
+from stategraph._util.callables import begin_with_users
+from stategraph._values import clock
+from stategraph._values.events import EventType
+from stategraph._values.frozen import lay_over
+from stategraph._values.progress import Pause, pause_of
+from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
+from stategraph.edges import NoWay
+from stategraph.errors import (
+    CheckpointSaveError,
+    ExecutionError,
+    MaxIterationsError,
+    NotSerializableError,
+    RunCancelledError,
+    StepConflictError,
+)
+from stategraph.state import State, data_of, evolve, recorded, time_ns_of
+
+_SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
+"""Errors of a save: saving the same State again would raise them again."""
+
+_MOST_KEYS = 8  # listed in an error
+
+_Answer = TypeVar("_Answer")
+
+
+def complete(run: RunContext) -> Task[None]:
+    """Complete the run: keep the final State or delete the run, as configured."""
+    step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
+    state = run.state
+    if run.plan.saves and run.plan.preserve:
+        save_with_next(run, step)
+        yield from save(run, state)
+        if run.has_joined_parts:
+            yield from drop_joined_parts(run)
+            yield from flush(run, state)
+    elif run.plan.saves and run.plan.forgets:
+        yield (Delete, run.services.delete, state)
+        yield from emit(run, EventType.CHECKPOINT_DELETE, state)
+    yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)
+
+
+def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
+    """Save the run as paused."""
+    if not run.plan.saves:
+        why = "checkpoint.interval is 0, or the graph is nested and the store keeps no parts"
+        raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
+    schema, keys = run.plan.schema, [each.response_param for each in pause.each]
+    lost = [key for key in keys if schema is not None and key is not None and key not in schema.fields]
+    if schema is not None and lost:
+        why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"
+        raise failure_at(run, stage.name, f"cannot pause: {why}")
+    save_with_next(run, run.state)
+    pause = pause_of([_identified(run, attrs.evolve(each, node=stage.name)) for each in pause.each])
+    at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
+    run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
+    about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
+    yield from save(run, state)
+    if run.plan.write_behind or run.services.is_cancelled:
+        yield (Load, run.services.stop_if_cancelled, state)
+    yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
+
+
+def _identified(run: RunContext, pause: Pause) -> Pause:
+    """Return a pause with its id. A pause of a nested run keeps its id: it is the same pause.
+
+    If no store of stategraph can keep its value, the id depends on the time alone.
+    """
+    if pause.id:
+        return pause
+    state = run.state
+    shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
+    question = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
+    return attrs.evolve(pause, id=run.plan.digest({**question, "value": pause.value}) or run.plan.digest(question))
+
+
+# --------------------------------------------------------------------------- ending early
+
+
+def end_early(run: RunContext, error: BaseException) -> Task[None]:
+    """Save the pending States; raise the public exception that replaces an internal one.
+
+    KeyboardInterrupt, for example, is not internal: it passes unchanged.
+    """
+    if isinstance(error, GeneratorExit):  # the stream of the run was abandoned: that counts as a crash
+        return
+    public = error
+    if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
+        public = yield from _cancelled(run, error)
+    elif isinstance(error, Stopped):
+        public = RunCancelledError(run.state, str(error))
+        public.__cause__ = error.__cause__
+    elif isinstance(error, StoreFailed | CannotAwait):
+        public = cast(BaseException, error.__cause__)
+    if public is not error:
+        copy_notes(error, public)
+    yield from save_pending(run, public)
+    if run.state.status is RunStatus.CANCELLED and run.saved is run.state:
+        # The State records the cancellation now, so the store can forget the request.
+        yield from noting(public, "While its cancellation was being cleared", clear_cancellation(run))
+    if public is not error:
+        raise public from public.__cause__
+
+
+def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]:
+    """Return the error for a run that another caller cancelled.
+
+    An ExecutionError counts as the cancellation, because that may have caused it.
+    """
+    # The run is saved as cancelled even if its canceller is unknown.
+    by = yield from noting(error, "While the caller that cancelled the run was looked up", canceller_of(run, run.state))
+    save_with_next(run, run.state)
+    run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
+    is_failure = isinstance(error, ExecutionError)
+    stopped = RunCancelledError(run.state, "it was cancelled" if is_failure else str(error))
+    stopped.__cause__ = error if is_failure else error.__cause__
+    return stopped
+
+
+def canceller_of(run: RunContext, state: State) -> Task[str | None]:
+    """Return the name of the caller that cancelled the run of a State, if given."""
+    by: str | None = yield (Load, run.services.store._cancelled_by, state.run_id)
+    return by
+
+
+def copy_notes(error: BaseException, other: BaseException) -> None:
+    """Copy the notes of an error, which report later failures, to the error raised in its place."""
+    for note in getattr(error, "__notes__", ()):
+        other.add_note(note)
+
+
+def save_pending(run: RunContext, error: BaseException) -> Task[None]:
+    """Save pending States before an error is raised."""
+    state = error.state if isinstance(error, ExecutionError) else run.state
+    yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
+    yield from noting(error, "While the run waited for its last saves", flush(run, state))
+    yield from announce_error(run, state, error)
+
+
+def noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer | None]:
+    """Return the answer of a task, or None after a failure, which becomes a note on an error.
+
+    An exception that ends the program, such as a second KeyboardInterrupt, is raised at once.
+    """
+    try:
+        return (yield from task)
+    except (Exception, Stopped, StoreFailed) as second:
+        error.add_note(f"{when}: {describe_exception(second)}")
+        return None
+
+
+def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
+    if isinstance(error, NotSerializableError) and run.plan.saves:
+        info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
+        yield from _save_without_chunks(run, recorded(state, status=RunStatus.FAILED, error=info))
+    elif run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
+        try:
+            if run.state is not state:
+                save_with_next(run, run.state)
+            yield from save(run, state)
+        except StepConflictError:  # a node changed an object in its State before it failed: the saved value stays
+            ended = yield from _end_newest(run, state, at_least=state.step)
+            if ended is None:
+                raise
+            if isinstance(error, ExecutionError):
+                error.state = ended
+        except NotSerializableError:
+            yield from _save_without_chunks(run, state)
+            raise
+    if run.unsaved_parts and run.plan.loads_parts:
+        yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
+
+
+def _save_without_chunks(run: RunContext, last: State) -> Task[None]:
+    """Save a State without its pause and chunks, which may be the reason why it cannot be saved.
+
+    If that fails, too, save the newest checkpoint with its end.
+    """
+    progress = last.progress and last.progress.changed(partial=None)
+    try:
+        yield from save(run, recorded(last, pause=None, progress=progress))
+    except NotSerializableError:
+        yield from _end_newest(run, last)
+
+
+def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State | None]:
+    """Save the newest checkpoint again with the end of the run; return it, or None if it is from another run."""
+    kept = yield from newest_of(run, last.run_id)
+    if kept is None or not at_least <= kept.step <= last.step:
+        return None
+    return (yield from save(run, recorded(kept, status=last.status, error=last.error)))
+
+
+# --------------------------------------------------------------------------- nodes that fail
+
+
+def handle(
+    run: RunContext, stage: CompiledNode, step: Any, error: Exception, began_ns: int
+) -> Task[tuple[str, dict[str, Any]]]:
+    """Return the node that handles the failure of another node, and its input data; raise if there is none."""
+    attempt, name = 1, stage.name
+    if step is not None:
+        attempt, began_ns = step.attempt, step.began_ns or began_ns
+    begin_with_users(error)
+    yield from announce_failure(run, name, error, attempt, began_ns)
+    attempts = f" after {attempt} attempts" if attempt > 1 else ""
+    failure = failure_at(run, name, f"failed{attempts}: {_described(run.state, error)}", error)
+    if attempts:
+        info = cast(ErrorInfo, failure.state.error)
+        info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
+        failure.state = evolve(failure.state, error=info, facts=Facts(attempts=attempt))
+    handler = stage.policies.on_error
+    if handler is None:
+        raise failure from error
+    return handler, handled_data(run, failure, run.state, name)
+
+
+def _described(state: State, error: Exception) -> str:
+    """Describe an exception of a node or predicate; after a lookup of a missing key, name the keys of the State."""
+    return describe_exception(error) + (_keys_at(state, error) if type(error) is KeyError else "")
+
+
+def _keys_at(state: State, error: KeyError) -> str:
+    """Describe the keys of a State for an error that a lookup in it raised; else return ""."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    found = {} if last is None else last.tb_frame.f_locals
+    if not state or "key" not in found or not isinstance(found.get("self"), State):
+        return ""
+    from difflib import get_close_matches  # imported when used: 10 ms
+
+    close = get_close_matches(str(error.args[0]), state, n=3)
+    keys = [*close, *(key for key in state if key not in close)]
+    listed = ", ".join([*map(shorten, keys[:_MOST_KEYS]), *["..."] * (len(keys) > _MOST_KEYS)])
+    return f" (the State has {listed})"
+
+
+def failure_at(
+    run: RunContext, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
+) -> ExecutionError:
+    """Return the error for a failed node, or for a node that the engine cannot pass, with the State to save."""
+    info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
+    path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
+    return kind(name, recorded(run.state, status=RunStatus.FAILED, error=info), path, reason)
+
+
+def handled_data(run: RunContext, failure: ExecutionError, before: State, name: str) -> dict[str, Any]:
+    """Return the input data of the handler of a failed node: the data before that node, and the error."""
+    error = cast(ErrorInfo, failure.state.error)
+    data = {"error": {"type": error.type, "message": error.message, "node": error.node}}
+    return lay_over(data_of(before), fitting(run, data, before, name))
+
+
+def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
+    """Return the error for a run that exceeds its limit of nodes."""
+    reason = (
+        f"is not entered: this call has run {run.plan.max_iterations} nodes (max_iterations) without reaching "
+        "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
+    )
+    return failure_at(run, name, reason, kind=MaxIterationsError)
+
+
+def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[ExecutionError]:
+    """Return the error for a node without a matching edge."""
+    yield from announce_entry(run, stage, no_way, "", begins=False)
+    cause = no_way.error
+    if cause is not None:
+        begin_with_users(cause)
+        edge = stage.edges[no_way.tried - 1]
+        reason = f"cannot be left: the predicate of edge {edge} failed: {_described(run.state, cause)}"
+    else:
+        reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
+    error = failure_at(run, stage.name, reason, cause)
+    error.__cause__ = cause
+    return error
