@@ -16,7 +16,8 @@ from stategraph._owners.leases import LeaseOwners
 from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_seconds
 from stategraph.errors import CheckpointError, ConfigError
-from stategraph.stores._rows.table import Table, closed_error, reentered_error
+from stategraph.stores._files.fork_safety import ForkSafe, reentered_error
+from stategraph.stores._rows.table import Table, closed_error
 
 SHORT_PATIENCE = 5.0
 """Seconds to wait for requests that are repeated later, or sent when a process ends."""
@@ -45,7 +46,7 @@ _Connection = TypeVar("_Connection", bound=Usable)
 _Answer = TypeVar("_Answer")
 
 
-class Connections(Generic[_Connection]):
+class Connections(ForkSafe, Generic[_Connection]):
     """A pool of connections for threads. It has no thread of its own.
 
     Args:
@@ -56,10 +57,11 @@ class Connections(Generic[_Connection]):
     def __init__(self, connect: Callable[[float], _Connection], size: int) -> None:
         self._connect, self._size = connect, size
         self._of_parent: list[object] = []
-        self.renew()
+        super().__init__()
 
     def renew(self) -> None:
         """Start empty, in a forked child. To close the connections of the parent would end its sessions."""
+        super().renew()
         self._of_parent.append(getattr(self, "_free", None))
         self._free = LifoQueue[_Connection | None]()
         for _ in range(self._size):
@@ -124,9 +126,6 @@ class ServerTable(Table, Generic[_Connection]):
         self.owners.leave()
         self.closed = True
         self._connections.close()
-
-    def renew(self) -> None:
-        self._connections.renew()
 
     @abstractmethod
     def _is_passing(self, error: Exception) -> bool:

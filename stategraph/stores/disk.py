@@ -24,9 +24,9 @@ from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.columns import COLUMNS, ROW_COLUMNS, RUN_COLUMNS, unpack_row, unpack_run
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.sql_table import row_values
-from stategraph.stores._rows.sqlite_table import OLDEST, SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
+from stategraph.stores.sqlite import OLDEST, SqliteTable
 
 # Finds the id of a store: a cache that evicts nothing.
 _ID = """

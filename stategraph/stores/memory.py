@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,6 @@ from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
-    CheckpointError,
     CheckpointNotFoundError,
     CheckpointSaveError,
     NotSerializableError,
@@ -115,18 +114,10 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self._begun = self._changes = 0
         super().__init__()
 
-    def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
-        """Return the lock. Raise `kind` if this thread already has it."""
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
-            from stategraph.stores._rows.table import reentered_error
-
-            raise reentered_error(self, run_id, kind)
-        return self.lock
-
     @contextmanager
     def _changing(self, run_id: str, *, take_over: bool = False) -> Iterator[None]:
         """Own a run, and keep other threads out, for a change."""
-        with owned(self, run_id, take_over=take_over) as ownership, self._alone(run_id):
+        with owned(self, run_id, take_over=take_over) as ownership, self.alone(run_id):
             ownership.check()
             self._changes += 1
             yield
@@ -158,7 +149,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             with owned(self, run_id):
                 self._keep(state, may_change_data)
             return
-        with self._alone(run_id, CheckpointSaveError):
+        with self.alone(run_id, CheckpointSaveError):
             ownership.check()
             self._changes += 1
             run = self._runs_by_id.get(run_id)
@@ -195,7 +186,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         return run
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
-        with self._alone(run_id):
+        with self.alone(run_id):
             run = self._runs_by_id.get(check_run_id(run_id))
             if run is not None:
                 run.policy = policy
@@ -342,7 +333,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
     def prune(self) -> Pruned:
         from stategraph.stores.summaries import Pruned
 
-        with self._alone(""):
+        with self.alone(""):
             self._changes += 1
             now, over = clock.now_ns(), []
             for run_id, run in self._runs_by_id.items():

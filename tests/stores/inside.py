@@ -18,5 +18,5 @@ def table_of(store: Any) -> Any:
 
 def connection_of(store: Any) -> sqlite3.Connection:
     """Return the connection to the database of a store of rows."""
-    connection: sqlite3.Connection = store._log.table.connection
+    connection: sqlite3.Connection = store._log.table.database.connection
     return connection

@@ -14,22 +14,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from contextlib import AbstractContextManager, ExitStack
-from typing import Protocol
+from contextlib import ExitStack
 
-
-class Forkable(Protocol):
-    """An object that other threads must not use while its process is forked."""
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads out."""
-
-    def renew(self) -> None:
-        """Replace the locks of the object, in the child."""
+from stategraph.errors import CheckpointError
 
 
 class ForkSafe:
-    """A base for objects with one lock, which is protected at forks.
+    """A base for objects with one lock, which other threads must not use while their process is forked.
 
     Attributes:
         lock: The lock.
@@ -39,31 +30,37 @@ class ForkSafe:
 
     def __init__(self) -> None:
         self.renew()
-        protect_at_fork(self)
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return the lock."""
-        return self.lock
+        _objects.add(self)
 
     def renew(self) -> None:
-        """Replace the lock."""
+        """Replace the lock, in a forked child as well."""
         self.lock = threading.RLock()
 
+    def alone(self, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> threading.RLock:
+        """Return the lock of a store. Raise `kind` if this thread already has it."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+            raise reentered_error(self, run_id, kind)
+        return self.lock
 
-_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+def reentered_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
+    """Return the error for a call to a store from a thread that is already inside it."""
+    reason = (
+        f"this thread is inside of the {store} already: a finaliser, a signal handler or a method of a value has "
+        "called it, where it would wait for itself; call it from another thread, or later"
+    )
+    return kind(run_id, reason)
+
+
+_objects: weakref.WeakSet[ForkSafe] = weakref.WeakSet()
 _resting = ExitStack()
 _fork = threading.Lock()  # held during a fork
 
 
-def protect_at_fork(forkable: Forkable) -> None:
-    """Protect an object at every later fork, as long as there is a reference to it."""
-    _forkables.add(forkable)
-
-
 def _before() -> None:
     _fork.acquire()
-    for forkable in list(_forkables):
-        _resting.enter_context(forkable.at_rest())
+    for each in list(_objects):
+        _resting.enter_context(each.lock)
 
 
 def _after_in_parent() -> None:
@@ -75,8 +72,8 @@ def _after_in_child() -> None:
     global _fork  # noqa: PLW0603 - the lock of the parent is of no use here
     _resting.pop_all()
     _fork = threading.Lock()
-    for forkable in list(_forkables):
-        forkable.renew()
+    for each in list(_objects):
+        each.renew()
 
 
 if hasattr(os, "register_at_fork"):  # not where there are no forks

@@ -64,7 +64,7 @@ class OpenFiles:
     def __init__(self, file: Path, *, is_fixed: bool = False) -> None:
         log, index, _ = side_files(file)
         self._paths = (str(file), str(index), str(log))
-        self._is_fixed = is_fixed
+        self.is_fixed = is_fixed
         self._opened = self._identities(self._paths)
         self._check_log_at = 0.0
         self.is_log_grown = False
@@ -82,7 +82,7 @@ class OpenFiles:
             except OSError:
                 found.append(())
                 continue
-            content = (status.st_size, status.st_mtime_ns) if self._is_fixed else ()
+            content = (status.st_size, status.st_mtime_ns) if self.is_fixed else ()
             found.append((status.st_dev, status.st_ino, *content))
         return found
 
@@ -213,14 +213,11 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, UnicodeDecodeError) or is_text or is_database
 
 
-# --------------------------------------------------------------------------- a database that is only read
+# --------------------------------------------------------------------------- a database that is open
 
 
-class ReadFile:
-    """A connection that only reads a database.
-
-    If no process has the database open, it is read as a file that never changes, because SQLite would leave an index of
-    the log next to it. If it does change, it is opened again.
+class Database:
+    """A connection to a database.
 
     Args:
         file: The database.
@@ -228,7 +225,8 @@ class ReadFile:
 
     Attributes:
         connection: The current connection.
-        opened: A text that is new whenever the file is opened.
+        files: The files that it has open.
+        opened: A text that is new whenever the file is opened: counters of different connections cannot be compared.
     """
 
     def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
@@ -236,42 +234,55 @@ class ReadFile:
         self._open()
 
     def _open(self) -> None:
-        log, index, _ = side_files(self._file)
-        is_at_rest = not log.exists() or (not index.exists() and not log.stat().st_size)
+        self._connect("rw")
+
+    def _connect(self, mode: str, *, is_fixed: bool = False) -> None:
+        files = OpenFiles(self._file, is_fixed=True) if is_fixed else None  # first, to notice all later changes
+        connection = connect(self._file, mode)
         try:
-            self._connect(is_fixed=is_at_rest)
+            self._prepare(connection)
+            files = files or OpenFiles(self._file)
+        except BaseException:
+            connection.close()
+            raise
+        self.connection, self.files, self.opened = connection, files, os.urandom(4).hex()
+
+    def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
+        """Return the answer to a question."""
+        return question(self.connection)
+
+
+class ReadDatabase(Database):
+    """A connection that only reads a database.
+
+    If no process has the database open, it is read as a file that never changes, because SQLite would leave an index of
+    the log next to it. If it does change, it is opened again.
+    """
+
+    def _open(self) -> None:
+        log, index, _ = side_files(self._file)
+        if not log.exists() or (not index.exists() and not log.stat().st_size):
+            self._connect_fixed()
+            return
+        try:
+            self._connect("ro")
         except sqlite3.OperationalError as error:
-            if is_at_rest or _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
             # The folder is read-only, so SQLite cannot create the index that it needs to read a log.
             if log.exists() and log.stat().st_size:
                 allowed = f"a file in a writable folder: its newest checkpoints are in {log.name}; copy both"
                 raise ConfigError("checkpoint.options.path", str(self._file), allowed) from error
-            self._connect(is_fixed=True)
+            self._connect_fixed()
 
-    def _connect(self, *, is_fixed: bool) -> None:
-        files = OpenFiles(self._file, is_fixed=is_fixed)  # first, to notice all later changes
-        connection = connect(self._file, "ro&immutable=1" if is_fixed else "ro")
-        try:
-            self._prepare(connection)
-            connection.execute("PRAGMA query_only = 1")
-            if not is_fixed:
-                OpenFiles(self._file)  # checks the files that SQLite has created
-        except BaseException:
-            connection.close()
-            raise
-        self.connection, self._files, self._is_fixed = connection, files, is_fixed
-        self.opened = os.urandom(4).hex()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
+    def _connect_fixed(self) -> None:
+        self._connect("ro&immutable=1", is_fixed=True)
 
     def _has_changed(self) -> bool:
-        return self._is_fixed and not self._files.are_there
+        return self.files.is_fixed and not self.files.are_there
 
     def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
-        """Return the answer to a question; repeat it if the file has changed in the meantime."""
+        """Return the answer to a question; repeat it if a file that should never change has changed."""
         while True:
             if self._has_changed():
                 self.connection.close()

@@ -11,7 +11,6 @@ from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.state import State
-from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
 from stategraph.stores._rows.seals import Sealer
@@ -46,7 +45,6 @@ class RunLog:
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         self._reported: set[str] = set()
-        protect_at_fork(table)
 
     # ------------------------------------------------------------------ memory
 

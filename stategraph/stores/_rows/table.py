@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import TypeAlias, TypeGuard
 
@@ -145,16 +144,6 @@ class Table(ABC):
     def cancelled_by(self, run_id: str) -> str | None:
         """Return the name of the caller that cancelled a run, if it gave one."""
 
-    # ------------------------------------------------------------------ threads and processes
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads out during a fork (see `stategraph.stores._files.fork_safety`)."""
-        return nullcontext()
-
-    @abstractmethod
-    def renew(self) -> None:
-        """Replace the locks in a forked child."""
-
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
@@ -188,12 +177,3 @@ def closed_error(store: str, run_id: str = "") -> CheckpointError:
     """Return the error for the use of a closed store."""
     way_out = "get_checkpoint_store opens a fresh one; a graph keeps its store: make a new graph"
     return CheckpointError(run_id, f"the {store} is closed; {way_out}")
-
-
-def reentered_error(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
-    """Return the error for a call to a store from a thread that is already inside it."""
-    reason = (
-        f"this thread is inside of the {store} already: a finaliser, a signal handler or a method of a value has "
-        "called it, where it would wait for itself; call it from another thread, or later"
-    )
-    return kind(run_id, reason)
