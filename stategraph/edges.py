@@ -6,7 +6,7 @@ if they test the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias, cast, final
 
@@ -62,30 +62,26 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
         if predicate is None:
             return edge
         try:
-            holds = predicate(state)
+            holds: Any = predicate(state)
             if holds is True:
                 return edge
+            if type(holds) is Says:
+                return next(other for other in edges if other.predicate is holds)
             if is_true(holds):
-                return _chosen(holds, edge, edges)
+                _check_no_node(holds, edges)
+                return edge
         except failures() as error:
             return NoWay(place_of(edge, edges) + 1, cast(Exception, failure_of(error)))
     return NoWay(len(edges))
 
 
-def _chosen(answer: object, edge: Edge, edges: Sequence[Edge]) -> Edge:
-    """Return the edge to take if a predicate returned a true value other than True.
-
-    Raises:
-        TypeError: The value is the name of a node that an edge leads to: predicates cannot choose nodes.
-    """
-    if type(answer) is Edge:  # from a route
-        return answer
+def _check_no_node(answer: object, edges: Sequence[Edge]) -> None:
+    """Raise TypeError if a predicate returned the name of a node that an edge leads to: it cannot choose nodes."""
     if isinstance(answer, str) and any(answer == other.target for other in edges):
         raise TypeError(
             f"it returned {answer!r}, a node: a predicate says True or False of its own edge; "
             "to go where a function says, use add_route"
         )
-    return edge
 
 
 def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
@@ -98,9 +94,6 @@ def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
 
 class LibraryPredicate:
     """The base class of the predicates of stategraph, which can describe themselves."""
-
-    is_of_route: bool = False
-    """Whether its edge belongs to a route."""
 
     def __call__(self, state: State) -> bool:
         """Return whether the edge can be taken."""
@@ -253,16 +246,27 @@ def stable_repr(value: object) -> str:
 
 @attrs.frozen(repr=False)
 class Says(LibraryPredicate):
-    """The predicate of one edge of a route: the function of the route returns the answer of the edge."""
+    """The predicate of one edge of a route. It returns the predicate of the edge that the function chooses.
 
-    is_of_route = True
+    So the first edge of a route decides for all of them, and the function is called once.
+
+    Attributes:
+        function: The function of the route.
+        answer: The result of the function that chooses this edge.
+        route: The predicates of all edges of the route.
+    """
 
     function: Callable[[State], Any]
     answer: Any = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)
-    route: object = attrs.field(eq=False)
+    route: list[Says] = attrs.field(eq=False)
 
-    def __call__(self, state: State) -> bool:
-        return bool(answered(self.function(state)) == self.answer)
+    def __call__(self, state: State) -> Any:
+        answer = answered(self.function(state))
+        for says in self.route:
+            if answer == says.answer:
+                return says
+        known = ", ".join(shorten(says.answer) for says in self.route)
+        raise ValueError(f"the route has no target for {shorten(answer)}; it has targets for {known}")
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
         function, answer = describe_own(self.function), stable_repr(self.answer)
@@ -287,46 +291,11 @@ def edges_of_route(
     ways = targets if isinstance(targets, Mapping) else {name: name for name in _in_order(targets)}
     if not ways:
         raise ValueError("it has no targets: name the nodes that the function may choose")
-    route = object()
-    names = {answer: None if name is None else f"{name} says {stable_repr(answer)}" for answer in ways}
-    return [Edge(source, target, Says(function, answer, route), names[answer]) for answer, target in ways.items()]
+    route: list[Says] = []
+    route += [Says(function, answer, route) for answer in ways]
+    names = [None if name is None else f"{name} says {stable_repr(answer)}" for answer in ways]
+    return [Edge(source, *way) for way in zip(ways.values(), route, names, strict=True)]
 
 
 def _in_order(names: Iterable[str]) -> Iterable[str]:
     return sorted(names, key=str) if isinstance(names, set | frozenset) else names
-
-
-class _Choice(LibraryPredicate):
-    """The predicate of all edges of a route: it calls the function once and returns the chosen edge."""
-
-    def __init__(self, first: Says) -> None:
-        self._first = first
-        self.ways: list[tuple[Any, Edge]] = []
-
-    def __call__(self, state: State) -> Any:
-        answer = answered(self._first.function(state))
-        for expected, edge in self.ways:
-            if answer == expected:
-                return edge
-        known = ", ".join(shorten(expected) for expected, _ in self.ways)
-        raise ValueError(f"the route has no target for {shorten(answer)}; it has targets for {known}")
-
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
-        return self._first.describe(describe_own)
-
-
-def with_choices(edges: Iterable[Edge]) -> Iterator[Edge]:
-    """Yield the edges out of a node. The first edge of each route calls the function for all edges of the route."""
-    choices: dict[int, _Choice] = {}
-    for edge in edges:
-        says = edge.predicate
-        if not isinstance(says, Says):
-            yield edge
-            continue
-        choice = choices.get(id(says.route))
-        way = edge
-        if choice is None:
-            choice = choices[id(says.route)] = _Choice(says)
-            way = attrs.evolve(edge, predicate=choice)
-        choice.ways.append((says.answer, way))
-        yield way

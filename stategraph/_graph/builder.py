@@ -20,7 +20,7 @@ from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import EdgeStructure, GraphStructure
-from stategraph.edges import Edge, LibraryPredicate, Predicate, edges_of_route, predicate_problem, with_choices
+from stategraph.edges import Edge, Predicate, edges_of_route, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
@@ -360,8 +360,6 @@ class GraphBuilder(Generic[S]):
         """Return the compiled form of a node. It is not plain if its reads or results are watched."""
         node, policies = self._typed(name, self._nodes[name]), self._policies[name]
         edges = tuple(edge for edge in self._edges if edge.source == name)
-        if any(isinstance(edge.predicate, LibraryPredicate) and edge.predicate.is_of_route for edge in edges):
-            edges = tuple(with_choices(edges))
         function, is_plain = None, False
         if isinstance(node, FunctionNode):
             function = None if node.wants_context else node.function
