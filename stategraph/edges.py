@@ -16,6 +16,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, failure_of, failures, is_true, name_of, problem_of
 from stategraph._values.frozen import is_settled
 from stategraph._values.provenance import EdgeStructure
+from stategraph._values.sameness import is_same
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]
@@ -172,16 +173,10 @@ class _KeyExists(LibraryPredicate):
 _ABSENT = object()
 
 
-def _is_same(one: object, other: object) -> bool:
-    from stategraph._values.sameness import is_same  # imported when used: few edges are compared
-
-    return is_same(one, other)
-
-
 @attrs.frozen(repr=False)
 class _KeyEquals(LibraryPredicate):
     key: str
-    value: object = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)  # an array, for example
+    value: object = attrs.field(eq=attrs.cmp_using(eq=is_same), hash=False)  # an array, for example
 
     def __call__(self, state: State) -> bool:
         found = state.get(self.key, _ABSENT)
@@ -257,7 +252,7 @@ class Says(LibraryPredicate):
     """
 
     function: Callable[[State], Any]
-    answer: Any = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)
+    answer: Any = attrs.field(eq=attrs.cmp_using(eq=is_same), hash=False)
     route: list[Says] = attrs.field(eq=False)
 
     def __call__(self, state: State) -> Any:

@@ -48,10 +48,6 @@ def _id_of(pause: object) -> Any:
     return pause.id if isinstance(pause, Pause) else pause
 
 
-def _renamed(migrate: Mapping[str, str]) -> dict[str, str]:
-    return dict(migrate)
-
-
 def _numbered(order: Order, attribute: object, value: object) -> None:
     if not is_count(value, at_least=1):
         raise ConfigError("number", value, "the number of the turn, a positive integer")
@@ -93,7 +89,7 @@ class Order:
     by: str | None = attrs.field(default=None, kw_only=True)
     labels: Mapping[str, str] = attrs.field(factory=dict, kw_only=True, converter=checked_labels)
     allow_changed: bool = attrs.field(default=False, kw_only=True)
-    migrate: Mapping[str, str] = attrs.field(factory=dict, kw_only=True, converter=_renamed)
+    migrate: Mapping[str, str] = attrs.field(factory=dict, kw_only=True, converter=freeze_items)
 
 
 def perform(

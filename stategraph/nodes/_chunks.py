@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from inspect import isasyncgen
 from queue import SimpleQueue
@@ -19,14 +19,7 @@ from stategraph.nodes.base import StepContext
 from stategraph.state import State
 
 
-def _copied(data: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise TypeError(f"Updates: {shorten(data)} is not allowed; a mapping of updates is")
-    return dict(data)
-
-
-@attrs.frozen(eq=False)
-class Updates(Mapping[str, Any]):
+class Updates(dict[str, Any]):
     """Return the updates of a generator node: ``yield Updates({"text": text})`` as the last item it yields.
 
     A plain dict that is yielded is a chunk.
@@ -35,16 +28,10 @@ class Updates(Mapping[str, Any]):
         data: The updates, in the form in which a function node returns them; empty if there are none.
     """
 
-    data: Mapping[str, Any] = attrs.field(converter=_copied)
-
-    def __getitem__(self, key: str) -> Any:
-        return self.data[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __len__(self) -> int:
-        return len(self.data)
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        if not isinstance(data, Mapping):
+            raise TypeError(f"Updates: {shorten(data)} is not allowed; a mapping of updates is")
+        super().__init__(data)
 
 
 class ChangesOfObject(Updates):

@@ -210,7 +210,7 @@ def _failing_at(path: str, fail: Callable[[], None], plan: CompiledGraph, store:
     """Return a copy of a graph whose node at this path fails; the graph itself if it has no such node."""
     stage = plan.stages.get(path)
     if stage is not None:
-        stage = attrs.evolve(stage, node=_FailingNode(stage.node, fail), is_plain=False)
+        stage = attrs.evolve(stage, node=_failing(stage.node, fail), is_plain=False)
         return equipped(attrs.evolve(plan, stages={**plan.stages, path: stage}), store)
     if path.partition("/")[0] not in plan.stages:
         return plan
@@ -225,20 +225,16 @@ def _failing_at(path: str, fail: Callable[[], None], plan: CompiledGraph, store:
     return attrs.evolve(plan, nested_run=Failing)
 
 
-class _FailingNode(Node):
-    """Fails first, and then works like another node."""
+def _failing(node: Node, fail: Callable[[], None]) -> Node:
+    """Return a copy of a node that first calls a function which may raise."""
 
-    def __init__(self, node: Node, fail: Callable[[], None]) -> None:
-        vars(self).update((name, getattr(node, name)) for name in dir(node) if not name.startswith("_"))
-        del self.execute
-        self._node, self._fail = node, fail
+    def execute(step: StepContext) -> Task[Any]:
+        fail()
+        return (yield from node.execute(step))
 
-    def execute(self, step: StepContext) -> Task[Any]:
-        self._fail()
-        return (yield from self._node.execute(step))
-
-    def problems(self, name: str) -> Iterator[str]:
-        return self._node.problems(name)
+    failing = copy.copy(node)
+    object.__setattr__(failing, "execute", execute)
+    return failing
 
 
 @contextmanager
