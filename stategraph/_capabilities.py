@@ -116,13 +116,7 @@ class Batch(Iterator[Recovered]):
         self._is_open = True
         try:
             job = next(self._jobs)
-            if isinstance(job, Recovered):
-                return job
-            result: Recovered
-            result, raised = job.result()
-            if raised is not None:
-                raise raised
-            return result
+            return job if isinstance(job, Recovered) else job.result()
         except BaseException:
             self.close()
             raise
@@ -147,10 +141,18 @@ class Batch(Iterator[Recovered]):
             self._stop.set()
 
 
-def _begin(threads: Threads, run: Callable[[State], State], state: State) -> Future[Outcome]:
-    job: Future[Outcome] = Future()
-    threads.call(partial(_result_of, run), state, job.set_result)
+def _begin(threads: Threads, run: Callable[[State], State], state: State) -> Future[Recovered]:
+    job: Future[Recovered] = Future()
+    threads.call(partial(_result_of, run), state, partial(_finish, job))
     return job
+
+
+def _finish(job: Future[Recovered], outcome: Outcome) -> None:
+    result, raised = outcome
+    if raised is None:
+        job.set_result(result)
+    else:
+        job.set_exception(raised)
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:

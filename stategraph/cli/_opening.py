@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph._text.shown import describe_exception, with_article
 from stategraph._util.callables import problem_of
+from stategraph._util.validators import meant
 from stategraph.cli._output import Exit, Failure
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -83,7 +84,8 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
 def _hint(path: Path) -> str:
     """Return a hint at a file or folder of a similar name beside a missing store."""
     try:
-        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.iterdir()], 1)
+        others = [other.name for other in path.parent.iterdir() if other != path or path.is_file()]
+        near = difflib.get_close_matches(path.name, others, 1)
     except OSError:
         return ""
     return f"; did you mean {path.parent / near[0]}?" if near else ""
@@ -135,7 +137,8 @@ def load_graph(name: str) -> StateGraph:
     try:
         found = attrgetter(attribute)(module)
     except AttributeError:
-        raise Failure(Exit.USAGE, f"module {module_name} has no {attribute!r}") from None
+        near = meant(attribute, tuple(vars(module)))
+        raise Failure(Exit.USAGE, f"module {module_name} has no {attribute!r}{near and '; ' + near}") from None
     from stategraph.graph import StateGraph
 
     if not isinstance(found, StateGraph) and not problem_of(found, 0):

@@ -77,6 +77,23 @@ def test_a_class_of_a_script_is_known_to_a_command_that_imports_the_script(tmp_p
         subprocess.run([sys.executable, *program], cwd=tmp_path, env=environment(), check=True, timeout=60)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["shw", "waiting"], "No such command 'shw'. Did you mean 'show'?"),
+        (["resume", "waiting", "--graph", "app:grap"], "module app has no 'grap'; did you mean 'graph'?"),
+        (["--store", ".", "runs"], "there is no disk store at .\n"),
+    ],
+    ids=["command", "graph", "store"],
+)
+def test_slips_in_names(shop, arguments, hint):
+    """A similar name is suggested, if there is one."""
+    done = call(*arguments)
+
+    assert done.code in (2, 3)
+    assert hint in done.err
+
+
 def test_an_empty_new_name_is_a_mistake_of_usage(shop, store):
     """It is no node of any graph."""
     done = call("resume", "waiting", "--graph", "app:graph", "--migrate", "ask=")
