@@ -105,9 +105,8 @@ class CheckpointConfig:
             "memory" is named or the graph receives a store object, and 0 otherwise.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses no completed save.
-            "async": while the run continues; a killed process loses the queued saves, at most
-            `stategraph.stores.write_behind.QUEUE_BOUND`. "exit": only the final State of a call is saved; a killed
-            process loses all steps of the call.
+            "async": while the run continues; a killed process loses the queued saves, at most 1,024 of a run. "exit":
+            only the final State of a call is saved; a killed process loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full" or "windowed".
         window: How many of the newest checkpoints retention "windowed" keeps.
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run, or after the completion

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -71,23 +71,31 @@ class SaveQueue:
 
     def save(self, states: Sequence[State]) -> None:
         """Queue States; wait while `QUEUE_BOUND` saves are queued."""
-        try:  # objects in them may change before they are saved; most States have none
-            writes = [_Write("save_many", state.run_id, copy.deepcopy(state)) for state in states]
-        except Exception:  # noqa: BLE001 - a State that cannot be copied can hardly be kept: the store raises why
-            self.flush()
-            self.store.save_many(states)
-        else:
-            self._put(writes)
+        self._copy("save_many", states[0].run_id, states, copy.deepcopy)
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Queue finished parts; wait as `save` does."""
+        self._copy("save_parts", run_id, parts, _copy_of)
+
+    def _copy(self, method: str, run_id: str, values: Sequence[Any], copy_of: Callable[[Any], Any]) -> None:
+        """Queue copies of values: objects in them may change before they are saved; most have none."""
         try:
-            writes = [_Write("save_parts", run_id, _copy_of(part)) for part in parts]
-        except Exception:  # noqa: BLE001 - as in `save`
+            writes = [_Write(method, run_id, copy_of(value)) for value in values]
+        except Exception:  # noqa: BLE001 - a value that cannot be copied can hardly be kept: the store raises why
             self.flush()
-            self.store.save_parts(run_id, parts)
+            self.call_store(method, run_id, values)
         else:
             self._put(writes)
+
+    def call_store(self, method: str, run_id: str, values: Sequence[Any]) -> None:
+        """Make writes with these values."""
+        if method == "save_many":
+            self.store.save_many(values)
+        elif method == "save_parts":
+            self.store.save_parts(run_id, values)
+        else:
+            for step, newer_too in values:
+                self.store.drop_parts(run_id, step, newer_too=newer_too)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool) -> None:
         """Queue a call of `drop_parts`, to run after the State that has joined the parts is saved."""
@@ -166,11 +174,7 @@ def _error_of(queue: SaveQueue, writes: Sequence[_Write]) -> Exception | None:
     method, run_id, _ = writes[0]
     try:
         with on_behalf_of(queue.ownership):
-            if method == "save_parts":
-                queue.store.save_parts(run_id, [write.value for write in writes])
-            else:
-                for _, _, (step, newer_too) in writes:
-                    queue.store.drop_parts(run_id, step, newer_too=newer_too)
+            queue.call_store(method, run_id, [write.value for write in writes])
     except Exception as error:  # noqa: BLE001 - raised in the thread of the run
         return error
     return None

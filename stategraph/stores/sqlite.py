@@ -264,7 +264,7 @@ class SqliteTable(SqlTable, ForkSafe):
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         found = self._query_many(*select_runs(which, limit, before, self._words, self._query_many))
-        return [run_or_unreadable(row, self) for row in found]
+        return [*map(run_or_unreadable, found)]
 
     def problems(self) -> list[str]:
         found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]

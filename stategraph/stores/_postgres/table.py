@@ -214,7 +214,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         while True:
             size = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
             page = self._query_many(*select_page(which, size, before, self._words))
-            found += (run_or_unreadable(row, self) for row in page)
+            found += map(run_or_unreadable, page)
             if len(page) < size or len(found) == limit:
                 return found
             before = page[-1][1]

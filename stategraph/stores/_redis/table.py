@@ -166,7 +166,7 @@ class RedisTable(ServerTable[Links]):
 
     def run(self, run_id: str) -> RunRecord | None:
         ((number, record),) = self._query(run_id, self._record(run_id))
-        return None if number is None and record is None else _run_of(self, run_id, number, record)
+        return None if number is None and record is None else _run_of(run_id, number, record)
 
     def _record(self, run_id: str) -> Command:
         return self._nodes.command(run_id, "HMGET", b":run:", "n", "d")
@@ -182,7 +182,7 @@ class RedisTable(ServerTable[Links]):
         """Return the runs with these ids, highest number first."""
         records = self._query("", *map(self._record, run_ids))
         found = [
-            _run_or_unreadable(self, run_id, *record)
+            _run_or_unreadable(run_id, *record)
             for run_id, record in zip(run_ids, records, strict=True)
             if record != [None, None]
         ]
@@ -211,7 +211,7 @@ class RedisTable(ServerTable[Links]):
         while True:
             start, *found = answer
             for key, number, record in zip(found[::3], found[1::3], found[2::3], strict=True):
-                yield _run_or_unreadable(self, key.decode(errors="surrogateescape"), number, record)
+                yield _run_or_unreadable(key.decode(errors="surrogateescape"), number, record)
             if not start:
                 return
             (answer,) = self._query("", page(start))
@@ -365,24 +365,22 @@ def _row_of(run_id: str, member: bytes, payload: bytes | None) -> CheckpointReco
     return row._replace(payload=payload)
 
 
-def _run_or_unreadable(
-    store: object, run_id: str, number: bytes | None, record: bytes | None
-) -> RunRecord | Unreadable:
+def _run_or_unreadable(run_id: str, number: bytes | None, record: bytes | None) -> RunRecord | Unreadable:
     """Return the run with these values, or the reason why it cannot be read."""
     try:
-        return _run_of(store, run_id, number, record)
+        return _run_of(run_id, number, record)
     except CheckpointCorruptError as error:
         return Unreadable(run_id, _number_of(number), error)
 
 
-def _run_of(store: object, run_id: str, number: bytes | None, record: bytes | None) -> RunRecord:
-    """Return the run with these values. Raises CheckpointCorruptError, which names the store, if they are damaged."""
+def _run_of(run_id: str, number: bytes | None, record: bytes | None) -> RunRecord:
+    """Return the run with these values. Raises CheckpointCorruptError if they are damaged."""
     if record is None:
-        raise no_run(run_id, "its record is missing", store)
+        raise no_run(run_id, "its record is missing")
     position = _number_of(number)
     if position is None:
-        raise no_run(run_id, f"its number is {number!r}", store)
-    return unpack_run(run_id, record, store)._replace(number=position)
+        raise no_run(run_id, f"its number is {number!r}")
+    return unpack_run(run_id, record)._replace(number=position)
 
 
 def _number_of(text: bytes | None) -> int | None:

@@ -80,31 +80,31 @@ class Columns:
             raise no_checkpoint(run_id, "a column is of another type")
         return tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row
 
-    def run(self, found: Sequence[Any], store: object) -> RunRecord:
-        """Return the run with these columns; raise CheckpointCorruptError, for this store, if they are damaged."""
+    def run(self, found: Sequence[Any]) -> RunRecord:
+        """Return the run with these columns; raise CheckpointCorruptError if they are damaged."""
         fields = [*found]
         run_id = fields[0]
         try:
             check_stored_id(run_id)
         except InvalidRunIdError as error:
-            raise no_run(run_id, f"its {error}", store) from error
+            raise no_run(run_id, f"its {error}") from error
         if len(fields) != len(RunRecord._fields):
-            raise no_run(run_id, f"it has {len(fields)} columns", store)
+            raise no_run(run_id, f"it has {len(fields)} columns")
         at = _AT_NUMBER
         try:
             for at, name, _, read in self._of_run:
                 if fields[at] is not None or name not in _NULLABLE:
                     fields[at] = read(fields[at])
         except NOT_READ as error:
-            raise _not_held(at, found, store) from error
+            raise _not_held(at, found) from error
         if type(fields[_AT_NUMBER]) is not int:  # all else is sealed
-            raise _not_held(_AT_NUMBER, found, store)
+            raise _not_held(_AT_NUMBER, found)
         return tuple.__new__(RunRecord, fields)
 
 
-def _not_held(at: int, found: Sequence[Any], store: object) -> CheckpointCorruptError:
+def _not_held(at: int, found: Sequence[Any]) -> CheckpointCorruptError:
     """Return the error for a column of a run with another type of value."""
-    return no_run(found[0], f"its column {RunRecord._fields[at]} holds {shorten(found[at])}", store)
+    return no_run(found[0], f"its column {RunRecord._fields[at]} holds {shorten(found[at])}")
 
 
 def no_checkpoint(run_id: str, why: object) -> CheckpointCorruptError:
@@ -112,10 +112,10 @@ def no_checkpoint(run_id: str, why: object) -> CheckpointCorruptError:
     return CheckpointCorruptError(run_id, f"its row in the store is no checkpoint: {why}")
 
 
-def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError:
+def no_run(run_id: object, why: object) -> CheckpointCorruptError:
     """Return the error for damaged columns of a run."""
     way_out = f"put back a copy of the store, or remove it with store.delete({str(run_id)!r})"
-    return CheckpointCorruptError(str(run_id), f"its record in the {store} is no run: {why}; {way_out}")
+    return CheckpointCorruptError(str(run_id), f"its record in the store is no run: {why}; {way_out}")
 
 
 def _labels_of(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -155,14 +155,13 @@ def pack_run(run: RunRecord) -> bytes:
     return ormsgpack.packb(PLAIN.of_run(run)[1:])
 
 
-def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
-    """Return the record of a run in these bytes; raise CheckpointCorruptError, which names the store, if they are
-    damaged."""
+def unpack_run(run_id: str, kept: bytes) -> RunRecord:
+    """Return the record of a run in these bytes; raise CheckpointCorruptError if they are damaged."""
     try:
         columns = [run_id, *ormsgpack.unpackb(kept)]
     except (TypeError, ValueError) as error:
-        raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error
-    return PLAIN.run(columns, store)
+        raise no_run(run_id, f"its bytes are none of a run: {error}") from error
+    return PLAIN.run(columns)
 
 
 # --------------------------------------------------------------------------- columns of SQL databases
@@ -195,10 +194,10 @@ lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
 """Returns the fields of a run that most steps leave as they are."""
 
 
-def run_or_unreadable(found: Sequence[Any], store: object) -> RunRecord | Unreadable:
+def run_or_unreadable(found: Sequence[Any]) -> RunRecord | Unreadable:
     """Return the record of a run with these columns, or why it cannot be read."""
     try:
-        return COLUMNS.run(found, store)
+        return COLUMNS.run(found)
     except CheckpointCorruptError as error:
         return Unreadable(str(found[0]), found[1], error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.ids import given_id, is_nested_id
@@ -18,10 +18,7 @@ from stategraph.stores._rows.table import Table
 from stategraph.stores.base import RetentionPolicy
 
 _MOST_KNOWN = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
-_MOST_POLICIES = 100_000  # of a few bytes each
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
-
-_Value = TypeVar("_Value")
 
 Known: TypeAlias = tuple[RunRecord, DeltaBase, DeltaBase | None]
 """The record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
@@ -43,14 +40,20 @@ class RunLog:
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known: OrderedDict[str, Known] = OrderedDict()
-        self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
+        self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not been saved since
         self._reported: set[str] = set()
 
     # ------------------------------------------------------------------ memory
 
     def remember(self, run: RunRecord, base: DeltaBase, before: DeltaBase | None = None) -> None:
         """Remember the newest checkpoint of a run and, if that is no snapshot, the one before it."""
-        _put_last(self.known, run.run_id, (run, base, before), _MOST_KNOWN)
+        self.known[run.run_id] = run, base, before
+        try:  # noqa: SIM105 - every save does this, and suppress takes longer than the rest
+            self.known.move_to_end(run.run_id)
+        except KeyError:  # another thread has removed it
+            pass
+        if len(self.known) > _MOST_KNOWN:
+            self.known.popitem(last=False)
         if self._policies and self._policies.get(run.run_id) == run.policy:
             self._policies.pop(run.run_id, None)  # the store itself keeps it from now on
 
@@ -83,7 +86,7 @@ class RunLog:
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         """Remember the retention policy of a run until it is saved."""
-        _put_last(self._policies, run_id, policy, _MOST_POLICIES)
+        self._policies[run_id] = policy
 
     def policy_of(self, run_id: str, run: RunRecord | None) -> RetentionPolicy:
         """Return the retention policy of a run with this record."""
@@ -237,17 +240,3 @@ class RunLog:
 def _incarnation_of_owner() -> bytes:
     """Return the incarnation of runs that begin under the owner for whom this thread writes or reads."""
     return new_incarnation() if current.ownership is None else current.ownership.incarnation
-
-
-def _put_last(kept: OrderedDict[str, _Value], run_id: str, value: _Value, most: int) -> None:
-    """Add or move an entry to the end, and remove the oldest if there are too many.
-
-    Each line is atomic for other threads. In a plain dict, a search for the oldest entry passes all removed ones.
-    """
-    kept[run_id] = value
-    try:  # noqa: SIM105 - every save does this, and suppress takes longer than the rest
-        kept.move_to_end(run_id)
-    except KeyError:  # another thread has removed it
-        pass
-    if len(kept) > most:
-        kept.popitem(last=False)

@@ -222,7 +222,7 @@ class SqlTable(Table):
 
     def run(self, run_id: str) -> RunRecord | None:
         found = self.query(run_id, self._run, (run_id,))
-        return COLUMNS.run(found[0], self) if found else None
+        return COLUMNS.run(found[0]) if found else None
 
     def count(self, which: RunFilter) -> int:
         ((count,),) = self._query_many(*count_runs(which, self._words)) or [(0,)]
