@@ -18,9 +18,8 @@ from stategraph._values.provenance import ErrorInfo, Kind, ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.columns import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.base import Policy
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes

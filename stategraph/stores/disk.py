@@ -21,8 +21,15 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.columns import COLUMNS, ROW_COLUMNS, RUN_COLUMNS, unpack_row, unpack_run
-from stategraph.stores._rows.records import MAX_STEP, RunRecord
+from stategraph.stores._rows.records import (
+    COLUMNS,
+    MAX_STEP,
+    ROW_COLUMNS,
+    RUN_COLUMNS,
+    RunRecord,
+    unpack_row,
+    unpack_run,
+)
 from stategraph.stores._rows.sql_table import row_values
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify

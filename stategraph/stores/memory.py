@@ -168,7 +168,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         newest = _state_of(run.kept[-1])
         is_same = data_of(newest) is data_of(state)  # for instance if only the status is new
         if run.policy.keeps_all or not is_same:
-            from stategraph.stores._codec.delta import are_of_one_save, have_same_data
+            from stategraph.stores._codec.states import are_of_one_save, have_same_data
 
             is_same = is_same or have_same_data(newest, state, {})
         check_step(state.run_id, newest.step, state.step, may_change_data or is_same)

@@ -31,8 +31,7 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.columns import run_or_unreadable
-from stategraph.stores._rows.records import RunRecord, Unreadable, Write
+from stategraph.stores._rows.records import RunRecord, Unreadable, Write, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_runs
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify, Outcome, closed_error, read_only_error

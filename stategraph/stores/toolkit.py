@@ -5,9 +5,9 @@ from __future__ import annotations
 from stategraph._values.ids import check_run_id
 from stategraph.state import State
 from stategraph.stores._checks import check_step
-from stategraph.stores._codec.delta import have_same_data
-from stategraph.stores._rows.columns import pack_row, unpack_row
+from stategraph.stores._codec.states import have_same_data
 from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.records import pack_row, unpack_row
 from stategraph.stores._rows.seals import Sealer
 
 __all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]

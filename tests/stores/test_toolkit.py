@@ -19,8 +19,7 @@ from stategraph import (
 )
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores._codec import msgpack as codec
-from stategraph.stores._rows.columns import pack_row, unpack_row
-from stategraph.stores._rows.records import FORMAT
+from stategraph.stores._rows.records import FORMAT, pack_row, unpack_row
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
 

@@ -19,8 +19,7 @@ from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, explained, is_passing
 from stategraph.stores._postgres.schema import prepare, words_of
-from stategraph.stores._rows.columns import run_or_unreadable
-from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch
+from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable

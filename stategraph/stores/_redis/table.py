@@ -26,7 +26,6 @@ from stategraph.errors import (
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis import scripts
 from stategraph.stores._redis.connections import Command, Links, Nodes, UnfitServerError, explained, is_passing
-from stategraph.stores._rows.columns import no_checkpoint, no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import (
     MAX_STEP,
     CheckpointRecord,
@@ -35,6 +34,12 @@ from stategraph.stores._rows.records import (
     Unreadable,
     Write,
     WriteBatch,
+    no_checkpoint,
+    no_run,
+    pack_row,
+    pack_run,
+    unpack_row,
+    unpack_run,
 )
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable

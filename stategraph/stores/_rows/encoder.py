@@ -22,8 +22,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
-from stategraph.stores._codec.delta import changes_between, combine, encode_unsettled
-from stategraph.stores._codec.provenance import pause_from_json, pause_to_json
+from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 from stategraph.stores._rows.seals import Sealer

@@ -16,7 +16,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._checks import check_step
-from stategraph.stores._codec.delta import are_of_one_save, have_same_data
+from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch

@@ -12,8 +12,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.columns import PLAIN
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import PLAIN, CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two

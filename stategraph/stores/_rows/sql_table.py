@@ -19,15 +19,20 @@ import attrs
 from stategraph._owners.base import Ownership
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.columns import (
+from stategraph.stores._rows.records import (
     COLUMNS,
+    MAX_STEP,
     ROW_COLUMNS,
     RUN_COLUMNS,
     STEP_COLUMNS,
+    CheckpointRecord,
+    Removal,
+    RunRecord,
+    Write,
+    WriteBatch,
     lasting_values,
     step_values,
 )
-from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, Write, WriteBatch
 from stategraph.stores._rows.table import Table
 
 Statement: TypeAlias = tuple[str, Sequence[Any]]

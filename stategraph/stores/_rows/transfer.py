@@ -20,10 +20,9 @@ from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._rows.columns import NOT_READ, PLAIN
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
-from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, of_newest
+from stategraph.stores._rows.records import FORMAT, NOT_READ, PLAIN, CheckpointRecord, RunRecord, WriteBatch, of_newest
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
