@@ -201,8 +201,6 @@ async def _results(
 
 # --------------------------------------------------------------------------- sweeps
 
-_PAGE = 1000  # runs per query
-
 
 def sweep(
     store: CheckpointStore,
@@ -254,11 +252,7 @@ def _ownerships(store: CheckpointStore, graph: str) -> Iterator[Ownership]:
 
 def _unfinished(store: CheckpointStore, graph: str) -> list[str]:
     """Return the ids of the active runs of a graph, the oldest first."""
-    found: list[str] = []
-    cursor = None
-    while page := store.runs(RunStatus.ACTIVE, graph, _PAGE, cursor):
-        found += (summary.run_id for summary in page)
-        cursor = page[-1].cursor
+    found = [summary.run_id for summary in store.iter_runs(status=RunStatus.ACTIVE, graph=graph)]
     found.reverse()
     return found
 

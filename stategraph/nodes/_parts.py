@@ -149,12 +149,8 @@ class PartsNode(CompositeNode):
         """Return the parts of a step."""
         raise NotImplementedError
 
-    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
-        """Return the input of the graph of a part. An exception fails the part."""
-        raise NotImplementedError
-
-    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
-        """Return the result of a part from the input and the final State of its graph."""
+    def state_of(self, job: Job) -> State:
+        """Return the State from which the graph of a part takes its input. An exception fails the part."""
         raise NotImplementedError
 
     def accepted_part(self, step: StepContext, label: str, result: Any) -> Any:
@@ -202,7 +198,7 @@ class PartsNode(CompositeNode):
         label = "" if pause is None else pause.part.partition("/")[0]
         for job in self.jobs(step) if label and self.graphs else ():
             if job.label == label and not isinstance(job.node, FunctionNode):
-                nested = self.nested_run(step, job, self.graph_input(job.node, job))
+                nested = self.nested_run(step, job, job.node.given(self.state_of(job)))
                 return (yield from job.node.question_in(nested))
         return (yield from super().question(step))
 
@@ -292,6 +288,7 @@ class _Work:
         for outcome in ended:
             if outcome.error is None:
                 try:
+                    _check_no_pause(outcome.result)
                     values[outcome.label] = self.node.accepted_part(self.step, outcome.label, outcome.result)
                 except Exception as raised:  # noqa: BLE001 - an error of the part
                     outcome.error = raised
@@ -338,12 +335,15 @@ class _Work:
         began = time.monotonic()
         outcome = PartOutcome(job.label, is_of_graph=True)
         try:
-            given = self.node.graph_input(graph, job)
+            before = self.node.state_of(job)
+            given = graph.given(before)
             nested = self.node.nested_run(self.step, job, given)
             final = yield from graph.part_result(nested, given)
             outcome.is_done_before = nested.is_done_before
             if final.pause is None:
-                outcome.result = self.node.graph_result(graph, job, given, final)
+                outcome.result = (
+                    graph.left(before, given, final) if self.node.has_branches else graph.left_of_item(final)
+                )
             else:
                 outcome.pauses = tuple(
                     attrs.evolve(pause, part=f"{job.label}/{pause.part}" if pause.part else job.label)
@@ -409,6 +409,12 @@ class _Work:
         if not self.workers.collects:
             return PartOutcome(job.label, error=error)
         return PartOutcome(job.label, ErrorInfo.of(error, node=self.step.name), collected=error)
+
+
+def _check_no_pause(result: object) -> None:
+    """Raise ValueError if a part returned a paused State: only the graph of a part can pause the run."""
+    if isinstance(result, State) and result.pause is not None:
+        raise ValueError("a part cannot pause the run: pause in a node before or after, or let a graph be the part")
 
 
 def _group_of(step: StepContext, failed: Mapping[str, Exception]) -> ExceptionGroup[Exception]:

@@ -29,6 +29,17 @@ _PATIENCE = 5  # seconds for a process to end after its connection is closed
 class StandInError(RuntimeError):
     """Replaces an exception that cannot be sent from its process; its class has the same name."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stand_in, (type(self).__name__, str(self), *self.__notes__)
+
+
+def _stand_in(name: str, text: str, *notes: str) -> StandInError:
+    """Return the stand-in for an exception with this name and text."""
+    error: StandInError = type(name, (StandInError,), {"__module__": __name__})(text)
+    for note in notes:
+        error.add_note(note)
+    return error
+
 
 class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
     """The traceback of an exception in its process."""
@@ -42,43 +53,35 @@ class _Failure:
     """An exception of a function in its process.
 
     Attributes:
-        name: The name of its class.
-        text: Its text.
+        error: The exception, or its stand-in.
+        args: Its arguments, which give its text: an ``__init__`` may change them again.
         traceback: Its traceback.
-        packed: The exception and its arguments, pickled.
-        problem: Why it cannot be pickled; empty if it can.
     """
 
-    name: str
-    text: str
+    error: Exception
+    args: tuple[Any, ...]
     traceback: str
-    packed: bytes
-    problem: str
 
     @classmethod
     def of(cls, error: Exception) -> _Failure:
         """Return the failure for an exception."""
-        name, packed, problem = type(error).__name__, b"", ""
+        shown = "".join(traceback.format_exception(error))
+        failure = cls(error, error.args, shown)
         try:
-            packed = bytes(ForkingPickler.dumps((error, error.args)))
-            pickle.loads(packed)  # noqa: S301 - made in the line above
+            pickle.loads(ForkingPickler.dumps(failure))  # noqa: S301 - made here
         except Exception as raised:  # noqa: BLE001 - reported in a note
-            problem = describe_exception(raised)
-        text = describe_exception(error).removeprefix(name).removeprefix(": ")
-        return cls(name, text, "".join(traceback.format_exception(error)), packed, problem)
+            name = type(error).__name__
+            text = describe_exception(error).removeprefix(name).removeprefix(": ")
+            reason = f"which cannot be sent from its process: {describe_exception(raised)}"
+            error = _stand_in(name, text, f"it stands for the exception of that name, {reason}")
+            return cls(error, error.args, shown)
+        return failure
 
     def exception(self) -> BaseException:
-        """Return the exception, or a StandInError if it cannot be pickled."""
-        error: BaseException
-        if self.problem:
-            error = type(self.name, (StandInError,), {"__module__": __name__})(self.text)
-            reason = f"which cannot be sent from its process: {self.problem}"
-            error.add_note(f"it stands for the exception of that name, {reason}")
-        else:
-            error, args = pickle.loads(self.packed)  # noqa: S301 - made by our own process
-            error.args = args  # restores the text: an __init__ may have changed the arguments again
-        error.__cause__ = _Traceback(self.traceback)
-        return error
+        """Return the exception with its traceback."""
+        self.error.args = self.args
+        self.error.__cause__ = _Traceback(self.traceback)
+        return self.error
 
 
 class Processes:

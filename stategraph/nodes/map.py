@@ -112,21 +112,14 @@ class MapNode(PartsNode):
     def jobs(self, step: StepContext) -> list[Job]:
         return [Job(str(place), item, self._node) for place, item in enumerate(self._items(step))]
 
-    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
+    def state_of(self, job: Job) -> State:
         item = job.argument
         if not isinstance(item, Mapping):
             found = f"item {job.label} is {shorten(item)} ({type(item).__name__})"
             raise TypeError(f'{found}; a graph begins with a mapping, such as {{"item": ...}}')
-        return graph.given(State(item))
-
-    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
-        return graph.left_of_item(final)
+        return State(item)
 
     def accepted_part(self, step: StepContext, label: str, result: Any) -> Any:
-        if isinstance(result, State) and result.pause is not None:
-            raise ValueError(
-                "an item cannot pause the run: pause in a node before or after, or let a graph be the item"
-            )
         return step.checked_item(self.into, label, result)
 
     def chunk(self, label: str, value: Any) -> tuple[int, Any]:

@@ -103,18 +103,12 @@ class ParallelNode(PartsNode):
         argument = dict(given) if self.workers.processes else given
         return [Job(name, argument, branch) for name, branch in self._branches.items()]
 
-    def graph_input(self, graph: GraphNode, job: Job) -> Mapping[str, Any]:
-        return graph.given(job.argument)
-
-    def graph_result(self, graph: GraphNode, job: Job, given: Mapping[str, Any], final: State) -> Any:
-        return graph.left(job.argument, given, final)
+    def state_of(self, job: Job) -> State:
+        state: State = job.argument
+        return state
 
     def accepted_part(self, step: StepContext, label: str, result: Any) -> dict[str, Any]:
-        result = unwatched(step.checked(result))
-        if isinstance(result, State) and result.pause is not None:
-            rule = "pause in a node before or after, or let a graph be the branch"
-            raise ValueError(f"a branch cannot pause the run: {rule}")
-        changed, removed = changes_from(result, step.state_for_parts)
+        changed, removed = changes_from(unwatched(step.checked(result)), step.state_for_parts)
         return {"set": changed, "removed": removed}
 
     def chunk(self, label: str, value: Any) -> tuple[str, dict[str, Any]]:
