@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
@@ -179,9 +180,12 @@ def new_run(
 
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-    services = StoreSession(store, observer, config.name, policy, plan.persist, queue)
+    services = StoreSession(store, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    return RunContext(plan, services, wanted, shows, *options)
+    run = RunContext(plan, services, observer, wanted, shows, *options)
+    if wanted:
+        run.place = {"call_id": os.urandom(8).hex()}
+    return run
 
 
 def check_blocking(run: RunContext) -> None:

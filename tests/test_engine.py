@@ -21,6 +21,7 @@ from stategraph._engine import resume as resuming
 from stategraph._engine.context import RunContext
 from stategraph._owners.base import Ownership
 from stategraph._protocol import Amend, Await, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph.observers.base import NoopObserver
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 NO_EVENTS: frozenset[EventType] = frozenset()
@@ -37,14 +38,12 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """A StoreSession that keeps States in attributes."""
 
-    observer = None
     is_cancelled = False
     ownership = None
     look_at = 1.0
 
     def __init__(self) -> None:
         self.kept: State | None = None
-        self.events: list[str] = []
 
     def own(self, about: tuple[Ownership, bool]) -> None:
         """There is no other owner."""
@@ -71,10 +70,6 @@ class World:
         """Forget it."""
         self.kept = None
 
-    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
-        """Hear of an event."""
-        self.events.append(about[0].value)
-
 
 class GoneError(Exception):
     """The driver has gone away, and left the engine where it was."""
@@ -93,7 +88,7 @@ class Drive:
     ) -> None:
         graph = make_graph(nodes or traces("abcd"), EDGES, store=FourMethodStore(), **options)
         self.world = world
-        self.run_context = RunContext(graph._planned(), world, wanted)  # type: ignore[arg-type]
+        self.run_context = RunContext(graph._planned(), world, NoopObserver(), wanted)  # type: ignore[arg-type]
         self.task = start(self.run_context)
         self.commands: list[Any] = []
         self.leaves_at = -1

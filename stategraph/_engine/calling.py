@@ -154,7 +154,7 @@ def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool
     if discards and not waits and state.status is not RunStatus.COMPLETED:
         state = yield (Amend, run.services.write, partial(_without_last_turn, run.services.store, run_id, run.by))
     elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        services = run.services.nested(run.plan.graph, run.plan.persist)  # for a separate call by the same owner
+        services = run.services.nested(run.plan.persist)  # for a separate call by the same owner
         state = yield from resume_owned(attrs.evolve(run, services=services, shows=False, by=None), run_id)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")

@@ -20,7 +20,7 @@ from stategraph._protocol import Await, Command, Gather, Notify, RunNode, Show, 
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values import clock
-from stategraph._values.events import EventType, report
+from stategraph._values.events import EventType, Listener, notify, report
 from stategraph._values.progress import Part
 from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
@@ -39,7 +39,8 @@ class RunContext:
 
     Attributes:
         plan: The graph.
-        services: The store and the observer, for commands.
+        services: The store, for commands.
+        observer: Receives events.
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
@@ -53,6 +54,7 @@ class RunContext:
         labels: The labels of the run, if this call begins it.
         allow_changed: Whether runs continue although the graph, or a nested one, has changed since they were saved.
         migrate: New names of nodes by their old ones.
+        place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
@@ -66,6 +68,7 @@ class RunContext:
 
     plan: CompiledGraph
     services: StoreSession
+    observer: Listener
     wanted: frozenset[EventType]
     shows: bool = False
     patience: float = 0.0
@@ -79,6 +82,7 @@ class RunContext:
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
+    place: Mapping[str, Any] = attrs.field(default=NOTHING_GIVEN, init=False)
     began_ns: int | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
@@ -146,7 +150,8 @@ def kept_name(name: str, state: State) -> str:
 def emit_at(run: RunContext, type: EventType, state: State, ahead: int = 0, /, **about: Any) -> Task[None]:
     """Report an event at the step of a State, or that many steps ahead."""
     if type in run.wanted:
-        yield (Notify, run.services.notify, (type, {"run_id": state.run_id, "step": state.step + ahead, **about}))
+        about = {"run_id": state.run_id, "step": state.step + ahead, **about, **run.place}
+        yield (Notify, partial(notify, run.observer, type, run.plan.graph), about)
 
 
 def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
@@ -242,7 +247,7 @@ _Inside: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 def observed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
     """Run a task whose nodes the observer wraps in a context manager."""
-    inside = partial(_inside, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
+    inside = partial(_inside, run.observer, run.place["call_id"], run.state.run_id)
     go_on, value = task.send, None
     while True:
         try:

@@ -1,12 +1,11 @@
-"""StoreSession: the store, owner, keys and queue of a run. The engine puts its methods into commands.
+"""StoreSession: the store, owner, saved keys and queue of a run. The engine puts its methods into commands.
 
 Errors of the store become errors of stategraph that hold the affected State.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from time import monotonic
@@ -16,7 +15,6 @@ from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
-from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import (
     CheckpointError,
@@ -35,12 +33,10 @@ LOOK_AGAIN = 0.05
 
 
 class StoreSession:
-    """The store and the observer of a graph, for one run.
+    """The store of a graph, for one run.
 
     Args:
         store: Keeps the States; a `stategraph.stores.CheckpointStore`.
-        observer: Receives events.
-        source: The name of the graph.
         policy: How the store keeps the run. The store receives it just before the first save: a run that is never saved
             must leave nothing in a store.
         persist: The only keys that are saved; None for all.
@@ -54,27 +50,22 @@ class StoreSession:
     def __init__(
         self,
         store: Any,
-        observer: Listener,
-        source: str,
         policy: Any = None,
         persist: AbstractSet[str] | None = None,
         queue: Any = None,
     ) -> None:
-        self.store, self.observer, self.queue = store, observer, queue
+        self.store, self.queue = store, queue
         self.ownership: Ownership | None = None
         self.look_at = 0.0
-        self._source, self._policy, self._persist = source, policy, persist
-        self._place: dict[str, Any] = {}
+        self._policy, self._persist = policy, persist
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
         self._knows_policy = False
         self._is_direct = False  # whether saving is one plain call of the store
 
-    def nested(self, source: str, persist: AbstractSet[str] | None, **place: Any) -> StoreSession:
-        """Return the session of a nested run, whose graph has its own saved keys; its events include `place`."""
-        nested = StoreSession(self.store, self.observer, source, self._policy, persist, self.queue)
+    def nested(self, persist: AbstractSet[str] | None) -> StoreSession:
+        """Return the session of a nested run, whose graph has its own saved keys."""
+        nested = StoreSession(self.store, self._policy, persist, self.queue)
         nested.ownership = self.ownership
-        if place:
-            nested._place = {**self.place, **place}
         return nested
 
     # ------------------------------------------------------------------ owning, and being cancelled
@@ -270,15 +261,3 @@ class StoreSession:
         except failures() as error:
             reason = f"the {self.store} could not {purpose}: {describe_exception(error)}"
             raise CheckpointError(run_id, reason) from error
-
-    # ------------------------------------------------------------------ events
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The position of the run in the tree of events."""
-        self._place = self._place or {"call_id": os.urandom(8).hex()}
-        return self._place
-
-    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
-        """Send an event to the observer: its type and its data."""
-        notify(self.observer, about[0], self._source, {**about[1], **self.place})

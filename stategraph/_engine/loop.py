@@ -56,7 +56,7 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
         if run.wanted:
             run.began_ns = clock.monotonic_ns()
             yield from emit(run, EventType.GRAPH_START, run.state)
-            if hasattr(run.services.observer, "enter_node"):
+            if hasattr(run.observer, "enter_node"):
                 steps = observed(run, steps)
         pausing = yield from steps
         if pausing is None:
@@ -218,7 +218,7 @@ def prepared(run: RunContext, state: State) -> State:
     """Return the State prepared to run on this graph."""
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
-        state = evolve(state, observer=run.services.observer)
+        state = evolve(state, observer=run.observer)
     progress = state.progress and state.progress.changed(partial=None, recoveries=0)
     fresh: dict[str, Any] = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return recorded(state, by=run.by, graph=plan.graph, structure=plan.structure, **fresh)

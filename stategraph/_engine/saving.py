@@ -88,7 +88,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
             delay = min(2 * delay, _LATEST)
     ownership.call = ref(run)
     if EventType.LEASE_LATE in run.wanted:
-        ownership.warn = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
+        ownership.warn = partial(notify, run.observer, EventType.LEASE_LATE, run.plan.graph)
 
 
 def clear_cancellation(run: RunContext) -> Task[None]:

@@ -145,13 +145,10 @@ class NestedRun:
 
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
-        place: dict[str, Any] = {}
-        if outer.wanted:
-            at = step.state
-            place = {"parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
-        services = outer.services.nested(plan.graph, plan.persist, **place)
         options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
-        run = RunContext(plan, services, outer.wanted, **options)
+        run = RunContext(plan, outer.services.nested(plan.persist), outer.observer, outer.wanted, **options)
+        at = step.state
+        run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
 
