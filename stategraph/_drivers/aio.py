@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.gathering import OnLoop
 
 _Answer = TypeVar("_Answer")
-_POLL = 0.05  # seconds between two checks of a cancel event: a thread that sets it does not wake the event loop
 _TURN = 0.001  # seconds after which a run that never waits yields to the loop
 _LATER = object()
 _Function: TypeAlias = Callable[[Any], Any]
@@ -262,7 +261,7 @@ class AsyncPerformer:
         await self._check()
         until = time.monotonic() + seconds
         while (left := self._limits.until_check(until - time.monotonic())) > 0:
-            await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
+            await asyncio.sleep(left)
             await self._check()
 
     async def _check(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,12 +15,11 @@ from stategraph.errors import ConfigError
 
 MakeError = Callable[[float], BaseException]
 
-
 _LOOK = 0.05  # seconds between two checks of an event or a clock that does not wake a waiting thread
 
 
 class EitherEvent(threading.Event):
-    """An event that is set when it is set itself or when another one is set.
+    """An event that also counts as set when another one is set.
 
     Args:
         other: The other one, if there is one.
@@ -33,59 +31,6 @@ class EitherEvent(threading.Event):
 
     def is_set(self) -> bool:
         return super().is_set() or (self._other is not None and self._other.is_set())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self._other is None:
-            return super().wait(timeout)
-        until = time.monotonic() + (math.inf if timeout is None else timeout)
-        while not self.is_set() and time.monotonic() < until:
-            super().wait(min(_LOOK, until - time.monotonic()))
-        return self.is_set()
-
-
-@attrs.frozen
-class StopSignal:
-    """Stops a run between two nodes.
-
-    Attributes:
-        cancel: Stops the run once it is set.
-        timeout: Seconds the call may take.
-        deadline: When the timeout ends, in time.monotonic.
-    """
-
-    cancel: threading.Event | None
-    timeout: float | None
-    deadline: float
-
-    @classmethod
-    def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal:
-        """Return the signal for an event, for a timeout in seconds from now, or for both.
-
-        Raises:
-            ConfigError: one of them is invalid.
-        """
-        if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-            raise ConfigError("cancel", cancel, "a threading.Event")
-        if timeout is not None and not is_duration(timeout):
-            raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
-        return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
-
-    def is_due(self) -> bool:
-        """Return whether the run should stop."""
-        return (self.cancel is not None and self.cancel.is_set()) or time.monotonic() >= self.deadline
-
-    def check(self) -> None:
-        """Raise Stopped if the run should stop."""
-        if self.cancel is not None and self.cancel.is_set():
-            raise Stopped("it was cancelled")
-        if time.monotonic() >= self.deadline:
-            raise self.timed_out()
-
-    def timed_out(self, _: float = 0) -> Stopped:
-        """Return the exception for a timeout that has passed."""
-        stopped = Stopped(f"its timeout of {self.timeout} s passed")
-        stopped.__cause__ = TimeoutError(f"{self.timeout} s")
-        return stopped
 
 
 class NodeClock:
@@ -137,6 +82,43 @@ class TimeLimit:
 
 
 @attrs.frozen
+class StopSignal:
+    """Stops a run between two nodes.
+
+    Attributes:
+        cancel: Stops the run once it is set.
+        timeout: The limit of the call.
+    """
+
+    cancel: threading.Event | None
+    timeout: TimeLimit | None
+
+    @classmethod
+    def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal:
+        """Return the signal for an event, for a timeout in seconds from now, or for both.
+
+        Raises:
+            ConfigError: one of them is invalid.
+        """
+        if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+            raise ConfigError("cancel", cancel, "a threading.Event")
+        if timeout is not None and not is_duration(timeout):
+            raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
+        return cls(cancel, None if timeout is None else TimeLimit(time.monotonic() + timeout, timeout, _timed_out))
+
+    def is_due(self) -> bool:
+        """Return whether the run should stop."""
+        is_cancelled = self.cancel is not None and self.cancel.is_set()
+        return is_cancelled or (self.timeout is not None and not self.timeout.left())
+
+
+def _timed_out(seconds: float) -> Stopped:
+    stopped = Stopped(f"its timeout of {seconds} s passed")
+    stopped.__cause__ = TimeoutError(f"{seconds} s")
+    return stopped
+
+
+@attrs.frozen
 class Limits:
     """All current limits of a run: the signal of the call, and the limits of the active nodes.
 
@@ -162,31 +144,30 @@ class Limits:
 
     def check(self) -> None:
         """Raise if the run should stop, or if the time of a node is up."""
-        if self.signal is not None:
-            self.signal.check()
-        node = self.of_node()
-        if node is not None and node.left() == 0:
-            raise node.passed()
+        if self.cancel is not None and self.cancel.is_set():
+            raise Stopped("it was cancelled")
+        limit = self.of_all()
+        if limit is not None and not limit.left():
+            raise limit.passed()
 
     def of_node(self) -> TimeLimit | None:
         """Return the first limit to expire among those of nodes."""
-        return _first(self.stack)
+        return min(self.stack, key=TimeLimit.left) if self.stack else None
 
     def of_all(self) -> TimeLimit | None:
-        """Return the first limit to expire among those of nodes and of the call."""
-        if self.signal is None or self.signal.timeout is None:
-            return _first(self.stack)
-        return _first([*self.stack, TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out)])
+        """Return the first limit to expire among those of the call and of nodes."""
+        timeout = None if self.signal is None else self.signal.timeout
+        return self.of_node() if timeout is None else min([timeout, *self.stack], key=TimeLimit.left)
 
     def until_check(self, seconds: float) -> float:
         """Return how many of these seconds to sleep before the next check."""
         limit = self.of_all()
-        return seconds if limit is None else min(seconds, max(limit.left(), 0.001))
+        seconds = seconds if limit is None else min(seconds, max(limit.left(), 0.001))
+        return seconds if self.cancel is None else min(seconds, _LOOK)
 
     def of_parts(self, halted: threading.Event) -> StopSignal:
         """Return the signal for parts of the run: it stops them when the run stops or the event is set."""
-        signal = self.signal
-        return StopSignal(halted, None, math.inf) if signal is None else attrs.evolve(signal, cancel=halted)
+        return StopSignal(halted, None if self.signal is None else self.signal.timeout)
 
     @property
     def cancel(self) -> threading.Event | None:
@@ -197,11 +178,6 @@ class Limits:
         """Return an awaitable that awaits the result of an async node within the remaining time."""
         limit = self.of_all()
         return awaitable if limit is None else _wait_for(awaitable, limit)
-
-
-def _first(limits: list[TimeLimit]) -> TimeLimit | None:
-    """Return the limit that expires first."""
-    return min(limits, key=TimeLimit.left) if limits else None
 
 
 async def _wait_for(awaitable: Awaitable[Any], limit: TimeLimit) -> Any:

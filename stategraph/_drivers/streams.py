@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
 from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import Any, NoReturn, Self
 
@@ -19,6 +20,7 @@ _ABANDONED = (
     "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
     "Iterate within "
 )
+_LEFT = "its caller requests no more States"
 
 
 class _RunStream:
@@ -34,12 +36,28 @@ class _RunStream:
             self._task.close()
         return getgeneratorstate(self._task) == GEN_CLOSED
 
+    def _shown(self, shown: Shown) -> State[Any]:
+        """Stop the clock of nodes while the caller looks at a State; return the State."""
+        self._performer.clock.stop()
+        state: State[Any] = shown.args[0]
+        return state
+
     def __del__(self) -> None:
         task = vars(self).get("_task")
         if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
             warnings.warn(_ABANDONED + self._way_out, ResourceWarning, source=self, stacklevel=2)
             task.close()
             self._performer.clock.go_on()  # otherwise the limits of running parts would never pass
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Ignore the exception of a run that stops as requested, unless its notes report another failure."""
+    try:
+        yield
+    except (RunCancelledError, Stopped) as error:
+        if hasattr(error, "__notes__"):
+            raise
 
 
 class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
@@ -61,9 +79,7 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
             with without_calls:
                 answer = self._carry_out(self._task.send, None)
         except Shown as shown:
-            self._performer.clock.stop()
-            state: State = shown.args[0]
-            return state
+            return self._shown(shown)
         raise StopIteration(answer)
 
     def send(self, value: None, /) -> State[S_co]:
@@ -83,10 +99,8 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
         if self._has_ended():
             return
         self._performer.perform[Show] = lambda _, __: None
-        try:
-            self._carry_out(self._task.throw, _left())
-        except (RunCancelledError, Stopped) as error:
-            _check_plain(error)
+        with _stopping():
+            self._carry_out(self._task.throw, Stopped(_LEFT))
 
     def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
         if getgeneratorstate(self._task) == GEN_RUNNING:
@@ -128,9 +142,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
             with without_calls:
                 await self._carry_out(self._task.send, None)
         except Shown as shown:
-            self._performer.clock.stop()
-            state: State = shown.args[0]
-            return state
+            return self._shown(shown)
         raise StopAsyncIteration
 
     async def asend(self, value: None, /) -> State[S_co]:
@@ -151,10 +163,8 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
         if self._has_ended():
             return
         self._performer.show(shows=False)
-        try:
-            await self._carry_out(self._task.throw, _left())
-        except (RunCancelledError, Stopped) as error:
-            _check_plain(error)
+        with _stopping():
+            await self._carry_out(self._task.throw, Stopped(_LEFT))
 
     async def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> None:
         self._check_alone()
@@ -176,14 +186,3 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
-
-
-def _left() -> Stopped:
-    """Return the exception to throw into a task whose caller requests no more States."""
-    return Stopped("its caller requests no more States")
-
-
-def _check_plain(error: BaseException) -> None:
-    """Raise the exception that ended a stopped run if its notes report another failure."""
-    if hasattr(error, "__notes__"):
-        raise error

@@ -171,11 +171,10 @@ class Performer:
 
     def _sleep(self, _: None, seconds: float) -> None:
         """Sleep, but no longer than the limits of the run allow."""
-        sleep = time.sleep if self._limits.cancel is None else self._limits.cancel.wait
         until = time.monotonic() + seconds
         self._limits.check()
         while (left := until - time.monotonic()) > 0:
-            sleep(min(self._limits.until_check(left), threading.TIMEOUT_MAX))
+            time.sleep(min(self._limits.until_check(left), threading.TIMEOUT_MAX))
             self._limits.check()
 
     # ------------------------------------------------------------------ awaiting
