@@ -212,7 +212,7 @@ class TestWhatIsNotKept:
 class TestBrokenCaches:
     """A broken cache costs a call of the node at worst, and is reported once."""
 
-    @pytest.mark.parametrize("what", ["a file", "another database", "garbage", "no place"])
+    @pytest.mark.parametrize("what", ["a file", "another database", "garbage", "no place", "a variable"])
     def test_a_folder_that_cannot_be_used(self, bench: Bench, what: str, caplog: pytest.LogCaptureFixture) -> None:
         """The node runs each time, and the folder stays as it is."""
         if what == "a file":
@@ -225,7 +225,7 @@ class TestBrokenCaches:
             bench.path.mkdir()
             (bench.path / "cache.db").write_bytes(b"garbage" * 1000)
         else:
-            bench.path = Path("/proc/nowhere")
+            bench.path = Path("/proc/nowhere" if what == "no place" else "$HOME/cache")
         graph = bench.graph()
         for _ in range(2):
             assert bench.run(graph, x=1) == {"x": 1, "seen": {"x": 1}}

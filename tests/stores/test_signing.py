@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph.errors import CheckpointCorruptError
+from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 
@@ -60,3 +60,11 @@ class TestSigning:
         saved(store, 1)
         with SqliteStore(path) as other, pytest.raises(CheckpointCorruptError, match=r"is signed, .* with sign_with"):
             other.load("a")
+
+    def test_a_key_that_is_away(self, path):
+        """An error of the function of the key is the cause; its text, which may hold the key, is not shown."""
+        with (
+            SqliteStore(path, sign_with=lambda: {}["secret"]) as store,
+            pytest.raises(ConfigError, match=r"a function that gives the key; it raised KeyError$"),
+        ):
+            saved(store, 1)
