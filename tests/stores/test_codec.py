@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,6 +17,7 @@ import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from stategraph import NotSerializableError
 from stategraph._values.frozen import MAX_DEPTH, freeze_items
@@ -110,6 +112,7 @@ def _is_spelled_out(path: PureWindowsPath) -> bool:
     return PureWindowsPath(str(path)) == path
 
 
+ZONE = struct.pack(">4s16x6l6x4s", b"TZif", 0, 0, 0, 0, 1, 4, b"UTC\0")  # a file of one zone, UTC
 _DRIVE_OR_FOLDER = PureWindowsPath("./c:a")
 
 
@@ -123,6 +126,8 @@ _DRIVE_OR_FOLDER = PureWindowsPath("./c:a")
         (PureWindowsPath("// //"), True),
         *((Decimal(text), True) for text in ("NaN123", "-sNaN", "0E-5000", "1E+999999")),
         (ZoneInfo("UTC"), False),
+        (TypeAdapter(datetime).validate_python("2024-05-29T12:00:00+02:00"), True),
+        (datetime(2024, 5, 29, tzinfo=ZoneInfo.from_file(BytesIO(ZONE))), False),
     ],
     ids=ascii,
 )

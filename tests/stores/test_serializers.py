@@ -1,6 +1,8 @@
 """Serializers, compression and signatures of payloads: their formats, and the payloads that are refused."""
 
+import ast
 import json
+import re
 import sqlite3
 import sys
 import zlib
@@ -9,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, stores
 from stategraph.errors import (
     CheckpointCorruptError,
+    CheckpointError,
     ConfigError,
+    FormatError,
 )
 from stategraph.stores._rows.encoder import LARGEST
 from stategraph.stores.base import Policy
@@ -21,7 +25,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, is_same
 from stategraph.testing.corpus import Order
 from stategraph.testing.values import ValuesContract, check_each
-from tests.stores.inside import table_of
+from tests.stores.inside import log_of, table_of
 
 
 class TestSqliteStoreWithJson(ValuesContract):
@@ -203,14 +207,15 @@ def test_large_bodies_are_compressed_and_small_ones_are_not(path):
 
 
 def tampered(path, payload):
-    """Put another payload into the only row, with a checksum that fits: a writer of the file can make one."""
-    from stategraph.stores._rows.seals import Sealer
-
+    """Put another payload into the only row, with checksums that fit: a writer of the file can make them."""
     with SqliteStore(path) as store:
-        (row,) = table_of(store).chain("a", 1)
-        forged = Sealer().seal("a", row._replace(payload=payload), b"")
+        run, (row,) = table_of(store).run("a"), table_of(store).chain("a", 1)
+        sealer = log_of(store).sealer
+        forged = sealer.seal("a", row._replace(payload=payload), b"", run.incarnation)
+        head = sealer.sealed_run(run._replace(tip=forged.seal))
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE checkpoint SET payload = ?, seal = ?", (forged.payload, forged.seal))
+        database.execute("UPDATE run SET tip = ?, seal = ?", (head.tip, head.seal))
 
 
 def test_bombs_are_refused(path):
@@ -223,7 +228,9 @@ def test_bombs_are_refused(path):
     unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100_000)
     for frame in (bomb, unknown, payload[:-3], payload + b"x", b"", b"garbage", honest.compress(b"\xc1")):
         tampered(path, frame)
-        with pytest.raises(CheckpointCorruptError):
+        with pytest.raises(
+            CheckpointCorruptError, match=r"bytes (cannot be decompressed|claim to be|cannot be decoded)"
+        ):
             loaded(path)
 
 
@@ -236,6 +243,71 @@ def test_without_the_package_the_extra_is_named(path, monkeypatch):
     with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
         SqliteStore(path, compress=True)
     with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
+        loaded(path)
+
+
+# --------------------------------------------------------------------------- forged payloads
+
+
+class Literals(Serializer):
+    """A serializer of a user, whose bytes may hold any literal."""
+
+    def dumps(self, plain):
+        return repr(plain).encode()
+
+    def loads(self, payload):
+        return ast.literal_eval(payload.decode())
+
+
+def tag(name, value):
+    """Return a row whose value has this tag."""
+    return f'[{{"x": {json.dumps({"$type": name, "value": value})}}}, {{}}, [], null]'
+
+
+COLOUR, ORDER = (f"stategraph.testing.corpus.{name}" for name in ("Colour", "Order"))
+FORGED = {
+    "no list": ("json", tag("tuple", 5), "it holds 5 where a list should be"),
+    "too few": ("json", tag("complex", ["1"]), "where a list of 2 should be"),
+    "no text": ("json", tag("Decimal", 5), "it holds 5 where a text should be"),
+    "no fields": ("json", tag("object", [ORDER, 1, []]), "where a version and fields should be"),
+    "no type": ("json", tag("Fraction", "1/2"), "it holds an unknown type 'Fraction'"),
+    "a number as a type": ("json", tag(9, "1/2"), "it holds an unknown type 9"),
+    "no enum": ("json", tag("enum", [ORDER, "RED", None]), "was saved as an enum and is none now"),
+    "no object": ("json", tag("object", [COLOUR, 1, {}]), "was saved as an object with fields and is none now"),
+    "another system": ("json", tag("WindowsPath", "a"), "on this system there are none"),
+    "a path as a zone": ("json", tag("datetime", ["2024-05-29", "../zone", 0]), "a time zone that there cannot be"),
+    "no zone": ("json", tag("datetime", ["2024-05-29", "Mars/Base", 0]), "'pip install tzdata'"),
+    "no zone of Pydantic": ("json", tag("datetime", ["2024-05-29", "pydantic:x", 0]), "zone that there cannot be"),
+    "no tag": ("json", '[{"$x": 1}, {}, [], null]', "which is no tag"),
+    "no JSON": ("json", '[{"x": NaN}, {}, [], null]', "it holds NaN, which is not JSON"),
+    "too deep": ("json", f'[{{"x": {"[" * 900}{"]" * 900}}}, {{}}, [], null]', "nested deeper than"),
+    "no changes": ("json", "[[], {}, [], null]", "its bytes hold no changes"),
+    "no snapshot": ("json", "[{}, {}, [], null]", "its bytes begin with no snapshot"),
+    "not plain": ("literals", "[{'x': (1, {})}, {}, [], None]", "it holds a tuple, which is not plain"),
+    "a key that is no text": ("literals", "[{1: 2}, {}, [], None]", "a dict with the key 1, which is not plain"),
+    "garbage": ("literals", "garbage", "its bytes cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_forged_payloads_are_refused(path, forged):
+    """The error names what a row holds that stategraph does not write there, or cannot construct here."""
+    serializer, payload, reason = FORGED[forged]
+    register_serializer("literals", Literals())
+    saved(path, {"x": 1}, serializer=serializer)
+    tampered(path, payload.encode())
+
+    with pytest.raises(CheckpointError, match=re.escape(reason)):
+        loaded(path)
+
+
+def test_a_serializer_that_is_not_registered_is_named(path, monkeypatch):
+    """The row says which one it needs."""
+    register_serializer("zipped", Zipped())
+    saved(path, {"x": 1}, serializer="zipped")
+    monkeypatch.delitem(stores.serializers._formats._entries, "zipped")
+
+    with pytest.raises(FormatError, match=r"a serializer that is not registered here.*register_serializer makes it"):
         loaded(path)
 
 
