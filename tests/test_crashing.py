@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores import CheckpointStore, MemoryStore
-from stategraph.testing import assert_resumes_everywhere, fail_at, kill_at
+from stategraph.testing import MortalStore, assert_resumes_everywhere, fail_at, kill_at
 
 pytest_plugins = ["pytester"]
 
@@ -56,6 +57,7 @@ class TestKillAt:
             after.append(graph.execute(State(run_id="a")))
         assert after == []
         assert (any_store.load("a").step, any_store.load("a")["n"]) == (2, 2)
+        assert MortalStore(any_store).list() == ["a"]
         assert graph.resume("a")["n"] == 3
 
     def test_it_may_die_before_the_save(self) -> None:
@@ -195,6 +197,37 @@ class TestResumesEverywhere:
         with pytest.raises(AssertionError, match="two undisturbed runs end differently: 'n' is 2, not 1"):
             assert_resumes_everywhere(graph_of(count), State())
         assert assert_resumes_everywhere(graph_of(count), State(), ignore=["n"])
+
+    @pytest.mark.parametrize(
+        ("later", "difference"),
+        [
+            ({"n": 2}, "'n' is 2, not 1"),
+            ({}, "'n' is missing; it was 1"),
+            ({"n": 1, "m": 1}, "'m' is 1, new"),
+            (None, "it does not go on: ExecutionError"),
+        ],
+    )
+    def test_a_run_that_ends_differently_after_a_kill_is_found(self, later: Any, difference: str) -> None:
+        """The error says where the run was killed, and the first difference."""
+        results: Any = iter([{"n": 1}, {"n": 1}, later, later])
+
+        def node(state: State) -> dict[str, int]:
+            result: dict[str, int] | None = next(results, {"n": 1})
+            if result is None:
+                raise OSError
+            return result
+
+        graph = graph_of(node)
+
+        with pytest.raises(AssertionError, match=f"killed before write 1 of .*{difference}"):
+            assert_resumes_everywhere(graph, State())
+
+    def test_keys_that_are_not_saved_and_pauses_without_a_question(self) -> None:
+        """A run that completed before the kill has only its saved keys; a pause that asks nothing is resumed."""
+        assert assert_resumes_everywhere(graph_of(add, lambda state: {"m": state["n"]}, persist=["m"]), State())
+        calls = itertools.count()
+        waits = graph_of(lambda state: {} if next(calls) % 2 else state.paused("later"))
+        assert assert_resumes_everywhere(waits, State())
 
     def test_a_pause_without_an_answer_is_told_of(self) -> None:
         with pytest.raises(AssertionError, match=r"pauses at node 'a' for 'answer'.*answers=\{'answer'"):

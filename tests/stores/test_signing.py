@@ -1,5 +1,7 @@
 """A signing store refuses rows that were not written with its key."""
 
+from pathlib import Path
+
 import attrs
 import pytest
 
@@ -64,7 +66,7 @@ class TestSigning:
     def test_a_key_that_is_away(self, path):
         """An error of the function of the key is the cause; its text, which may hold the key, is not shown."""
         with (
-            SqliteStore(path, sign_with=lambda: {}["secret"]) as store,
-            pytest.raises(ConfigError, match=r"a function that gives the key; it raised KeyError$"),
+            SqliteStore(path, sign_with=lambda: Path("away").read_bytes()) as store,
+            pytest.raises(ConfigError, match=r"a function that gives the key; it raised FileNotFoundError$"),
         ):
             saved(store, 1)
