@@ -86,16 +86,9 @@ def _folder(path: str | os.PathLike[str], *, must_exist: bool) -> Path:
         raise ConfigError("checkpoint.options.path", str(path), allowed) from error
 
 
-def _has_content(file: Path) -> bool:
-    try:
-        return file.stat().st_size > 0
-    except OSError:
-        return False
-
-
 def _table_in(folder: Path, store: str, identify: Identify, *, read_only: bool) -> SqliteTable:
     file, old = folder / "disk-store.db", folder / "cache.db"
-    is_older = _has_content(old)
+    is_older = old.is_file() and old.stat().st_size > 0
     if is_older and read_only and not file.exists():
         way_out = "open it once without read_only=True, which copies its runs into disk-store.db"
         raise FormatError("", f"{folder} was written by an older version of stategraph: {way_out}")

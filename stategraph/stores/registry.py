@@ -14,12 +14,6 @@ from stategraph.errors import ConfigError
 from stategraph.stores.base import CheckpointStore
 
 
-def _memory() -> CheckpointStore:
-    from stategraph.stores.memory import MemoryStore
-
-    return MemoryStore()
-
-
 class _Imported:
     """Makes stores of a class that is imported on first use: diskcache and clients of servers take 60 ms and more.
 
@@ -39,11 +33,11 @@ class _Imported:
 
     @property
     def __signature__(self) -> Signature:
-        """The options of the class, and those of all durable stores."""
+        """The options of the class, and those of its base."""
         kind = self._class()
         given = [*signature(kind).parameters.values(), *signature(kind.__base__).parameters.values()]
         named = [parameter for parameter in given if parameter.kind is Parameter.KEYWORD_ONLY]
-        return Signature([given[0], *named])
+        return Signature([*given[:1], *named])
 
 
 def _in_place(kind: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -63,7 +57,7 @@ _stores: Registry[CheckpointStore] = Registry(
     is_instance=lambda entry: isinstance(entry, CheckpointStore),
     is_usable=lambda store: not store.closed,
 )
-_stores.register("memory", _memory)
+_stores.register("memory", _Imported("memory", "MemoryStore"))
 _stores.register("disk", _Imported("disk", "DiskStore"), _in_place("a folder"))
 _stores.register("sqlite", _Imported("sqlite", "SqliteStore"), _in_place("a file"))
 _stores.register("postgres", _Imported("postgres", "PostgresStore"))

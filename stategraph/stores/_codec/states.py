@@ -366,11 +366,7 @@ def _exact(path: str, values: Iterable[Any]) -> list[Any]:
 
 
 def _progress_of(parts: Mapping[str, Any]) -> Progress:
-    return Progress(**{name: _PROGRESS_FROM.get(name, _unchanged)(part) for name, part in parts.items()})
-
-
-def _unchanged(part: Any) -> Any:
-    return part
+    return Progress(**{name: _PROGRESS_FROM.get(name, lambda kept: kept)(part) for name, part in parts.items()})
 
 
 def _old_values_from(parts: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

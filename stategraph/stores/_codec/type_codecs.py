@@ -41,10 +41,6 @@ class UnavailableValueError(UnusableValueError):
     """A value cannot be constructed here: the process or the system lacks a class, a serializer or a time zone."""
 
 
-def _never(value: Any) -> bool:
-    return False
-
-
 @attrs.frozen
 class TypeCodec:
     """The conversion of the values of a type.
@@ -65,7 +61,7 @@ class TypeCodec:
     to_parts: Callable[[Any], Any]
     from_parts: Callable[[Any], Any]
     is_deep: bool = False
-    is_plain: Callable[[Any], bool] = _never
+    is_plain: Callable[[Any], bool] = lambda _: False
 
 
 def is_utf8(text: str) -> bool:

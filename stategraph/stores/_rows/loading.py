@@ -75,7 +75,7 @@ def loaded(
         return None
     state = log.encoder.state(run.run_id, rows, run.incarnation)
     if at == run.sequence:
-        log.remember(run, log.encoder.base_of(state, rows))
+        log.remember((run, log.encoder.base_of(state, rows), None))
     return rows[-1], state
 
 

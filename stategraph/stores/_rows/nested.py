@@ -146,7 +146,7 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
     )
     if not log.write(batch):
         return None
-    log.remember(back, base)
+    log.remember((back, base, None))
     return state
 
 

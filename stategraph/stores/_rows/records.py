@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import lru_cache, partial
 from itertools import product
 from operator import attrgetter
-from types import UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import attrs
@@ -289,12 +288,8 @@ NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, 
 """Errors of reading damaged columns; RecursionError of a text that is nested without end."""
 
 
-def _types_of(hint: Any) -> tuple[type, ...]:
-    """Return the types that a field of a record may have."""
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
-
-
-_TYPES_OF_ROWS = frozenset(product(*map(_types_of, get_type_hints(CheckpointRecord).values())))
+_TYPES_OF_ROWS = frozenset(product(*(get_args(hint) or (hint,) for hint in get_type_hints(CheckpointRecord).values())))
+"""The types that the fields of a row may have."""
 _value: _Convert = attrgetter("_value_")
 
 

@@ -45,9 +45,10 @@ class RunLog:
 
     # ------------------------------------------------------------------ memory
 
-    def remember(self, run: RunRecord, base: DeltaBase, before: DeltaBase | None = None) -> None:
-        """Remember the newest checkpoint of a run and, if that is no snapshot, the one before it."""
-        self.known[run.run_id] = run, base, before
+    def remember(self, known: Known) -> None:
+        """Remember the newest checkpoint of a run."""
+        run = known[0]
+        self.known[run.run_id] = known
         try:  # noqa: SIM105 - every save does this, and suppress takes longer than the rest
             self.known.move_to_end(run.run_id)
         except KeyError:  # another thread has removed it

@@ -20,13 +20,13 @@ from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.run_log import Known, RunLog
 from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # attempts at a save while others write to the same run
 
-_Prepared: TypeAlias = tuple[WriteBatch, DeltaBase, DeltaBase | None]
-"""The batch, the DeltaBase it leaves, and the one before (None after a snapshot)."""
+_Prepared: TypeAlias = tuple[WriteBatch, Known]
+"""A batch, and what is known of the run once it is written."""
 
 Saves: TypeAlias = tuple[Ownership | None, Sequence[State]]
 """States of one run to save, in order, and its owner."""
@@ -52,7 +52,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
                 raise
         else:
             if prepared is not None and log.write(prepared[0]):
-                log.remember(prepared[0].run, *prepared[1:])
+                log.remember(prepared[1])
                 return
         log.forget_changed(run_id)  # compare with the current run
     raise StepConflictError(run_id, f"step {state.step} was not saved: others keep writing to the run")
@@ -85,7 +85,7 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
     """Complete a shared save of States, which saves them one by one if it was refused; return the error, if any."""
     ownership, states = saves
     if prepared is not None and outcome is True:
-        log.remember(prepared[0].run, *prepared[1:])
+        log.remember(prepared[1])
         return None
     if type(outcome) is CheckpointSaveError:
         outcome.run_id = outcome.run_id or states[0].run_id
@@ -129,7 +129,8 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         rows.append(row)
     run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
-    return WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run)), following, before
+    batch = WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run))
+    return batch, (run, following, before)
 
 
 def _replaces(

@@ -73,14 +73,15 @@ class RowStore(CheckpointStore):
         self.signing_key: SigningKey | None = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
         encoder = CheckpointEncoder(sealer, serializer, compress)
-        self._log = RunLog(open_table(sealer.identify), sealer, encoder)
+        self._table = open_table(sealer.identify)
+        self._log = RunLog(self._table, sealer, encoder)
         if not sealer.signs:
             with suppress(CheckpointError):  # damaged runs raise when they are read
                 self._warn_of_signed(sealer)
 
     def _warn_of_signed(self, sealer: Sealer) -> None:
         """Log that a store with signed runs was opened without a key."""
-        some = self._log.table.runs(RunFilter(), _LOOKED_AT, None)
+        some = self._table.runs(RunFilter(), _LOOKED_AT, None)
         if any(isinstance(run, RunRecord) and sealer.is_signed(run.seal) for run in some):
             logging.getLogger("stategraph").warning(
                 "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and new "
@@ -92,11 +93,11 @@ class RowStore(CheckpointStore):
         return f"{self.kind} store at {self.path}"
 
     def close(self) -> None:
-        self._log.table.close()
+        self._table.close()
 
     @property
     def closed(self) -> bool:
-        return self._log.table.closed
+        return self._table.closed
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -104,37 +105,37 @@ class RowStore(CheckpointStore):
 
     def _own(self, ownership: Ownership, *, take_over: bool = False) -> None:
         ownership.store = self
-        self._log.table.owners.own(ownership, self._log.table, take_over=take_over)
+        self._table.owners.own(ownership, self._table, take_over=take_over)
 
     def _has_lost(self, ownership: Ownership) -> bool:
         return self._log.has_lost(ownership)
 
     def _cancel(self, run_id: str, by: str | None) -> None:
-        self._log.table.set_cancelled(run_id, True, by)
-        ownership = self._log.table.owners.get(run_id)
+        self._table.set_cancelled(run_id, True, by)
+        ownership = self._table.owners.get(run_id)
         if ownership is not None:
             ownership.is_cancelled = True
 
     def _is_cancelled(self, ownership: Ownership) -> bool:
         if not ownership.is_cancelled:
-            fence, ownership.is_cancelled = self._log.table.fence(ownership.run_id)
+            fence, ownership.is_cancelled = self._table.fence(ownership.run_id)
             if fence != ownership.fence:
                 ownership.is_lost = True
         ownership.check()
         return ownership.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
-        return self._log.table.cancelled_by(run_id)
+        return self._table.cancelled_by(run_id)
 
     def _take_up(self, ownership: Ownership) -> None:
-        self._log.table.set_cancelled(ownership.run_id, False)
+        self._table.set_cancelled(ownership.run_id, False)
         ownership.is_cancelled = False
 
     def _orphans(self, graph: str) -> Iterator[Ownership] | None:
-        return self._log.table.owners.orphans(graph)
+        return self._table.owners.orphans(graph)
 
     def owner(self, run_id: str) -> Owner | None:
-        return self._log.table.owners.owner(given_id(check_run_id(run_id)), self._log.table)
+        return self._table.owners.owner(given_id(check_run_id(run_id)), self._table)
 
     def save(self, state: State) -> None:
         try:
@@ -161,7 +162,7 @@ class RowStore(CheckpointStore):
 
     @property
     def _is_server(self) -> bool:
-        return self._log.table.is_server
+        return self._table.is_server
 
     def _save_runs(self, runs: Sequence[Saves]) -> builtins.list[Exception | None]:
         return save_runs(self._log, runs)
@@ -191,22 +192,22 @@ class RowStore(CheckpointStore):
     def count(self, **which: Unpack[Filters]) -> int:
         resolved = self._resolved(filtered(which), is_counted=True)
         needs_owners = resolved.owned is not None and (resolved.owned_ids is None or resolved.parent is not None)
-        found = None if needs_owners else self._log.table.count(resolved)
+        found = None if needs_owners else self._table.count(resolved)
         return super().count(**which) if found is None else found
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
         """Add the ids of owned runs to a filter, where one query for all runs is faster than one for each."""
         if not (which.owned or (which.owned is False and (is_counted or self._is_server))):
             return which
-        return attrs.evolve(which, owned_ids=self._log.table.owners.owned_ids(self._log.table))
+        return attrs.evolve(which, owned_ids=self._table.owners.owned_ids(self._table))
 
     def verify(self) -> Verified:
         return verify(self._log)
 
     def _change_token(self, run_id: str | None) -> str:
         if run_id is None:
-            return self._log.table.change_token()
-        run = self._log.table.run(check_run_id(run_id))
+            return self._table.change_token()
+        run = self._table.run(check_run_id(run_id))
         return "" if run is None else f"{run.incarnation.hex()}-{run.version}"
 
     # ------------------------------------------------------------------ JSON lines
@@ -248,7 +249,7 @@ class RowStore(CheckpointStore):
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         state = nested.rollback(self._log, run_id, step, revision, by)
-        self._log.table.erase()
+        self._table.erase()
         return state
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
@@ -258,13 +259,13 @@ class RowStore(CheckpointStore):
         try:
             check_run_id(run_id)
         except InvalidRunIdError:
-            if type(run_id) is not str or not self._log.table.remove_damaged(run_id):
+            if type(run_id) is not str or not self._table.remove_damaged(run_id):
                 raise
             self._log.forget_all(run_id)
         else:
             with owned(self, run_id, take_over=take_over):
                 self._log.remove(run_id)
-        self._log.table.erase()
+        self._table.erase()
 
     def _discard(self, run_id: str) -> None:
         with owned(self, run_id):
