@@ -281,13 +281,13 @@ class AnswerError(StateGraphError, ValueError):
             return f"run {self.run_id!r}: {brief(self.problem, 500)}"
         until = f" until {pause.deadline}" if pause.deadline else ""
         which = ", pause=state.pause.each[0]" if pause.others else ""
-        how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}}{which})"
         question = "" if pause.value is None else f" The question is {shorten(pause.value)}."
         reason = "" if pause.reason == "waits for an answer" else f" ({brief(pause.reason)})"  # that of InterruptNode
-        return (
-            f"run {self.run_id!r}: {brief(self.problem, 500)}; it waits{until} at node {shorten(pause.node)} for an "
-            f"answer under {pause.response_param!r}{reason}.{question} Answer with {how}"
-        )
+        waits = f"run {self.run_id!r}: {brief(self.problem, 500)}; it waits{until} at node {shorten(pause.node)}"
+        if pause.response_param is None:
+            return f"{waits}{reason}.{question} resume({self.run_id!r}) goes on"
+        how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}}{which})"
+        return f"{waits} for an answer under {pause.response_param!r}{reason}.{question} Answer with {how}"
 
 
 class CheckpointingDisabledError(StateGraphError):

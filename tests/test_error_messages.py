@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from stategraph import (
+    AnswerError,
     CheckpointConfig,
     ConfigError,
     GraphConfig,
@@ -171,3 +172,15 @@ def test_an_address_of_something_else_is_named_by_its_scheme(name, option, given
     with pytest.raises(ConfigError, match=expected) as refused:
         get_checkpoint_store(name, **{option: given})
     assert "hush" not in str(refused.value)
+
+
+def test_a_pause_that_takes_no_answer() -> None:
+    """The error of a turn says that a resume is enough, and names no key."""
+    graph = StateGraph("press", store=MemoryStore(), preserve=True)
+    graph.add_node("print", lambda state: state.paused("the press is busy"))
+    graph.set_entry_point("print")
+    graph.set_exit_point("print")
+    graph.turn("poster", {"copies": 1})
+
+    with pytest.raises(AnswerError, match=r"at node 'print' \(the press is busy\)\. resume\('poster'\) goes on$"):
+        graph.turn("poster", {"copies": 2})
