@@ -18,7 +18,7 @@ import click
 from stategraph.cli._opening import imported, load_graph, open_store
 from stategraph.cli._output import Exit, Failure, Screen, note
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
-from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._codec.type_codecs import unknown_shown
 
 if TYPE_CHECKING:
     from stategraph.graph import StateGraph

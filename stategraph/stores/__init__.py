@@ -9,7 +9,7 @@ from stategraph.stores.registry import get_checkpoint_store, register_checkpoint
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Kind
-    from stategraph.stores._codec.opaque import Opaque
+    from stategraph.stores._codec.type_codecs import Opaque
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
     from stategraph.stores.postgres import PostgresStore
@@ -43,7 +43,7 @@ __all__ = [
 
 _LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
 _LAZY |= {"PostgresStore": "postgres", "RedisStore": "redis"}
-_LAZY |= {"Opaque": "_codec.opaque"}
+_LAZY |= {"Opaque": "_codec.type_codecs"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Damage", "Difference", "Kind", "Pruned", "Summary", "Verified"), "summaries")
 

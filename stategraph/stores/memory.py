@@ -197,7 +197,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:
         if unknown is not None:  # the values are in memory, so none is unknown
-            from stategraph.stores._codec.opaque import check_unknown  # imported when used
+            from stategraph.stores._codec.type_codecs import check_unknown  # imported when used
 
             check_unknown(unknown)
         run = self._runs_by_id.get(check_run_id(run_id))

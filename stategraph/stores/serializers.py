@@ -20,8 +20,14 @@ from stategraph._values.frozen import MAX_DEPTH
 from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
-from stategraph.stores._codec.opaque import unknown_shown
-from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, UnusableValueError, find_codec, shown_as_opaque
+from stategraph.stores._codec.type_codecs import (
+    DecodeError,
+    TypeCodec,
+    UnusableValueError,
+    find_codec,
+    shown_as_opaque,
+    unknown_shown,
+)
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stategraph.errors import ConfigError
-from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._codec.type_codecs import unknown_shown
 
 _HEADERS = {
     "content-security-policy": (

@@ -11,7 +11,7 @@ import pytest
 from stategraph import FormatError, Pause, State, register_type
 from stategraph._values import registered_types as types
 from stategraph.stores import DiskStore, Opaque, SqliteStore
-from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._codec.type_codecs import unknown_shown
 
 STORES = {
     "sqlite": lambda path: SqliteStore(path / "runs.db"),

@@ -1,14 +1,17 @@
 """The table of types that are saved exactly: how their values are converted to simpler values and back.
 
 All formats use it: msgpack uses the numbers as extension types; JSON and serializers of users use the names as tags.
-Stored bytes can only construct types of this table and registered classes.
+Stored bytes can only construct types of this table and registered classes. A value that this process cannot construct
+is an error or, for inspection, an `Opaque`.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
@@ -24,9 +27,8 @@ from zoneinfo import TZPATH, ZoneInfo
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
+from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, freeze
 from stategraph._values.registered_types import RegisteredType, find_by_name
-from stategraph.stores._codec.opaque import Opaque, is_unknown_shown
 
 
 class DecodeError(ValueError):
@@ -88,6 +90,75 @@ def expect_list(parts: Any, count: int | None = None) -> list[Any]:
     if type(parts) is not list or count not in (None, len(parts)):
         raise DecodeError(f"it holds {shorten(parts)} where a list {f'of {count} ' if count else ''}should be")
     return parts
+
+
+# --------------------------------------------------------------------------- values that cannot be constructed here
+
+_OBJECT, _ENUM = "object", "enum"
+_is_shown: ContextVar[bool] = ContextVar("stategraph_unknown_is_shown", default=False)
+_SHOWN_LENGTH = 1_000  # characters of its repr
+
+
+@attrs.frozen(repr=False)
+class Opaque:
+    """A value of a type that is not registered here, or that this system does not support.
+
+    A State that holds one can be saved again without loss.
+
+    Attributes:
+        tag: The stored kind of value: "object" of a class, "enum", or the name of another type.
+        parts: Its stored parts, read-only.
+    """
+
+    tag: str
+    parts: Any = attrs.field(converter=freeze)
+
+    @property
+    def type(self) -> str:
+        """The name of its type, as registered."""
+        return str(self.parts[0]) if self.tag in (_OBJECT, _ENUM) else self.tag
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of an object, by name; empty for other values."""
+        found: Mapping[str, Any] = self.parts[2] if self.tag == _OBJECT else {}
+        return found
+
+    def __hash__(self) -> int:
+        return hash((self.tag, repr(self.parts)))
+
+    def __repr__(self) -> str:
+        if self.tag == _OBJECT:
+            fields = ", ".join(f"{name}={shorten(value, _SHOWN_LENGTH)}" for name, value in self.fields.items())
+            return f"{self.type}({fields})"
+        if self.tag == _ENUM:
+            _, member, value = self.parts
+            return f"{self.type}.{member}" if member is not None else f"{self.type}({value!r})"
+        return f"{self.type}({shorten(self.parts, _SHOWN_LENGTH)})"
+
+
+@contextmanager
+def unknown_shown(shown: bool = True) -> Iterator[None]:
+    """In the block and in this thread, decode values that cannot be constructed here as `Opaque`."""
+    token = _is_shown.set(shown)
+    try:
+        yield
+    finally:
+        _is_shown.reset(token)
+
+
+def check_unknown(unknown: object) -> bool:
+    """Return whether ``unknown=`` selects `Opaque` values. Raise ValueError unless it is "opaque" or None."""
+    if unknown not in (None, "opaque"):
+        raise ValueError(f'unknown: {shorten(unknown)} is not allowed; "opaque" is, or None to be refused')
+    return unknown is not None
+
+
+def shown_as_opaque(codec: TypeCodec, parts: Any, error: Exception) -> Opaque:
+    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
+    if not _is_shown.get():
+        raise error
+    return Opaque(codec.name, parts)
 
 
 # --------------------------------------------------------------------------- times
@@ -351,10 +422,3 @@ def find_codec(tag: str | int) -> TypeCodec:
     if tag not in _BY_TAG:
         raise DecodeError(f"it holds an unknown type {shorten(tag)}; perhaps a newer version of stategraph wrote it")
     return _BY_TAG[tag]
-
-
-def shown_as_opaque(codec: TypeCodec, parts: Any, error: Exception) -> Opaque:
-    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
-    if not is_unknown_shown():
-        raise error
-    return Opaque(codec.name, parts)

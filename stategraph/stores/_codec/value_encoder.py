@@ -15,7 +15,6 @@ from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores._codec.type_codecs import (
     CODEC_OF,
     DICT,
@@ -24,6 +23,7 @@ from stategraph.stores._codec.type_codecs import (
     OBJECT,
     SET,
     TUPLE,
+    Opaque,
     TypeCodec,
     enum_parts,
     find_codec,

@@ -16,7 +16,7 @@ from stategraph.errors import (
     FormatError,
 )
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows.loading import (
     chains,
     check_indexed,

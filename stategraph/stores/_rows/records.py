@@ -23,9 +23,8 @@ from stategraph._values.ids import check_stored_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
 from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
-from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.states import pause_from_json
-from stategraph.stores._codec.type_codecs import DecodeError
+from stategraph.stores._codec.type_codecs import DecodeError, unknown_shown
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.summaries import Summary
 

@@ -18,7 +18,7 @@ from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, filtered
-from stategraph.stores._codec.opaque import check_unknown, unknown_shown
+from stategraph.stores._codec.type_codecs import check_unknown, unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.loading import history, iter_history, listing, load

@@ -19,7 +19,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
-from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
 from stategraph.stores._rows.records import FORMAT, NOT_READ, PLAIN, CheckpointRecord, RunRecord, WriteBatch, of_newest
