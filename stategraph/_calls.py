@@ -110,7 +110,7 @@ def _are_texts(value: object) -> bool:
 
 _FLAG = lambda flag: isinstance(flag, bool), "True or False"
 _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "wait": (lambda wait: wait is None or is_duration(wait), "a number of seconds from 0 on"),
+    "wait": (lambda wait: wait is None or is_duration(wait), "a non-negative number of seconds"),
     "take_over": _FLAG,
     "progress": _FLAG,
     "restart": _FLAG,

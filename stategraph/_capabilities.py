@@ -51,7 +51,7 @@ _ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within '
 def _checked_workers(max_workers: int) -> int:
     """Return the number of workers. Raises ConfigError if it is not a positive integer."""
     if not is_count(max_workers, at_least=1):
-        raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
+        raise ConfigError("max_workers", max_workers, "a positive integer: how many run at the same time")
     return max_workers
 
 
@@ -223,9 +223,9 @@ def sweep(
         CheckpointingDisabledError: The graph saves nothing.
     """
     if limit is not None and not is_count(limit, at_least=1):
-        raise ConfigError("limit", limit, "how many runs to go on with, from 1 on, or None for all")
+        raise ConfigError("limit", limit, "a positive integer, the most runs to continue; or None for all")
     if not is_count(max_recoveries, at_least=1):
-        raise ConfigError("max_recoveries", max_recoveries, "how many owners a step may take down, from 1 on")
+        raise ConfigError("max_recoveries", max_recoveries, "a positive integer: the most owners that a step may lose")
     plan = new_run().plan
     check_saves(plan)
     ownerships = _ownerships(store, plan.graph)
@@ -325,7 +325,7 @@ def fresh_rows(store: CheckpointStore, run_id: str) -> Iterator[list[Summary]]:
 def _check(wait: float | None, timeout: float | None) -> None:
     for name, seconds in (("wait", wait), ("timeout", timeout)):
         if seconds is not None and not is_duration(seconds):
-            raise ConfigError(name, seconds, "a number of seconds from 0 on")
+            raise ConfigError(name, seconds, "a non-negative number of seconds")
 
 
 def _blocking(looks: Iterator[State | float]) -> Iterator[State]:

@@ -74,14 +74,14 @@ _CHECKPOINT: Allowed = {
         lambda value: value in get_args(Retention),
     ),
     "window": (
-        'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
+        'with retention "windowed": how many checkpoints of a run are kept, a positive integer',
         lambda value: value is None or is_count(value, at_least=1),
     ),
     "ttl": (
         "the seconds after its completion when prune removes a run; more than 0",
         lambda value: value is None or is_seconds(value),
     ),
-    "lease": ("the seconds after which a process that is not heard of has lost its runs; more than 0", is_seconds),
+    "lease": ("a positive number of seconds: without a renewal for so long, a process loses its runs", is_seconds),
     "persist": (
         'a list of different keys: no others are saved; or {"except": [...]}: all others are',
         _are_keys,

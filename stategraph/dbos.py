@@ -101,7 +101,9 @@ class DBOSRunner:
             if not is_seconds(value):
                 raise ConfigError(key, value, "a number of seconds above 0")
         if not is_count(max_recoveries, at_least=1):
-            raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
+            raise ConfigError(
+                "max_recoveries", max_recoveries, "a positive integer: the most workers that a step may lose"
+            )
         self._queues = {DEFAULT_QUEUE: Queue(per_worker=8), **(queues or {})}
         if not all(isinstance(queue, Queue) for queue in self._queues.values()):
             raise ConfigError("queues", queues, 'Queues by their names, such as {"bank": Queue(concurrency=4)}')

@@ -80,8 +80,8 @@ def _check_no_node(answer: object, edges: Sequence[Edge]) -> None:
     """Raise TypeError if a predicate returned the name of a node that an edge leads to: it cannot choose nodes."""
     if isinstance(answer, str) and any(answer == other.target for other in edges):
         raise TypeError(
-            f"it returned {answer!r}, a node: a predicate says True or False of its own edge; "
-            "to go where a function says, use add_route"
+            f"it returned {answer!r}, a node: a predicate returns True or False for its own edge; "
+            "use add_route to let a function choose the node"
         )
 
 
@@ -278,7 +278,7 @@ def edges_of_route(
     """
     problem = problem_of(function, 1)
     if problem:
-        raise TypeError(f"its function is {shorten(function)}; a route asks a sync function of a State: {problem}")
+        raise TypeError(f"its function is {shorten(function)}; a route takes a sync function of a State: {problem}")
     if isinstance(targets, str) or not isinstance(targets, Mapping | Iterable):
         raise TypeError(
             f"its targets are {shorten(targets)}; they are a mapping of answers to nodes, or names of nodes"

@@ -161,7 +161,7 @@ class SchemaError(StateGraphError, ValueError):
 
 
 _WAYS_ON = (
-    "The schema has changed since this was saved. The run can go on with updates that replace such values, with a "
+    "The schema has changed since this was saved. The run can continue with updates that replace such values, with a "
     "schema that has these keys, with the program that began it, or from an earlier step that fits (store.rollback)"
 )
 
@@ -259,7 +259,7 @@ class RecomputeError(StateGraphError, RuntimeError):
         more = ", ..." if len(self.reasons) > 10 else ""
         values = ", ".join(f"{shorten(key)}: ..." for key in list(self.reasons)[:10]) + more
         return (
-            f"run {self.run_id!r} cannot go on without keys that are not saved and cannot be computed again: "
+            f"run {self.run_id!r} cannot continue without keys that are not saved and cannot be computed again: "
             f"{'; '.join(listed)}{more}. Give them the values that they had: "
             f"resume({self.run_id!r}, {{{values}}}); keys in checkpoint.persist are saved"
         )
@@ -324,7 +324,7 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     store: str = "store"
     step: int | None = None
     revision: int | None = None
-    way_out: str = "store.list() names the runs it holds, completed ones where preserve=True keeps them"
+    way_out: str = "store.list() lists the saved runs; completed runs are deleted unless the graph has preserve=True"
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:

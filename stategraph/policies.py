@@ -32,11 +32,11 @@ def _are_classes(value: Any) -> bool:
     return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
 
 
-_NUMBER = "a finite number from 0 on"
+_NUMBER = "a finite, non-negative number"
 _RETRY: Allowed = {
-    "max_attempts": ("how many times a node is tried in all, from 1 on", lambda value: is_count(value, at_least=1)),
+    "max_attempts": ("the number of attempts, a positive integer", lambda value: is_count(value, at_least=1)),
     "initial_delay": (_NUMBER, _is_number),
-    "backoff_multiplier": ("a finite number from 1 on", lambda value: _is_number(value, 1)),
+    "backoff_multiplier": ("a finite number of at least 1", lambda value: _is_number(value, 1)),
     "max_delay": (_NUMBER, _is_number),
     "jitter": (_NUMBER, _is_number),
 }

@@ -129,7 +129,7 @@ def perform(
     how = TurnCall(cancel=cancel, wait=wait, take_over=take_over, by=order.by, labels=order.labels)
     how |= TurnCall(allow_changed=order.allow_changed, migrate=order.migrate)
     if not is_count(max_recoveries, at_least=1):
-        raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
+        raise ConfigError("max_recoveries", max_recoveries, "a positive integer: the most workers that a step may lose")
     try:
         run = graph._new_run(how, TurnCall, blocks=True)
         state = drive(take_turn(run, order, max_recoveries), run.signal)

@@ -225,9 +225,9 @@ class TestIdsOfNestedRuns:
             play.execute(graph)
         saved = play.store.load(self.NESTED)
 
-        with pytest.raises(InvalidRunIdError, match=f"goes on with run '{RUN}'"):
+        with pytest.raises(InvalidRunIdError, match=f"continues with run '{RUN}'"):
             play.call(alone, "resume", self.NESTED)
-        with pytest.raises(InvalidRunIdError, match=f"goes on with run '{RUN}'"):
+        with pytest.raises(InvalidRunIdError, match=f"continues with run '{RUN}'"):
             play.execute(alone, saved)
         with pytest.raises(InvalidRunIdError, match="names a nested run"):
             play.store.fork(RUN, "other/#2/rag")

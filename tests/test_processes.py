@@ -182,7 +182,7 @@ def test_trouble_of_a_branch(driver: Any) -> None:
     for text in (
         "arguments: TwoArgumentsError: 1 and 2",
         "lock: TypeError: its result",
-        "death: BrokenProcessPool: the process that did it died",
+        "death: BrokenProcessPool: its process died",
     ):
         assert text in str(caught.value)
     assert list(store.load_parts(RUN, 1, "work")) == ["good"]
@@ -215,13 +215,13 @@ class TestDeath:
 
         assert [one for one in out if type(one) is str] == [str(number) for number in range(10) if number != 3]
         assert (out[3].type, out[3].node) == ("BrokenProcessPool", "work")
-        assert "the process that did it died (signal 9)" in out[3].message
+        assert "its process died (signal 9)" in out[3].message
         begun = {file.name: file.read_text() for file in tmp_path.iterdir()}
         assert begun == {str(number): "x" for number in range(10)}
 
     def test_it_is_raised_as_that_of_its_item(self, driver: Any) -> None:
         """Simultaneous items finish, and only the item of the dead process fails."""
-        with pytest.raises(ExecutionError, match="1: BrokenProcessPool: the process that did it died") as caught:
+        with pytest.raises(ExecutionError, match="1: BrokenProcessPool: its process died") as caught:
             mapping(["a", "death", "b"], driver)
 
         assert [type(error) for error in errors_of(caught)] == [BrokenProcessPool]

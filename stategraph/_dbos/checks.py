@@ -31,7 +31,7 @@ def graphs_by_name(graphs: tuple[StateGraph, ...]) -> dict[str, StateGraph]:
         graph.validate()
         by_name[graph.config.name] = graph
     if not graphs or len(by_name) < len(graphs):
-        raise ConfigError("graphs", list(by_name), "one StateGraph at least, and each of another name")
+        raise ConfigError("graphs", list(by_name), "at least one StateGraph, with different names")
     return by_name
 
 

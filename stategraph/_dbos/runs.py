@@ -109,13 +109,13 @@ class CurrentRun:
             status = "not begun, or complete" if saved is None else saved.status.value
             raise AnswerError(self.run_id, None, f"the run waits for no answer: it is {status}")
         if pause_id not in (None, *(waiting.id for waiting in pause.each)):
-            problem = "the pause that is to be answered is over: the run waits at another one"
+            problem = "this pause is over: the run waits at another one"
             raise AnswerError(self.run_id, pause, problem)
         pause = cast(Pause, to_be_answered(saved, updates, pause_id).pause)
         if pause.response_param not in (None, *updates) and not is_overdue(pause):
             raise AnswerError(self.run_id, pause, "no answer is given")
         if self.open_turn is not None:
-            raise AnswerError(self.run_id, pause, "an answer to it is on its way already, and one counts")
+            raise AnswerError(self.run_id, pause, "another answer to it was given before, and only one counts")
         return pause
 
 

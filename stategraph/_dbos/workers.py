@@ -300,7 +300,7 @@ _RECOVERED = "_dbos_internal_queue"  # DBOS puts recovered workflows here that w
 
 def _is_count(queue: Queue, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not is_count(value, at_least=1):
-        raise ConfigError(f"queue.{attribute.name}", value, "a number of turns from 1 on, or None for any")
+        raise ConfigError(f"queue.{attribute.name}", value, "a positive number of turns, or None for no limit")
 
 
 def _is_rate(queue: Queue, attribute: object, value: Any) -> None:

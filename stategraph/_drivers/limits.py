@@ -103,7 +103,7 @@ class StopSignal:
         if cancel is not None and not callable(getattr(cancel, "is_set", None)):
             raise ConfigError("cancel", cancel, "a threading.Event")
         if timeout is not None and not is_duration(timeout):
-            raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
+            raise ConfigError("timeout", timeout, "a non-negative number of seconds")
         return cls(cancel, None if timeout is None else TimeLimit(time.monotonic() + timeout, timeout, _timed_out))
 
     def is_due(self) -> bool:

@@ -31,7 +31,7 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
     if saved.status is RunStatus.PAUSED and (saved.pause is None or not saved.pause.node):
         raise CheckpointCorruptError(
             saved.run_id,
-            "its status is paused, but its pause names no node to go on at: save a State made by hand with "
+            "its status is paused, but its pause names no node to continue at: save a State made by hand with "
             'status="active", or with pause=Pause(...) and the node in it',
         )
     for node in _nodes_of(saved):
@@ -40,14 +40,14 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
             names = f'{{{path + node!r}: "{path}..."}}'
             way_out = (
                 f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}. "
-                f'If it was removed, graph.stands_at({{{node!r}: "..."}}) names the node to go on from.'
+                f'If it was removed, graph.stands_at({{{node!r}: "..."}}) names the node to continue at.'
             )
             raise GraphMismatchError(saved.run_id, (change,), way_out)
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
             saved.run_id,
             _changes_since(saved.structure, plan.structure),
-            "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
+            "To continue all the same, resume it with allow_changed=True; for renamed nodes, pass "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
 

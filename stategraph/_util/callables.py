@@ -78,8 +78,8 @@ def answered(answer: _Answer, name: str = "") -> _Answer:
         TypeError: The result must be awaited or iterated over.
     """
     if is_deferred(answer):
-        found = f"{name and name + ': '}it returned a {type(answer).__name__}, and has to answer at once"
-        raise TypeError(f"{found}: a sync function does that calls no async or generator function")
+        found = f"{name and name + ': '}it returned a {type(answer).__name__}, and its result is needed at once"
+        raise TypeError(f"{found}: use a sync function that calls no async or generator function")
     return answer
 
 
@@ -102,7 +102,7 @@ def is_true(answer: object) -> bool:
         return answer
     answered(answer)
     if callable(answer):
-        raise TypeError(f"it returned {name_of(answer)}, a function, and not what that would answer: call it")
+        raise TypeError(f"it returned {name_of(answer)}, a function: call it and return its result")
     return bool(answer)
 
 

@@ -49,7 +49,7 @@ def check_given_id(run_id: str) -> str:
         InvalidRunIdError: The id is not valid, or is that of a nested run.
     """
     if NESTED in check_run_id(run_id):
-        raise InvalidRunIdError(run_id, f"it names a nested run, which goes on with run {given_id(run_id)!r}")
+        raise InvalidRunIdError(run_id, f"it names a nested run, which continues with run {given_id(run_id)!r}")
     return run_id
 
 

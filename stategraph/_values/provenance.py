@@ -32,7 +32,7 @@ _is_str = attrs.validators.instance_of(str)
 def check_step(value: int) -> int:
     """Return the number of a step. Raises ValueError unless it is a non-negative integer."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
+        raise ValueError(f"step: {shorten(value)} is not allowed; a non-negative integer is")
     return value
 
 

@@ -212,7 +212,7 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failure(Exit.USAGE, f"{question} There is no terminal to ask at: give --yes")
+        raise Failure(Exit.USAGE, f"{question} There is no terminal to answer at: give --yes")
     if not click.confirm(clean(question), err=True):
         raise Failure(Exit.FAILED, "nothing was changed")
 

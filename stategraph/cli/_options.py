@@ -87,7 +87,7 @@ class Request:
             raise Failure(
                 Exit.USAGE,
                 f"--store: the graph keeps its runs in the {store}: leave --store out or, where the graph names it "
-                "by a relative path, start in the folder that this counts from",
+                "by a relative path, start in the folder to which that path is relative",
             )
         is_comparable = hasattr(store, "path") or "://" not in (self.address or "")
         if self.config or (self.address and is_comparable and _is_elsewhere(store, self.address)):

@@ -294,7 +294,7 @@ def exit_of(error: Exception) -> Exit:
 
 
 _COMMANDS = (
-    (re.compile(r"store\.list\(\) names the runs it holds"), "stategraph runs lists the runs"),
+    (re.compile(r"store\.list\(\) lists the saved runs"), "stategraph runs lists the saved runs"),
     (re.compile(r"store\.(delete|history)\('([^']*)'\)"), r"stategraph \1 \2"),
     (re.compile(r"store\.delete$"), "stategraph delete"),
     (re.compile(r"store\.load gives its State, .*"), "stategraph show shows its State"),

@@ -50,7 +50,7 @@ ATTEMPTS = "\nattempts"
 
 
 _ALLOWED: Allowed = {
-    "max_workers": ("a whole number from 1 on", lambda value: value is None or is_count(value, 1)),
+    "max_workers": ("a positive integer", lambda value: value is None or is_count(value, 1)),
     "timeout": ("a number of seconds above 0", lambda value: value is None or is_seconds(value)),
     "rate": (
         "a number of items in a second, above 0",
@@ -90,7 +90,7 @@ class Workers:
         """Raise TypeError if they cannot execute these functions and graphs."""
         for node in nodes if self.processes else ():
             if not isinstance(node, FunctionNode) or node.is_async or node.wants_context:
-                raise TypeError("processes: a part in a process is a sync function of its argument alone")
+                raise TypeError("processes: a function in a process must be sync, and take only its argument")
 
     @property
     def number(self) -> int:

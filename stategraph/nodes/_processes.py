@@ -184,7 +184,7 @@ class _Process:
         code = self.process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise BrokenProcessPool(
-            f"the process that did it died ({how}): killed, as for want of memory, or by what it did"
+            f"its process died ({how}): it was killed, for example because memory ran out, or it crashed"
         )
 
     def end(self, patience: float = 0) -> None:

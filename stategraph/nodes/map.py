@@ -76,7 +76,7 @@ class MapNode(PartsNode):
         given = ", ".join(name for name, value in policies.items() if value is not None)
         if given and not isinstance(self._node, FunctionNode):
             raise TypeError(
-                f"{given}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)"
+                f"{given}: for items that are graphs, give it to their nodes: graph.add_node(..., retry=...)"
             )
 
     @property

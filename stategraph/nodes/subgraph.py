@@ -212,7 +212,7 @@ def _selected(option: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
         selected = answered(keys(state), f"its {option}")
         if not isinstance(selected, Mapping):
-            found = f"its {option} are to be a mapping, not {shorten(selected)} ({type(selected).__name__})"
+            found = f"its {option} must be a mapping, not {shorten(selected)} ({type(selected).__name__})"
             raise TypeError(f"{found}: return one from the function, {{}} if nothing goes there")
         return dict(selected)
     missing = [source for source in keys.values() if source not in state]

@@ -42,7 +42,7 @@ class ProgressObserver(Observer):
 
     def __init__(self, stream: TextIO | None = None, every: float = 1.0) -> None:
         if not is_duration(every):
-            raise ConfigError("every", every, "a number of seconds from 0 on")
+            raise ConfigError("every", every, "a non-negative number of seconds")
         self._stream, self._every = stream, every
         self._lock = threading.RLock()  # a node that prints may re-enter
         self._runs: dict[tuple[str, str], Watched] = {}

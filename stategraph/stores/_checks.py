@@ -62,7 +62,7 @@ def from_cursor(cursor: str | None) -> int | None:
 def check_number(step: object, name: str = "step") -> None:
     """Raise ValueError unless this is the number of a step; `name` is the name of the argument."""
     if type(step) is not int or step < 0:
-        raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
+        raise ValueError(f"{name}: {shorten(step)} is not allowed; a non-negative integer is")
 
 
 class ExtraFilters(TypedDict, total=False):

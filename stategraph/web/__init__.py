@@ -55,7 +55,7 @@ def app(
     by_name: dict[str, StateGraph] = {}
     for graph in graphs:
         if by_name.setdefault(graph.name, graph) is not graph:
-            raise ConfigError("graphs", graph.name, "a name of its own for each graph")
+            raise ConfigError("graphs", graph.name, "a different name for each graph")
     guard = Guard(token, hosts, root_path)
     guard.app = Pages(store, by_name, guard.csrf).routed()
     return guard

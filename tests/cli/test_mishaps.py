@@ -88,7 +88,7 @@ def test_a_class_of_a_script_is_known_to_a_command_that_imports_the_script(tmp_p
 )
 def test_slips_in_names(shop, arguments, hint):
     """A similar name is suggested, if there is one."""
-    done = call(*arguments)
+    done = process(*arguments, cwd=shop)
 
     assert done.code in (2, 3)
     assert hint in done.err
@@ -96,7 +96,7 @@ def test_slips_in_names(shop, arguments, hint):
 
 def test_an_empty_new_name_is_a_mistake_of_usage(shop, store):
     """It is no node of any graph."""
-    done = call("resume", "waiting", "--graph", "app:graph", "--migrate", "ask=")
+    done = process("resume", "waiting", "--graph", "app:graph", "--migrate", "ask=", cwd=shop)
 
     assert done.code == 2
     assert "migrate: {'ask': ''} is not allowed" in done.err
