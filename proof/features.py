@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -17,15 +18,15 @@ from proof.graphs import builds
 from proof.programs import DEFAULTS, DERIVED, Interpreter, Level, Program, programs, replies
 from proof.report import Report
 from proof.searching import failures_of, searching
-from stategraph import State
+from stategraph import State, StateGraph
 from tests.event_order import misplaced
 from tests.scenarios import RUN
 from tests.simulated_process import (
     CALLS,
-    ITERATIONS,
     STORES,
     TURN,
     Crash,
+    LeftError,
     SimulatedProcess,
     World,
     cancels,
@@ -50,6 +51,37 @@ _CHECKPOINTS: list[dict[str, Any]] = [
 ]
 
 
+def iterate_sync(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
+    """Iterate with `stream` or `stream_resume` ; return the last State. Leave it when the cancel event is set."""
+    name = {"execute": "stream", "resume": "stream_resume"}[method]
+    seen: list[State] = []
+    with getattr(graph, name)(*arguments) as states:
+        for state in states:
+            seen.append(state)
+            if process.cancel.is_set():
+                raise LeftError
+    return seen[-1]
+
+
+def iterate_async(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
+    """Do the same with `astream` or `astream_resume`."""
+    name = {"execute": "astream", "resume": "astream_resume"}[method]
+
+    async def run() -> State:
+        seen: list[State] = []
+        async with getattr(graph, name)(*arguments) as states:
+            async for state in states:
+                seen.append(state)
+                if process.cancel.is_set():
+                    raise LeftError
+        return seen[-1]
+
+    return asyncio.run(run())
+
+
+CALLS_AND_ITERATIONS = {**CALLS, "stream": iterate_sync, "astream": iterate_async}
+
+
 @attrs.frozen
 class Case:
     """A run: its graph, its faults (each with the share of points before it), and its configuration."""
@@ -70,7 +102,7 @@ _CASES = st.builds(
     programs(),
     st.integers(0, 9),
     st.lists(st.tuples(st.floats(0, 0.999), st.sampled_from(["crash", "crash", *_ACTS])), min_size=1, max_size=4),
-    st.sampled_from([*CALLS, *ITERATIONS]),
+    st.sampled_from([*CALLS_AND_ITERATIONS]),
     st.sampled_from(["memory"] * 8 + list(STORES)),
     st.sampled_from(_CHECKPOINTS),
     st.booleans(),
@@ -126,7 +158,9 @@ def _live(case: Case, world: World, process: SimulatedProcess) -> State:
     """Run or resume in a process; return the State that it ends with."""
     build = builds(case.program, is_typed=case.is_typed, is_selective=case.is_selective, **case.checkpoint)
     answer = partial(replies, salt=case.salt)
-    return live(world, build, {}, answer, driver=case.driver, process=process, turns=_turns(case))
+    return live(
+        world, build, {}, answer, driver=case.driver, calls=CALLS_AND_ITERATIONS, process=process, turns=_turns(case)
+    )
 
 
 def _turns(case: Case) -> list[dict[str, int]]:

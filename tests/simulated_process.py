@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isfunction
@@ -297,36 +296,7 @@ class LeftError(Exception):
     """The caller left an iteration over a run before it ended."""
 
 
-def iterate_sync(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
-    """Iterate with `stream` or `stream_resume` -> the last State; leave it when the cancel event is set."""
-    name = {"execute": "stream", "resume": "stream_resume"}[method]
-    seen: list[State] = []
-    with contextlib.closing(getattr(graph, name)(*arguments)) as states:
-        for state in states:
-            seen.append(state)
-            if process.cancel.is_set():
-                raise LeftError
-    return seen[-1]
-
-
-def iterate_async(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
-    """Iterate with `astream` or `astream_resume`, likewise."""
-    name = {"execute": "astream", "resume": "astream_resume"}[method]
-
-    async def run() -> State:
-        seen: list[State] = []
-        async with contextlib.aclosing(getattr(graph, name)(*arguments)) as states:
-            async for state in states:
-                seen.append(state)
-                if process.cancel.is_set():
-                    raise LeftError
-        return seen[-1]
-
-    return asyncio.run(run())
-
-
 CALLS: dict[str, Callable[..., State]] = {"sync": call_sync, "async": call_async}
-ITERATIONS: dict[str, Callable[..., State]] = {"stream": iterate_sync, "astream": iterate_async}
 TURN = "turn"
 """The key of the number of a further input, from 1."""
 
@@ -338,6 +308,7 @@ def live(
     answer: Answer,
     *,
     driver: str = "sync",
+    calls: Mapping[str, Callable[..., State]] = CALLS,
     process: SimulatedProcess,
     turns: Sequence[Mapping[str, Any]] = (),
 ) -> State:
@@ -370,7 +341,7 @@ def live(
             process.events.append([])
             try:
                 process.point("call", f"before {method}")
-                final = {**CALLS, **ITERATIONS}[driver](graph, process, method, *arguments)
+                final = calls[driver](graph, process, method, *arguments)
                 if final.status is RunStatus.COMPLETED and final.get(TURN, 0) == len(turns):
                     return final
                 assert store.load(RUN) == persisted(final, keys), "a pause that is not saved as it is returned"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import subprocess
 import sys
@@ -189,34 +188,3 @@ class TestThrow:
             self.thrown(make_graph(traces("abc"), store=store, interval=5), is_async, ValueError("no"))
 
         assert "the disk is full" in raised.value.__notes__[0]
-
-
-class TestWith:
-    """Leaving a ``with`` stops the run at once."""
-
-    @pytest.mark.parametrize("error", [None, ValueError("no")])
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_it_is_closed(
-        self, some_store: CheckpointStore, some: dict[str, Any], is_async: bool, error: Exception | None
-    ) -> None:
-        """`with` closes the stream however it is left."""
-        graph = make_graph(traces("abcde"), store=some_store, **some)
-
-        def leave() -> None:
-            if error is not None:
-                raise error
-
-        async def main() -> None:
-            async with graph.astream(State(run_id=RUN)) as states:
-                await anext(states)
-                leave()
-
-        with pytest.raises(ValueError, match="no") if error else contextlib.nullcontext():
-            if is_async:
-                asyncio.run(main())
-            else:
-                with graph.stream(State(run_id=RUN)) as states:
-                    next(states)
-                    leave()
-
-        assert some_store.load(RUN)["trace"] == ["a"]

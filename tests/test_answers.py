@@ -14,7 +14,6 @@ from stategraph import (
     ExecutionError,
     InterruptNode,
     RunBusyError,
-    RunStatus,
     State,
     StateGraph,
     key_equals,
@@ -83,18 +82,6 @@ def refuses(play: Scene, graph: StateGraph, updates: Any, match: str, **how: Any
 class TestAPause:
     """It has an id, and an answer may name it."""
 
-    @pytest.mark.parametrize("by_id", [True, False])
-    def test_it_is_answered(self, any_play: Scene, by_id: bool) -> None:
-        """A pause is answered by the object or by its id, which survives a form and another process."""
-        payments = Payments(1)
-        pause = any_play.execute(payments.graph(any_play.store)).pause
-        assert pause is not None
-        assert pause.id == any_play.store.load(RUN).pause.id == any_play.store.runs()[0].pause.id  # type: ignore[union-attr]
-
-        any_play.resume(payments.graph(reopened(any_play.store)), {"ok": "yes"}, pause=pause.id if by_id else pause)
-
-        assert payments.paid == [100]
-
     @pytest.mark.parametrize("names", [("inner",), ("inner", "middle")])
     def test_of_nested_graphs_the_one_that_is_shown(self, play: Scene, names: tuple[str, ...]) -> None:
         """The pause of the outer State names the nested question; another answer goes to another pause."""
@@ -147,32 +134,6 @@ class TestOver:
         any_play.resume(graph, {"ok": "yes"}, pause=second)
 
         assert (error.pause, payments.paid) == (second, [200])
-
-    @pytest.mark.parametrize("is_answered", [True, False])
-    @pytest.mark.parametrize("is_nested", [True, False])
-    def test_a_run_that_was_rolled_back(self, play: Scene, is_answered: bool, is_nested: bool) -> None:
-        """A run that was rolled back before or to its pause asks a question of its own."""
-        payments = Payments()
-        options = {"preserve": True, "retention": "full"}
-        graph = payments.graph(play.store, **options)
-        graph = within(graph, **options) if is_nested else graph
-        paused = play.execute(graph)
-        assert paused.pause is not None
-        if is_answered:
-            play.resume(graph, {"ok": "yes"})
-        play.store.rollback(RUN, paused.step)
-
-        refuses(play, graph, {"ok": "yes"}, "pause to answer is over", pause=paused.pause)
-        again = play.resume(graph)
-        refuses(play, graph, {"ok": "yes"}, "pause to answer is over", pause=paused.pause)
-
-        assert again.pause is not None
-        assert (again.status, again.pause.value, again.pause.id == paused.pause.id) == (
-            RunStatus.PAUSED,
-            paused.pause.value,
-            False,
-        )
-        assert payments.paid == [100] * is_answered
 
 
 class TestAnsweredBefore:

@@ -9,28 +9,9 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    ErrorInfo,
-    ExecutionError,
-    MapNode,
-    NodeContext,
-    ParallelNode,
-    RunStatus,
-    State,
-    StateGraph,
-)
+from stategraph import ErrorInfo, ExecutionError, MapNode, NodeContext, ParallelNode, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import (
-    RUN,
-    Scene,
-    as_async,
-    as_sync,
-    live_threads,
-    make_graph,
-    raises,
-    returns,
-    trace,
-)
+from tests.scenarios import RUN, Scene, as_async, as_sync, live_threads, make_graph, raises, returns, trace
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -128,13 +109,6 @@ class TestMerging:
 
         assert dict(final) == {"all": ["slow", "fast"], "slow": 1, "fast": 2}
         assert list(final) == ["all", "slow", "fast"]
-
-    def test_a_conflict(self, any_play: Scene, kind: Any) -> None:
-        """Two that write one key: the error names it and both."""
-        branches = {name: kind(returns({"x": name})) for name in "ab"}
-
-        with pytest.raises(ExecutionError, match=r"branches 'a' and 'b' both write 'x'.*reducers"):
-            any_play.execute(parallel(branches, store=any_play.store))
 
     def test_contexts(self, any_play: Scene, kind: Any) -> None:
         """Each branch and each item has its own idempotency key."""

@@ -16,16 +16,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CachePolicy,
-    ConfigError,
-    EventType,
-    ExecutionError,
-    GraphError,
-    InterruptNode,
-    State,
-    StateGraph,
-)
+from stategraph import CachePolicy, ConfigError, EventType, ExecutionError, GraphError, InterruptNode, State, StateGraph
 from stategraph._util.callables import version_of
 from stategraph._values import clock
 from stategraph.stores._files.results import ResultCache

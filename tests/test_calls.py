@@ -90,12 +90,6 @@ def recovered(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered
 class TestRun:
     """`run` does the work once, however often it is called."""
 
-    def test_there_is_no_such_run(self, any_play: Scene) -> None:
-        """It is executed."""
-        final = any_play.call(chat(any_play), "run", State({"x": 1}, run_id=RUN))
-
-        assert (final["x"], final["trace"], final.status) == (1, ["a", "b"], RunStatus.COMPLETED)
-
     def test_it_is_complete(self, any_play: Scene) -> None:
         """`run` returns the State of a complete run, and runs nothing."""
         final = any_play.call(chat(any_play), "run", State(run_id=RUN))
@@ -381,24 +375,6 @@ class TestCancel:
         assert recovered(any_play, graph) == []
         final = any_play.resume(graph)
         assert (final["trace"], final.status) == (["b"], RunStatus.COMPLETED)
-
-    def test_a_node_that_looks_at_its_context(self, any_play: Scene) -> None:
-        """It may return early."""
-        seen: list[bool] = []
-
-        def looks(state: State, context: NodeContext) -> dict[str, Any]:
-            seen.append(context.cancelled)
-            cancel_from_elsewhere(any_play.store)
-            until = time.monotonic() + 10
-            while not context.cancelled and time.monotonic() < until:
-                time.sleep(0.01)
-            seen.append(context.cancelled)
-            return {}
-
-        with pytest.raises(RunCancelledError):
-            any_play.execute(chat(any_play, {"a": looks, "b": trace("b")}))
-
-        assert seen == [False, True]
 
     def test_a_node_that_fails_because_it_is_cancelled(self, any_play: Scene) -> None:
         """The run is cancelled, not failed; the error of the node is the cause."""

@@ -14,16 +14,7 @@ import pytest
 
 from stategraph import ExecutionError, ParallelNode, RunStatus, State
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import (
-    RUN,
-    WatchedStore,
-    as_async,
-    does,
-    live_threads,
-    make_graph,
-    returns,
-    traces,
-)
+from tests.scenarios import RUN, WatchedStore, as_async, does, live_threads, make_graph, returns, traces
 from tests.test_stopping import Gate, cancel_at
 
 pytestmark = pytest.mark.timeout(90)
@@ -126,29 +117,6 @@ class TestIterating:
 
         in_time(main)
         assert make_graph(traces("abcd"), store=inner).resume(RUN)["trace"] == [*"abcd"]
-
-    @BOTH
-    def test_while_an_async_node_works(self, call: Any) -> None:
-        """It is cancelled, and does not count."""
-        store, started = MemoryStore(), asyncio.Event()
-
-        async def node(state: State) -> dict[str, Any]:
-            started.set()
-            await asyncio.Event().wait()
-            return {"trace": ["a"]}
-
-        async def main() -> None:
-            nodes = {**traces("a"), "b": node, **traces("c")}
-            task = asyncio.create_task(call(make_graph(nodes, store=store, interval=10)))
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await left_alone()
-
-        in_time(main)
-        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
-        assert make_graph(traces("abc"), store=store).resume(RUN)["trace"] == [*"abc"]
 
 
 class TestExecuting:

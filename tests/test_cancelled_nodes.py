@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    ExecutionError,
-    MapNode,
-    ParallelNode,
-    RetryPolicy,
-    RunStatus,
-    State,
-)
+from stategraph import ExecutionError, MapNode, ParallelNode, RetryPolicy, RunStatus, State
 from tests.scenarios import RUN, Scene, as_async, make_graph, traces
 from tests.test_cancellations import PATIENCE, in_time
 

@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    Event,
-    MapNode,
-    ParallelNode,
-    RetryPolicy,
-    State,
-    StateGraph,
-    Updates,
-)
+from stategraph import Event, MapNode, ParallelNode, RetryPolicy, State, StateGraph, Updates
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, make_graph, trace
 

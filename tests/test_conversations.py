@@ -18,17 +18,7 @@ from stategraph import (
     StateGraph,
     key_equals,
 )
-from tests.scenarios import (
-    RUN,
-    FourMethodStore,
-    Scene,
-    chain,
-    make_graph,
-    raises,
-    reopened,
-    trace,
-    traces,
-)
+from tests.scenarios import RUN, FourMethodStore, Scene, chain, make_graph, raises, reopened, trace, traces
 
 
 def answer(state: State) -> dict[str, Any]:

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CheckpointSaveError,
-    CheckpointStore,
-    ExecutionError,
-    RunStatus,
-    State,
-)
+from stategraph import CheckpointSaveError, CheckpointStore, ExecutionError, RunStatus, State
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CheckpointSaveError,
-    EventType,
-    ExecutionError,
-    RunCancelledError,
-    RunStatus,
-    State,
-)
+from stategraph import CheckpointSaveError, EventType, ExecutionError, RunCancelledError, RunStatus, State
 from stategraph._engine import loop
 from stategraph._engine import resume as resuming
 from stategraph._engine.context import RunContext

@@ -20,9 +20,7 @@ from stategraph import (
     StateGraph,
     get_checkpoint_store,
 )
-from stategraph.errors import (
-    GraphError,
-)
+from stategraph.errors import GraphError
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import make_graph, trace

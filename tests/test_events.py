@@ -12,25 +12,10 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from stategraph import (
-    Event,
-    EventType,
-    ExecutionError,
-    MultiObserver,
-    RunStatus,
-    State,
-    get_observer,
-    key_equals,
-)
+from stategraph import Event, EventType, ExecutionError, MultiObserver, RunStatus, State, get_observer, key_equals
 from stategraph._values import events as events_module
 from stategraph.observers.logging import StructlogObserver
-from tests.scenarios import (
-    RUN,
-    Scene,
-    broken_first,
-    trace,
-    traces,
-)
+from tests.scenarios import RUN, Scene, broken_first, trace, traces
 
 RUN_EVENTS = frozenset(EventType) - events_module.STATE_EVENTS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,40 +78,6 @@ def test_it_yields_what_is_kept_up_to_the_end(any_store: CheckpointStore, follow
     followed = follow(counting(any_store), "a")
     assert steps_of(followed) == [*BEFORE_THE_PAUSE, (4, "ask", "completed")][kept]
     assert [state for state in followed if state in streamed] == streamed[kept]
-
-
-def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
-    """A follower gets each State while the next node runs, even if it began before the run."""
-    store, seen = MemoryStore(), threading.Event()
-    followed: list[State] = []
-
-    def wait_for_the_follower(n: int) -> None:
-        if n:
-            assert seen.wait(30)
-            seen.clear()
-
-    graph = counting(store, wait_for_the_follower)
-
-    def look() -> None:
-        if follow is blocking:
-            for state in graph.follow("a", wait=30):
-                followed.append(state)
-                seen.set()
-        else:
-
-            async def awaited() -> None:
-                async for state in graph.afollow("a", wait=30):
-                    followed.append(state)
-                    seen.set()
-
-            asyncio.run(awaited())
-
-    follower = threading.Thread(target=look)
-    follower.start()
-    graph.execute(State({"n": 0}, run_id="a"))
-    follower.join(30)
-
-    assert steps_of(followed) == BEFORE_THE_PAUSE
 
 
 def test_wait_and_timeout_limit_the_time(follow: Follow) -> None:

@@ -126,23 +126,6 @@ class TestItems:
             play.resume(desk.orders(), {"ok": True})
         assert (play.store.load(RUN), desk.paid) == (paused, [])
 
-    def test_an_answer_counts_once(self, play: Scene, desk: Desk) -> None:
-        """A second one to the same item is refused, also while others wait."""
-        paused = start(play, desk.orders())
-        assert paused.pause is not None
-        play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
-        with pytest.raises(AnswerError, match="the pause to answer is over"):
-            play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
-        assert desk.paid == [(1, True)]
-
-    def test_an_answer_that_does_not_fit_is_refused(self, play: Scene, desk: Desk) -> None:
-        """The node of the item checks it."""
-        paused = start(play, desk.orders())
-        assert paused.pause is not None
-        with pytest.raises(AnswerError, match="'ok'"):
-            play.resume(desk.orders(), {"ok": "perhaps"}, pause=paused.pause.each[1])
-        assert play.store.load(RUN) == paused
-
     def test_a_failure_of_one(self, play: Scene, desk: Desk) -> None:
         """The error names the item; after the repair paused items still wait, and done items stay done."""
         graph = desk.orders(max_workers=1)

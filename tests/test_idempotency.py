@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stategraph import (
-    ExecutionError,
-    NodeContext,
-    State,
-)
+from stategraph import ExecutionError, NodeContext, State
 from stategraph._values.ids import check_run_id, nested_id
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, broken_first, make_graph, returns, trace

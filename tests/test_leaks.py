@@ -14,14 +14,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CheckpointStore,
-    MapNode,
-    ParallelNode,
-    RunStatus,
-    State,
-    StateGraph,
-)
+from stategraph import CheckpointStore, MapNode, ParallelNode, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.all_features import INPUTS, answer, build_all_features, expected
 from tests.scenarios import RUN, as_async, live_threads, make_graph, returns, traces

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -104,39 +102,6 @@ class TestInterrupts:
         assert seen == ["cleaned up"]
         assert list(store.load(RUN)["trace"]) == ["a"]
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def noting(found: list[Any], what: Callable[[], Any]) -> Callable[[State], dict[str, Any]]:
-    """Return a sync node that notes what a function returns."""
-
-    def node(state: State) -> dict[str, Any]:
-        found.append(what())
-        return {}
-
-    return node
-
-
-class TestSyncNodes:
-    """The sync nodes of a run share one thread, and the loop stays free."""
-
-    def test_the_loop_is_free(self) -> None:
-        """The loop runs other tasks while a node blocks."""
-        ticks: list[None] = []
-
-        async def tick() -> None:
-            while True:
-                ticks.append(None)
-                await asyncio.sleep(0.001)
-
-        async def main() -> None:
-            ticking = asyncio.create_task(tick())
-            await make_graph(
-                {name: noting([], lambda: time.sleep(0.05)) for name in "abc"}, store=MemoryStore()
-            ).aexecute(State())
-            ticking.cancel()
-            assert len(ticks) > 20
-
-        in_time(main)
 
 
 class WaitingStore(MemoryStore):

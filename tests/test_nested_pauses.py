@@ -7,15 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import (
-    AnswerError,
-    ExecutionError,
-    GraphError,
-    InterruptNode,
-    RunStatus,
-    StateGraph,
-    key_equals,
-)
+from stategraph import AnswerError, ExecutionError, GraphError, InterruptNode, RunStatus, StateGraph, key_equals
 from stategraph.testing import Killed, MortalStore
 from tests.scenarios import RUN, Scene, counted, make_graph, reopened, trace
 from tests.test_pauses import reviewed
@@ -102,19 +94,6 @@ class TestAnswering:
         final = play.resume(make(reopened(play.store), trace("publish")))
 
         assert (final["ok"], final["trace"].count("write"), final.status) == (1, 1, RunStatus.COMPLETED)
-
-    def test_a_fork_is_answered_on_its_own(self, play: Scene, names: tuple[str, ...]) -> None:
-        """A copy of a run that waits within waits, too, and has its own answer."""
-        graph = within(reviewed(play.store), *names, preserve=True)
-        play.execute(graph)
-        play.store.fork(RUN, "copy")
-
-        again = play.call(graph, "resume", "copy")
-        assert again.status is RunStatus.PAUSED
-        final = play.call(graph, "resume", "copy", {"verdict": "good"})
-
-        assert (final["verdict"], final.status) == ("good", RunStatus.COMPLETED)
-        assert play.resume(graph, {"verdict": "bad"})["verdict"] == "bad"
 
 
 class TestWhatElse:

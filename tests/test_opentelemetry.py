@@ -17,14 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from stategraph import (
-    AsyncNodeError,
-    ExecutionError,
-    RetryPolicy,
-    RunCancelledError,
-    State,
-    get_observer,
-)
+from stategraph import AsyncNodeError, ExecutionError, RetryPolicy, RunCancelledError, State, get_observer
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode

@@ -18,14 +18,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CheckpointError,
-    CheckpointStore,
-    RunBusyError,
-    RunLostError,
-    State,
-    StepConflictError,
-)
+from stategraph import CheckpointError, CheckpointStore, RunBusyError, RunLostError, State, StepConflictError
 from stategraph._owners import base, locks
 from stategraph._values.progress import Part
 from stategraph.stores.memory import MemoryStore

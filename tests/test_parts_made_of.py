@@ -7,15 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import (
-    CheckpointStore,
-    ExecutionError,
-    MapNode,
-    ParallelNode,
-    State,
-    StateGraph,
-    register_type,
-)
+from stategraph import CheckpointStore, ExecutionError, MapNode, ParallelNode, State, StateGraph, register_type
 from stategraph.nodes.base import Node
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 

@@ -21,15 +21,7 @@ from stategraph import (
     register_type,
 )
 from stategraph.testing import Killed, MortalStore
-from tests.scenarios import (
-    RUN,
-    Scene,
-    make_graph,
-    raises,
-    reopened,
-    trace,
-    traces,
-)
+from tests.scenarios import RUN, Scene, make_graph, raises, reopened, trace, traces
 
 ASK = InterruptNode("draft", "verdict", reason="needs a review")
 

@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stategraph import (
-    ExecutionError,
-    GraphError,
-    GraphMismatchError,
-    RecomputeError,
-    RunStatus,
-    State,
-    StateGraph,
-)
+from stategraph import ExecutionError, GraphError, GraphMismatchError, RecomputeError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import staged
 from tests.scenarios import DRIVERS, RUN, Scene, broken_first, each_pair_of, make_graph, raises
@@ -119,39 +111,6 @@ class TestGoingOn:
         scene.resume(graph)
 
         assert log == ["index", "count", "answer"]
-
-    def test_a_loop(self, scene: Scene) -> None:
-        """In a loop only the last producer of a key runs again, on its former input."""
-
-        def draft(state: State) -> dict[str, Any]:
-            return {"draft": f"draft {state.get('round', 0)}"}
-
-        def review(state: State) -> dict[str, Any]:
-            return {"round": state.get("round", 0) + 1}
-
-        def tail(state: State) -> dict[str, Any]:
-            return {"final": state["draft"]}
-
-        log: Log = []
-        steps = {"draft": draft, "review": review, "polish": lambda _: {}, "tail": tail}
-        graph = scene.graph(
-            logged(fails_in(steps, "polish"), log),
-            [
-                ("draft", "polish", lambda state: state.get("round", 0) == 2),
-                ("draft", "review"),
-                ("review", "draft"),
-                ("polish", "tail"),
-            ],
-            persist=["round", "final"],
-        )
-        with pytest.raises(ExecutionError):
-            scene.execute(graph)
-        log.clear()
-
-        final = scene.resume(graph)
-
-        assert log == ["draft", "polish", "tail"]
-        assert (final["final"], final.step) == ("draft 2", 7)
 
     def test_a_failure_that_is_handled(self, scene: Scene) -> None:
         """The error for a handler is always saved, as nothing could compute it again."""

@@ -4,16 +4,7 @@ import runpy
 
 import pytest
 
-from stategraph import (
-    CheckpointNotFoundError,
-    ExecutionError,
-    InterruptNode,
-    State,
-    and_,
-    key_equals,
-    key_exists,
-    not_,
-)
+from stategraph import CheckpointNotFoundError, ExecutionError, InterruptNode, State, and_, key_equals, key_exists, not_
 from stategraph.picture import picture_of_run
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -26,16 +26,7 @@ from stategraph import (
     register_type,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import (
-    RUN,
-    Scene,
-    as_async,
-    call_sync,
-    make_graph,
-    raises,
-    returns,
-    trace,
-)
+from tests.scenarios import RUN, Scene, as_async, call_sync, make_graph, raises, returns, trace
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(30)

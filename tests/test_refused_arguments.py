@@ -276,6 +276,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "replicas": (lambda graph: stores.RedisStore("redis://h", replicas=-1), "replicas: -1"),
     "filter of runs": (lambda graph: graph.store.runs(statsu="active"), "did you mean 'status'"),
     "what a store saves": (lambda graph: graph.store.save({"n": 1}), "a store saves a State, not a dict"),
+    "unknown values": (lambda graph: graph.store.load("a", unknown="hide"), "unknown"),
     "author": (lambda graph: graph.execute(State(run_id="a")) and graph.store.rollback("a", 1, by=5), "by is a str"),
     "name in the package of tests": (lambda graph: sg.testing.nothing, "has no attribute 'nothing'"),
 }

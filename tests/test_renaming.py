@@ -56,15 +56,6 @@ class TestTurnsAndSweeps:
 
         assert "".join(final["trace"]) == "abc" + "axc" * 2
 
-    def test_a_turn_that_was_cut_off_before_a_change(self, any_play: Scene) -> None:
-        """It is finished in the graph as it is now, if that is allowed."""
-        broken = make_graph({"a": trace("a"), "c": raises(ValueError())}, store=any_play.store, preserve=True)
-        with pytest.raises(ExecutionError):
-            any_play.call(broken, "turn", RUN, {})
-        graph = make_graph(traces("abc"), store=any_play.store, preserve=True)
-
-        assert "".join(any_play.call(graph, "turn", RUN, {}, allow_changed=True)["trace"]) == "abcabc"
-
     @pytest.mark.parametrize("how", [{"migrate": {"a": "x"}}, {"allow_changed": True}], ids=str)
     def test_a_sweep(self, any_play: Scene, how: dict[str, Any]) -> None:
         """A sweep with the new names continues runs that a changed graph refuses."""

@@ -17,14 +17,7 @@ from stategraph import (
     State,
     key_exists,
 )
-from tests.scenarios import (
-    RUN,
-    Scene,
-    WatchedStore,
-    raises,
-    trace,
-    traces,
-)
+from tests.scenarios import RUN, Scene, WatchedStore, raises, trace, traces
 
 
 def fail_at(scene: Scene, node: str, names: str = "abc", **options: Any) -> None:

@@ -21,10 +21,7 @@ from stategraph import (
 )
 from stategraph.stores.disk import DiskStore
 from tests.scenarios import (
-    DRIVERS,
-    NODES,
     RUN,
-    FourMethodStore,
     Scene,
     WatchedStore,
     broken_first,
@@ -33,7 +30,6 @@ from tests.scenarios import (
     raises,
     returns,
     shorter_than,
-    steady,
     trace,
     traces,
 )
@@ -144,15 +140,6 @@ class TestSaving:
 
         assert store.saves == [(step, "active") for step in steps]
 
-    @pytest.mark.parametrize("interval", [1, 2, 100])
-    @pytest.mark.parametrize("preserve", [True, False])
-    def test_a_completed_run(self, scene: Scene, interval: int, preserve: bool) -> None:
-        """With preserve the final State is saved under every interval; without it the run is deleted."""
-        final = scene.execute(scene.graph(traces("abc"), interval=interval, preserve=preserve))
-
-        assert final.status is RunStatus.COMPLETED
-        assert [scene.store.load(run_id) for run_id in scene.store.list()] == ([final] if preserve else [])
-
     @pytest.mark.parametrize("preserve", [True, False])
     def test_interval_0_touches_no_store(self, memory_scene: Scene, preserve: bool) -> None:
         """With interval 0 a run uses no store, not even when it fails."""
@@ -165,37 +152,9 @@ class TestSaving:
 
         assert store.calls == []
 
-    def test_a_saved_step_is_saved_before_the_next_node_runs(self, scene: Scene) -> None:
-        """Every node finds the step before it in the store."""
-        found: list[int] = []
-
-        def node(state: State) -> dict[str, Any]:
-            found.append(scene.store.load(RUN).step if scene.store.list() else 0)
-            return {}
-
-        scene.execute(scene.graph(dict.fromkeys("abc", node)))
-
-        assert found == [0, 1, 2]
-
 
 class TestFailure:
     """A node or a predicate that raises."""
-
-    @pytest.mark.parametrize("interval", [1, 2, 5])
-    @pytest.mark.parametrize("failing", list("abcd"))
-    def test_nothing_completed_runs_twice(self, scene: Scene, failing: str, interval: int) -> None:
-        """Wherever a node fails, the resumed run ends like an undisturbed one, and every node has completed once."""
-        log: list[int] = []
-        nodes = {name: counted(node, log) for name, node in traces("abcd").items()}
-        nodes[failing] = broken_first(nodes[failing], ValueError("once"))
-        graph = scene.graph(nodes, interval=interval)
-        with pytest.raises(ExecutionError):
-            scene.execute(graph)
-
-        final = scene.resume(graph)
-
-        assert log == [1, 2, 3, 4]
-        assert steady(final) == steady(Scene(FourMethodStore(), scene.call, scene.as_node).execute(graph_of("abcd")))
 
     def test_the_error_tells_what_happened(self, scene: Scene) -> None:
         """It names the node, holds the State as it is in the store, the path and the cause."""
@@ -346,8 +305,3 @@ class TestStoresThatFail:
 
 
 # --------------------------------------------------------------------------- drivers and graphs
-
-
-def graph_of(names: str) -> Any:
-    """Return a graph that nothing disturbs."""
-    return Scene(FourMethodStore(), DRIVERS["sync"], NODES["sync nodes"]).graph(traces(names))

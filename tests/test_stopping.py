@@ -16,13 +16,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import (
-    AsyncNodeError,
-    MapNode,
-    RunCancelledError,
-    RunStatus,
-    State,
-)
+from stategraph import AsyncNodeError, MapNode, RunCancelledError, RunStatus, State
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (

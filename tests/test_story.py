@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    AnswerError,
-    ExecutionError,
-    InterruptNode,
-    RetryPolicy,
-    RunStatus,
-    State,
-)
+from stategraph import AnswerError, ExecutionError, InterruptNode, RetryPolicy, RunStatus, State
 from stategraph.stores import CheckpointStore
 from tests.scenarios import RUN, Scene, make_graph, raises
 

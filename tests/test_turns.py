@@ -7,15 +7,7 @@ from decimal import Decimal
 import attrs
 import pytest
 
-from stategraph import (
-    AnswerError,
-    ExecutionError,
-    InterruptNode,
-    RunBusyError,
-    RunCancelledError,
-    RunStatus,
-    State,
-)
+from stategraph import AnswerError, ExecutionError, InterruptNode, RunBusyError, RunCancelledError, RunStatus, State
 from stategraph._values.progress import Progress
 from stategraph.errors import FormatError
 from stategraph.stores import MemoryStore, SqliteStore

@@ -6,11 +6,7 @@ from contextlib import closing, suppress
 import pytest
 
 from stategraph import State
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointNotFoundError,
-    InvalidRunIdError,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, InvalidRunIdError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import log_of, table_of

@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    CheckpointCorruptError,
-    ConfigError,
-    FormatError,
-    State,
-)
+from stategraph import CheckpointCorruptError, ConfigError, FormatError, State
 from stategraph.stores.disk import DiskStore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1-disk"

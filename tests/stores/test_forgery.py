@@ -11,10 +11,7 @@ import pytest
 from stategraph import ConfigError, State
 from stategraph._values.progress import Part, Pause
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointNotFoundError,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 

@@ -91,18 +91,3 @@ def test_runs_and_history_show_what_a_pause_asks(store, strange):
 
     (row,), (same,) = store.runs(), store.history("a")
     assert dict(row.pause.value.fields) == dict(same.pause.value.fields) == {"number": 7, "note": "two"}
-
-
-def test_without_the_option_the_value_is_refused(store, strange):
-    """`unknown="opaque"` holds for one call; other calls refuse the value."""
-    order, _, forget = strange
-    store.save(State({"a": order}, run_id="a", step=1))
-    forget()
-
-    store.load("a", unknown="opaque")
-
-    with pytest.raises(FormatError, match="register_type"):
-        store.load("a")
-    for wrong in ("hide", True, ""):
-        with pytest.raises(ValueError, match="unknown"):
-            store.load("a", unknown=wrong)

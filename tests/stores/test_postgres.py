@@ -13,15 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stategraph import (
-    CheckpointConfig,
-    CheckpointError,
-    ConfigError,
-    GraphConfig,
-    RunStatus,
-    State,
-    StateGraph,
-)
+from stategraph import CheckpointConfig, CheckpointError, ConfigError, GraphConfig, RunStatus, State, StateGraph
 from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import PostgresStore
 from tests.postgres_proxy import Pooler, Proxy, folder_of

@@ -10,10 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stategraph import (
-    RunLostError,
-    State,
-)
+from stategraph import RunLostError, State
 from stategraph.stores import PostgresStore
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres

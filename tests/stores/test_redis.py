@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from stategraph import (
-    CheckpointConfig,
-    CheckpointError,
-    ConfigError,
-    RunLostError,
-    RunStatus,
-    State,
-    StepConflictError,
-)
+from stategraph import CheckpointConfig, CheckpointError, ConfigError, RunLostError, RunStatus, State, StepConflictError
 from stategraph._owners import base
 from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stategraph import State
 from stategraph.stores import Policy, SqliteStore
@@ -60,38 +58,6 @@ def run_of(*contents: dict[str, Any]) -> list[State]:
     for step, data in enumerate(contents, 1):
         states.append(attrs.evolve(states[-1].update(data), step=step, checkpoint_node=f"node-{step}"))
     return states[1:]
-
-
-_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-    max_leaves=6,
-)
-_keys = st.sampled_from(["a", "b", "c"])
-_changes = st.tuples(st.sampled_from(["set", "grow", "remove"]), _keys, _values)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(_changes, max_size=3), min_size=1, max_size=8))
-def test_any_history_comes_back(tmp_path_factory: Any, steps: list[list[tuple[str, str, Any]]]) -> None:
-    """Step by step, in values and in types."""
-    states = [State(run_id="a")]
-    for step, changes in enumerate(steps, 1):
-        state = states[-1]
-        for kind, key, value in changes:
-            if kind == "remove" and key in state:
-                state = state.remove(key)
-            elif kind == "grow" and isinstance(state.get(key), list):
-                state = state.set(key, [*state[key], value])
-            elif kind == "set":
-                state = state.set(key, value)
-        states.append(attrs.evolve(state, step=step))
-    path = tmp_path_factory.mktemp("history") / "runs.db"
-
-    with SqliteStore(path) as store:
-        store.retain("a", Policy("full"))
-        store.save_many(states)
-    assert_all_come_back(path, states)
 
 
 # --------------------------------------------------------------------------- size

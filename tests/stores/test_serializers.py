@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, stores
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    ConfigError,
-    FormatError,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError, FormatError
 from stategraph.stores._rows.encoder import LARGEST
 from stategraph.stores.base import Policy
 from stategraph.stores.serializers import Serializer, find_format, register_serializer

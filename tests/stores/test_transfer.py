@@ -5,19 +5,15 @@ from typing import Any
 
 import pytest
 
-from stategraph import (
-    ExecutionError,
-    FormatError,
-    MapNode,
-    State,
-)
+from stategraph import ExecutionError, FormatError, MapNode, State
 from stategraph.stores import DiskStore, SqliteStore
 from tests import scenarios
-from tests.postgres_server import dsn
+from tests.postgres_server import postgres_at
 
 STORES: dict[str, Any] = {
     "sqlite": lambda path: SqliteStore(path / "runs.db"),
     "sqlite, signed": lambda path: SqliteStore(path / "runs.db", sign_with=lambda: b"0123456789abcdef"),
+    "postgres": postgres_at,
     "disk, json": lambda path: DiskStore(path / "runs", serializer="json"),
 }
 
@@ -107,20 +103,3 @@ def test_lines_in_which_something_is_missing_are_refused(stores):
         with pytest.raises(FormatError):
             other.import_runs(wrong)
         assert other.runs() == []
-
-
-def test_from_a_server_and_back(tmp_path):
-    """PostgreSQL keeps the same."""
-    from stategraph.stores import PostgresStore
-
-    with PostgresStore(dsn(), schema="transfer") as server, SqliteStore(tmp_path / "runs.db") as file:
-        calls: list[int] = []
-        with pytest.raises(ExecutionError):
-            make_graph(file, calls).execute(State(run_id="a"))
-        lines = list(file.export_run("a"))
-        server.import_runs(lines)
-        assert list(server.export_run("a")) == lines
-        assert make_graph(server, calls, mended=True).resume("a")["squares"] == [0, 1, 4, 9]
-        assert sorted(calls) == [0, 1, 2, 2, 3]
-        assert server.verify().damaged == ()
-        server.delete("a")

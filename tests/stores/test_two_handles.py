@@ -7,13 +7,7 @@ from stategraph._owners.base import Ownership, own, owned
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import (
-    CheckpointNotFoundError,
-    RunBusyError,
-    RunExistsError,
-    RunLostError,
-    StepConflictError,
-)
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunExistsError, RunLostError, StepConflictError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
