@@ -15,7 +15,7 @@ import attrs
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.cancellations import Cancellations
 from stategraph._drivers.limits import Limits, StopSignal
-from stategraph._drivers.threads import CARRIED_ON, CarriedRun, begun_apart, threads_of_loop
+from stategraph._drivers.threads import CARRIED_ON, CarriedRun, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
     STORE,
@@ -198,7 +198,7 @@ class AsyncPerformer:
         if limit is None:
             run_node = self._carry_on if self._asks_at_once else self._call_thread
             return await run_node(function, argument)
-        work = begun_apart(function, argument)
+        work = self._threads.call_node(function, argument)
         for seconds in limit.waits():
             await self._cancellations.outlast(work, seconds)
             if work.done():

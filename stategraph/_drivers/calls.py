@@ -9,6 +9,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
+NODES = 1000
+"""The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
+
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 """The result of a call, and the exception it raised."""
 
@@ -26,18 +29,6 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
         return function(argument), None
     except BaseException as error:
         return None, error
-
-
-def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
-    """Call a function in its own thread, which passes the outcome to `done`.
-
-    That thread is never joined, not even at the end of the process: a function cannot be stopped, and one that takes
-    too long is abandoned.
-    """
-    run = contextvars.copy_context().run
-    threading.Thread(
-        target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
-    ).start()
 
 
 class Threads:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from stategraph._drivers.calls import Outcome, Threads
-from stategraph._drivers.limits import EitherEvent, Limits
+from stategraph._drivers.limits import EitherEvent, Limits, StopSignal
 from stategraph._protocol import Task
 from stategraph._util.cancellation import outlast
 
@@ -37,7 +37,7 @@ class _Gathering:
     ) -> None:
         self._tasks, self._limits = tasks, limits
         self._halted = EitherEvent(limits.cancel)
-        self._signal = limits.of_parts(self._halted)
+        self._signal = StopSignal(self._halted, None if limits.signal is None else limits.signal.timeout)
         self._is_halted = False
         self._error: BaseException | None = None
         self._at_work, self._room = 0, 2 * most

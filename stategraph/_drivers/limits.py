@@ -165,10 +165,6 @@ class Limits:
         seconds = seconds if limit is None else min(seconds, max(limit.left(), 0.001))
         return seconds if self.cancel is None else min(seconds, _LOOK)
 
-    def of_parts(self, halted: threading.Event) -> StopSignal:
-        """Return the signal for parts of the run: it stops them when the run stops or the event is set."""
-        return StopSignal(halted, None if self.signal is None else self.signal.timeout)
-
     @property
     def cancel(self) -> threading.Event | None:
         """The event that stops the run."""

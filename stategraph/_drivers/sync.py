@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.calls import Outcome, Shown, call_apart
-from stategraph._drivers.limits import Limits, MakeError, StopSignal, TimeLimit
+from stategraph._drivers.calls import NODES, Outcome, Shown, Threads
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol import (
     BLOCKING,
     Await,
@@ -107,6 +107,7 @@ class Performer:
         self._limits = Limits(signal) if outer is None else attrs.evolve(outer, signal=signal, stack=[*outer.stack])
         self.clock = self._limits.clock
         self._loop: OwnLoop | None = None
+        self._threads: Threads | None = None
         self.perform: Perform = {
             **_CALLS,
             Show: _show,
@@ -115,11 +116,11 @@ class Performer:
             Reports: self._wait_for_reports,
             Gather: self._gather,
             Limit: self._limit,
-            Unlimit: self._unlimit,
+            Unlimit: self._limits.pop,
             Sleep: self._sleep,
         }
         if signal is not None:
-            self._choose_calls()
+            self._check_nodes()
         if outer is not None and outer.telling is not None:
             self.perform[Notify] = partial(_locked, outer.telling)
         if report is not None:
@@ -130,7 +131,8 @@ class Performer:
         return carry_out(task, self.perform, task.send, None)
 
     def close(self) -> None:
-        """Close the event loop, if there is one."""
+        """Close the event loop, and abandon threads that are still at work."""
+        self._threads = None
         if self._loop is not None:
             self._loop.close()
             self._loop = None
@@ -139,28 +141,25 @@ class Performer:
 
     def _limit(self, error: MakeError, seconds: float) -> None:
         self._limits.push(error, seconds)
-        self._choose_calls()
+        self._check_nodes()
 
-    def _unlimit(self, _: None, __: None) -> None:
-        self._limits.stack.pop()
-        self._choose_calls()
+    def _check_nodes(self) -> None:
+        """Check the limits before each node from now on. A run without limits does not pay for that."""
+        self.perform |= {StartNode: self._start_node, RunNode: self._run_node}
 
-    def _choose_calls(self) -> None:
-        """Choose how nodes are called, so that a run without limits does not pay for them."""
-        limits = self._limits
-        checked = call if limits.signal is None and not limits.stack else self._run_checked
-        self.perform |= {StartNode: checked, RunNode: self._run_limited if limits.stack else checked}
-
-    def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def _start_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()
         return function(argument)
 
-    def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a function in its own thread. A thread cannot be stopped, so it is abandoned if it takes too long."""
+    def _run_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a node, in a thread if its time is limited. An overdue thread is abandoned: it cannot be stopped."""
         self._limits.check()
-        limit = cast(TimeLimit, self._limits.of_node())
+        limit = self._limits.of_node()
+        if limit is None:
+            return function(argument)
+        self._threads = self._threads or Threads(NODES, "stategraph node")
         done: SimpleQueue[Outcome] = SimpleQueue()
-        call_apart(function, argument, done.put)
+        self._threads.call(function, argument, done.put)
         for seconds in limit.waits():
             with suppress(Empty):
                 answer, raised = done.get(timeout=min(seconds, threading.TIMEOUT_MAX))

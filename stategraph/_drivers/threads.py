@@ -11,12 +11,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from stategraph._drivers.calls import Outcome, Threads, call_apart, outcome_of
+from stategraph._drivers.calls import NODES, Outcome, Threads, outcome_of
 from stategraph._engine.io import StoreSession
 from stategraph._protocol import STORE, Command, RunNode, Task
-
-NODES = 1000
-"""The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
 
 STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 """The maximum number of store calls at the same time: they are short, and some stores open a connection per thread."""
@@ -71,7 +68,7 @@ class LoopThreads:
 
     def call_node(self, function: _Function, argument: Any) -> Work:
         """Call a function of a node in a thread."""
-        return _begun(self._nodes.call, function, argument)
+        return _begun(self._nodes, function, argument)
 
     def calls_of(self, store: object) -> Callable[[_Function, Any], Work]:
         """Return a function that starts calls of a store. A store that can save several runs in one batch gets batches.
@@ -79,14 +76,14 @@ class LoopThreads:
         A server handles several calls at the same time, with a thread for each.
         """
         if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
-            return partial(_begun, self._store.call)
+            return partial(_begun, self._store)
         batched = self._batched.get(store)
         if batched is None:
             batched = self._batched[store] = _BatchedCalls(self._store)
         return batched.begin
 
 
-def _begun(call: Callable[..., object], function: _Function, argument: Any) -> Work:
+def _begun(threads: Threads, function: _Function, argument: Any) -> Work:
     """Start a call in a thread, in the context of the caller."""
     loop = asyncio.get_running_loop()
     work = Work(loop=loop)
@@ -95,13 +92,8 @@ def _begun(call: Callable[..., object], function: _Function, argument: Any) -> W
         with suppress(RuntimeError):  # the loop is closed: no task waits
             loop.call_soon_threadsafe(work.finish, outcome)
 
-    call(function, argument, finish)
+    threads.call(function, argument, finish)
     return work
-
-
-def begun_apart(function: _Function, argument: Any) -> Work:
-    """Start a call in its own thread, which may be abandoned."""
-    return _begun(call_apart, function, argument)
 
 
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopThreads]] = weakref.WeakKeyDictionary()
@@ -139,7 +131,7 @@ class _BatchedCalls:
     def _begin_batch(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._is_busy = True
-        batch = _begun(self._threads.call, _outcomes, [call for _, call in waiting])
+        batch = _begun(self._threads, _outcomes, [call for _, call in waiting])
         batch.add_done_callback(lambda batch: self._finish(waiting, batch.result()[0]))
 
     def _finish(self, waiting: Sequence[tuple[Work, _Call]], outcomes: Sequence[Outcome]) -> None:
