@@ -163,15 +163,14 @@ def short_config(
     """
     config = given if isinstance(given, GraphConfig) else _named(given, has_store=store is not None)
     changes: dict[str, Any] = {} if preserve is None else {"preserve": preserve}
-    usual: dict[str, Any] = {}
     if isinstance(store, str | os.PathLike):
         from stategraph.stores.registry import PLACES, store_at  # imported when used
 
         kind, options = store_at(store)
         others = {name: value for name, value in config.checkpoint.options.items() if name not in PLACES}
         changes |= {"store": kind, "options": {**others, **options}}
-        store, usual = None, {"interval": 1}
-    checkpoint = CheckpointConfig(**{**usual, **config.checkpoint.given(), **changes})
+        store = None
+    checkpoint = CheckpointConfig(**{**config.checkpoint.given(), **changes})
     if isinstance(observer, str):
         return attrs.evolve(config, observer=observer, checkpoint=checkpoint), store, None
     return attrs.evolve(config, checkpoint=checkpoint), store, observer

@@ -284,12 +284,11 @@ class _Work:
         if self.workers.retry is not None:
             yield from self._keep_attempts(outcomes)
         ended = [outcome for outcome in outcomes if outcome.delay is None and not outcome.pauses]
-        values: dict[str, Any] = {}
         for outcome in ended:
             if outcome.error is None:
                 try:
                     _check_no_pause(outcome.result)
-                    values[outcome.label] = self.node.accepted_part(self.step, outcome.label, outcome.result)
+                    outcome.result = self.node.accepted_part(self.step, outcome.label, outcome.result)
                 except Exception as raised:  # noqa: BLE001 - an error of the part
                     outcome.error = raised
             if outcome.error is not None:
@@ -297,15 +296,15 @@ class _Work:
                 self._is_stopped = self.workers.stops
         self.waiting |= {outcome.label: outcome.pauses for outcome in outcomes if outcome.pauses}
         self.is_done_before = self.is_done_before and all(outcome.is_done_before for outcome in outcomes)
-        of_graphs = {outcome.label for outcome in ended if outcome.is_of_graph}
-        kept = {label: value for label, value in values.items() if label not in of_graphs}
+        done = [outcome for outcome in ended if outcome.error is None]
+        kept = {outcome.label: outcome.result for outcome in done if not outcome.is_of_graph}
         if kept:
             yield from self.step.keep_parts(kept, self._made_of)
-        self.results |= values
+        self.results |= {outcome.label: outcome.result for outcome in done}
         yield from self._emit(ended)
-        for outcome in ended:
-            if outcome.label in values and not outcome.is_done_before:
-                yield from self.step.show_part(*self.node.chunk(outcome.label, values[outcome.label]))
+        for outcome in done:
+            if not outcome.is_done_before:
+                yield from self.step.show_part(*self.node.chunk(outcome.label, outcome.result))
 
     def _keep_attempts(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the attempts of parts that will be retried; parts that failed for good may begin again."""

@@ -130,10 +130,10 @@ class CheckpointStoreContract(ValuesContract):
 
     def test_a_step_may_change_its_status(self, store: CheckpointStore) -> None:
         """The newest step is saved again when the run fails or completes after it."""
-        state = State({"n": 1, "nan": float("nan")}, run_id="a", step=1)
+        state = saved_at(1).set("nan", float("nan"))
         store.save(state)
 
-        failed = State(dict(state), run_id="a", step=1, status="failed", error=ErrorInfo("ValueError", "no", "b"))
+        failed = attrs.evolve(state, status="failed", error=ErrorInfo("ValueError", "no", "b"))
         store.save(failed)
 
         assert store.load("a").status is RunStatus.FAILED
@@ -142,23 +142,22 @@ class CheckpointStoreContract(ValuesContract):
     @pytest.mark.parametrize(("step", "reason"), [(5, "step 5"), (3, "step 3 is older")])
     def test_a_saved_step_is_not_replaced(self, store: CheckpointStore, step: int, reason: str) -> None:
         """Saving an older step, or other data for the newest one, is refused and changes nothing."""
-        state = State({"n": 1}, run_id="a", step=5)
-        store.save(state)
+        store.save(saved_at(5))
 
         with pytest.raises(StepConflictError, match=reason):
-            store.save(State({"n": 2}, run_id="a", step=step))
+            store.save(saved_at(step).set("n", 0))
 
-        assert store.load("a") == state
+        assert store.load("a") == saved_at(5)
 
     def test_amend_changes_the_data_of_the_newest_step(self, store: CheckpointStore) -> None:
         """`amend` replaces the newest State, and refuses an older step as `save` does."""
-        store.save(State({"n": 1}, run_id="a", step=2))
+        store.save(saved_at(2))
 
-        store.amend(State({"n": 2}, run_id="a", step=2))
+        store.amend(saved_at(2).set("n", 0))
 
-        assert store.load("a")["n"] == 2
+        assert store.load("a")["n"] == 0
         with pytest.raises(StepConflictError):
-            store.amend(State(run_id="a", step=1))
+            store.amend(saved_at(1))
 
     # ------------------------------------------------------------------ several runs
 
@@ -307,7 +306,7 @@ class CheckpointStoreContract(ValuesContract):
     def test_the_default_history_is_the_newest_checkpoint(self, store: CheckpointStore) -> None:
         """Older steps cannot be loaded. An unknown run has no history."""
         for step in (1, 2, 3):
-            store.save(State({"n": step}, run_id="a", step=step, checkpoint_node=f"node-{step}"))
+            store.save(saved_at(step, checkpoint_node=f"node-{step}"))
 
         assert [(row.step, row.checkpoint_node) for row in store.history("a")] == [(3, "node-3")]
         assert store.history("missing") == []
@@ -318,16 +317,16 @@ class CheckpointStoreContract(ValuesContract):
 
     def test_a_fork_is_an_independent_copy(self, store: CheckpointStore) -> None:
         """It is active, names its parent, and survives the deletion of its source."""
-        store.save(State({"n": [1]}, run_id="a", step=4, status="failed", error=ErrorInfo("ValueError", "", "x")))
+        store.save(saved_at(4, status="failed", error=ErrorInfo("ValueError", "", "x")))
 
         forked = store.fork("a", "b")
         store.delete("a")
 
         assert store.load("b") == forked
-        assert (forked["n"], forked.step, forked.status, forked.error) == ([1], 4, RunStatus.ACTIVE, None)
+        assert (forked["n"], forked.step, forked.status, forked.error) == (4, 4, RunStatus.ACTIVE, None)
         assert forked.parent == ParentStep("a", 4)
-        store.save(State({"n": 2}, run_id="b", step=5, parent=forked.parent))
-        assert store.load("b")["n"] == 2
+        store.save(attrs.evolve(forked.set("n", 0), step=5))
+        assert store.load("b")["n"] == 0
 
     def test_a_fork_of_a_paused_run_is_active(self, store: CheckpointStore) -> None:
         """It continues with the node that waits."""
@@ -342,8 +341,8 @@ class CheckpointStoreContract(ValuesContract):
 
     def test_a_fork_never_replaces_a_run(self, store: CheckpointStore) -> None:
         """A used id is an error, and so is an unknown source."""
-        store.save(State({"n": 1}, run_id="a", step=1))
-        store.save(State({"n": 2}, run_id="b", step=1))
+        store.save(saved_at(1))
+        store.save(attrs.evolve(saved_at(2), run_id="b"))
 
         with pytest.raises(RunExistsError, match="'b'"):
             store.fork("a", "b")
@@ -419,7 +418,7 @@ class CheckpointStoreContract(ValuesContract):
         assert [row.step for row in long_run.history("b")] == list(range(1, 31))
         for step in (1, 17, 29, 30):
             assert is_same(dict(long_run.load("b", step)), dict(states[step - 1]))
-        long_run.save(State({"n": "new"}, run_id="b", step=31, parent=forked.parent))
+        long_run.save(attrs.evolve(forked.set("n", "new"), step=31))
         assert long_run.load("b")["n"] == "new"
         assert long_run.rollback("b", 20).parent == long_run.load("b").parent == forked.parent
 

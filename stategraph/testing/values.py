@@ -105,7 +105,7 @@ def _pauses(store: CheckpointStore) -> list[Any]:
 
 _PLACES = {
     "the data of a State": _Place(
-        lambda store, value: store.save(State({"value": value}, run_id="a", step=3)),
+        lambda store, value: store.save(saved_at(3).set("value", value)),
         lambda store: [store.load("a")["value"]],
         "^value",
     ),
@@ -179,7 +179,7 @@ class ValuesContract:
     def test_a_changed_object_is_saved_again(self, store: CheckpointStore) -> None:
         """The State holds the same object, but the store must not mistake it for the same value."""
         order = Order(1, ["tea"])
-        state = State({"order": order, "nested": [{"order": order}]}, run_id="a", step=1)
+        state = saved_at(1).update(order=order, nested=[{"order": order}])
         store.save(state)
 
         order.items.append("milk")
@@ -191,7 +191,7 @@ class ValuesContract:
     @pytest.mark.parametrize("changed", [[1, 2, 3, 4, 5], [1, 9, 3, 4], [1, 2], [], [1, 2, 3, [4]], [0, 1, 2, 3]])
     def test_a_changed_list_is_saved_again(self, store: CheckpointStore, changed: list[Any]) -> None:
         """The list may grow at its end, change in its middle, or shrink."""
-        state = State({"log": [1, 2, 3], "other": "x" * 100}, run_id="a", step=1)
+        state = saved_at(1).update(log=[1, 2, 3], other="x" * 100)
         store.save(state)
 
         store.save(attrs.evolve(state.set("log", changed), step=2))
@@ -211,6 +211,6 @@ class ValuesContract:
     def test_a_value_of_megabytes(self, store: CheckpointStore) -> None:
         """A large value is kept exactly."""
         text = "x" * 20_000_000
-        store.save(State({"text": text}, run_id="a", step=1))
+        store.save(saved_at(1).set("text", text))
 
         assert store.load("a")["text"] == text
