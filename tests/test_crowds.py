@@ -14,6 +14,7 @@ from stategraph.errors import CheckpointSaveError
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
+from tests.stores.inside import table_of
 from tests.test_cancellations import in_time
 
 pytestmark = pytest.mark.timeout(120)
@@ -48,7 +49,7 @@ def async_traces(names: str) -> dict[str, Any]:
 def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, most: int = 1) -> list[int]:
     """Have the table of a store fail for some commits of several runs; return the sizes of all of its commits."""
     sizes: list[int] = []
-    table, left = store._log.table, [error] * most
+    table, left = table_of(store), [error] * most
     apply = table.apply
 
     def fails(batches: Sequence[Any]) -> Any:
@@ -57,7 +58,7 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
             raise left.pop()
         return apply(batches)
 
-    monkeypatch.setattr(store._log.table, "apply", fails)
+    monkeypatch.setattr(table_of(store), "apply", fails)
     return sizes
 
 
@@ -163,7 +164,7 @@ def test_a_run_that_is_cancelled(store: Any, by: str) -> None:
         if by == "this process":
             await asyncio.to_thread(graph.cancel, "run-3")
         else:
-            await asyncio.to_thread(store._log.table.set_cancelled, "run-3", True, None)
+            await asyncio.to_thread(table_of(store).set_cancelled, "run-3", True, None)
         await gate.opened()
         return {}
 

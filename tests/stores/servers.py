@@ -15,6 +15,7 @@ from stategraph.stores._rows.saving import next_place
 from tests import postgres_server, redis_server
 from tests.postgres_proxy import Proxy, folder_of
 from tests.redis_proxy import RedisProxy
+from tests.stores.inside import log_of
 
 
 class StoreServer(Protocol):
@@ -117,9 +118,10 @@ def numbered(run_id: str, step: int, **data: Any) -> State:
 def again(store: Any, run_id: str) -> WriteBatch:
     """Return what the store writes for one more step of a run."""
     state = numbered(run_id, store.load(run_id).step + 1)
-    run, base, _ = store._log.known.get(run_id)
-    row, _ = store._log.encoder.encode(state, run.incarnation, next_place(store._log, run, state), base)
-    return WriteBatch(store._log.next_run(run, row, state, run.incarnation), run, (row,))
+    log = log_of(store)
+    run, base, _ = log.known.get(run_id)
+    row, _ = log.encoder.encode(state, run.incarnation, next_place(log, run, state), base)
+    return WriteBatch(log.next_run(run, row, state, run.incarnation), run, (row,))
 
 
 def shown(error: BaseException | None) -> str:

@@ -15,6 +15,7 @@ from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_table
 from stategraph.stores._rows.sql_schema import WORDS
 from tests.postgres_server import open_postgres
+from tests.stores.inside import table_of
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FILTERS: list[dict[str, Any]] = [
@@ -115,7 +116,7 @@ def check_list(store: CheckpointStore, options: dict[str, Any]) -> None:
 )
 def test_few_are_found_by_an_index(store: SqliteStore, options, index):
     """A filter with few matches uses an index, not a scan of all runs."""
-    table: Any = store._log.table
+    table: Any = table_of(store)
     statement, values = sql_table.select_runs(RunFilter(**options), 10, None, WORDS, table._query_many)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
@@ -132,7 +133,7 @@ class TestOwned:
         with SqliteStore(tmp_path / "runs.db") as store:
             for number in range(12):
                 store.save(State({"n": number}, run_id=f"run-{number:02d}", graph="ab"[number % 2]))
-            table: Any = store._log.table
+            table: Any = table_of(store)
             assert table.raise_fence("run-05") == (1, False)  # it was taken over once
         return tmp_path
 

@@ -11,6 +11,7 @@ from stategraph.state import evolve
 from stategraph.stores import DiskStore, SqliteStore
 from stategraph.stores._rows import loading
 from stategraph.stores.base import RetentionPolicy
+from tests.stores.inside import table_of
 from tests.stores.servers import SERVERS
 
 
@@ -75,7 +76,7 @@ def test_the_newest_state_is_saved_again_at_the_same_time(store: Any) -> None:
 @pytest.mark.parametrize("place", range(11))
 def test_a_lost_checkpoint_is_missed(store: Any, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the whole history shows it: at the beginning and the end of a page, too."""
-    table = store._log.table
+    table = table_of(store)
     gone = table.index("a")[place].sequence
     index = table.index
 

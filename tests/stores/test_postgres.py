@@ -19,6 +19,7 @@ from stategraph.stores import PostgresStore
 from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 from tests.scenarios import in_threads
+from tests.stores.inside import table_of
 from tests.stores.servers import again, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -88,7 +89,7 @@ class TestStatements:
 
         def write(store: PostgresStore, order: list[str]) -> None:
             for _ in range(15):
-                store._log.table.apply([again(store, run_id) for run_id in order])
+                table_of(store).apply([again(store, run_id) for run_id in order])
 
         began = time.monotonic()
         raised = in_threads(lambda: write(first, runs), lambda: write(second, runs[::-1]))
@@ -246,7 +247,7 @@ class TestOpening:
         """With prepare=False no statement and no setting stays in a session."""
         store = opened(prepare=False, dsn=f"{dsn()}&options=-csynchronous_commit%3Doff")
         assert chain_of(4, store).execute(State(run_id="a")).step == 4
-        with store._log.table._connections.use(time.monotonic() + 5) as connection:  # type: ignore[attr-defined]
+        with table_of(store)._connections.use(time.monotonic() + 5) as connection:
             assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
             within = connection.found(

@@ -20,6 +20,7 @@ from stategraph.stores import Policy, RedisStore
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import make_graph, traces
+from tests.stores.inside import log_of, table_of
 from tests.stores.servers import again, numbered, shown, wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -126,7 +127,7 @@ class TestValues:
 
     def test_damage(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """Every kind of damage is reported, and the run can be deleted."""
-        (tag,) = {f"{{{prefix}:{store._log.table._nodes.partition_of('a')}}}"}  # type: ignore[attr-defined]
+        (tag,) = {f"{{{prefix}:{table_of(store)._nodes.partition_of('a')}}}"}
         for damage in (
             lambda: admin.hset(f"{tag}:run:a", "d", "x"),
             lambda: admin.hdel(f"{tag}:run:a", "d"),
@@ -146,7 +147,7 @@ class TestValues:
                 assert isinstance(caught.value, CheckpointCorruptError)
                 other.delete("a")
                 assert other.list() == []
-            store._log.forget_all("a")
+            log_of(store).forget_all("a")
 
     def test_lists_come_in_pages(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """Filtered pages follow the order in which runs began, over all partitions."""
@@ -184,7 +185,7 @@ class TestOpening:
             assert secret not in repr(CheckpointConfig(store="redis", options={"url": where}))
         admin.acl_setuser("app", enabled=True, passwords=[f"+{secret}"], categories=["+@all"], keys=["*"])
         with open_redis(prefix, url=f"redis://app:{secret}@127.0.0.1:{server().port}/0") as store:
-            assert secret not in f"{store} {store!r} {vars(store._log.table)}"
+            assert secret not in f"{store} {store!r} {vars(table_of(store))}"
             store.save(numbered("a", 1))
         admin.acl_deluser("app")
         assert secret not in caplog.text
@@ -363,7 +364,7 @@ def test_a_cluster(servers: Callable[..., Server], prefix: str) -> None:
         for number in range(12):
             store.save(numbered(f"run-{number}", 9))
         batches = [again(store, f"run-{number}") for number in range(12)]
-        assert store._log.table.apply(batches) == [True] * 12
+        assert table_of(store).apply(batches) == [True] * 12
         store.delete("run-3")
         assert store.count() == 11
     first.close()

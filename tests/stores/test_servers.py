@@ -10,6 +10,7 @@ import pytest
 
 from stategraph import CheckpointError, ConfigError, get_checkpoint_store
 from stategraph.stores import Policy, PostgresStore, RedisStore
+from tests.stores.inside import table_of
 from tests.stores.servers import SERVERS, StoreServer, again, numbered
 
 Store: TypeAlias = PostgresStore | RedisStore
@@ -110,7 +111,7 @@ def test_a_shared_commit_whose_answer_is_lost(store: Store, proxy: Any) -> None:
     batches = [again(store, f"{number}") for number in range(5)]
     proxy.mode = "cut after"
 
-    assert store._log.table.apply(batches) == [True] * 5
+    assert table_of(store).apply(batches) == [True] * 5
     assert [store.load(f"{number}").step for number in range(5)] == [2] * 5
 
 
