@@ -172,7 +172,7 @@ class SqliteTable(SqlTable, ForkSafe):
         try:
             with self.alone(run_id, kind):
                 self._check_process()
-                return self.database.ask(work)
+                return self.database.use(work)
         except _FAILURES as error:
             raise self.explained(error, run_id, kind) from error
 

@@ -23,13 +23,13 @@ _MAX_LINKS = 40  # links to links, as on Linux
 # --------------------------------------------------------------------------- paths in a configuration
 
 
-def absolute_path(path: object, key: str, what: str) -> str:
+def absolute_path(path: object, key: str, kind: str) -> str:
     """Return an absolute path; a ``~`` at its start is the home of the user.
 
     Args:
         path: The given path.
         key: The key of the configuration, for the error.
-        what: "a file" or "a folder", for the error.
+        kind: "a file" or "a folder", for the error.
 
     Raises:
         ConfigError: it is not a path, or would lead elsewhere than it seems to.
@@ -37,10 +37,10 @@ def absolute_path(path: object, key: str, what: str) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     name = encodable(text) if isinstance(text, str) and text else None
     if name is None:
-        raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
+        raise ConfigError(key, path, f"the path of {kind}, of characters that a file name can have")
     problem = _problem(name)
     if problem:
-        raise ConfigError(key, path, f"the path of {what}{problem}")
+        raise ConfigError(key, path, f"the path of {kind}{problem}")
     try:
         return os.path.abspath(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises
     except OSError as error:
@@ -189,11 +189,11 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         )
 
 
-def _check_mode(path: Path, status: os.stat_result, what: str) -> None:
+def _check_mode(path: Path, status: os.stat_result, change: str) -> None:
     if _HAS_MODES and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         is_shared = status.st_mode & stat.S_ISVTX  # such as /tmp
         way_out = "take a folder of your own in it" if is_shared else f"chmod go-w {path}"
-        raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {what}: {way_out}")
+        raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {change}: {way_out}")
 
 
 def _is_of_own_group(status: os.stat_result) -> bool:

@@ -247,9 +247,9 @@ class Database:
             raise
         self.connection, self.files, self.opened = connection, files, os.urandom(4).hex()
 
-    def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
-        """Return the answer to a question."""
-        return question(self.connection)
+    def use(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
+        """Return the result of some work with the connection."""
+        return work(self.connection)
 
 
 class ReadDatabase(Database):
@@ -281,14 +281,14 @@ class ReadDatabase(Database):
     def _has_changed(self) -> bool:
         return self.files.is_fixed and not self.files.are_there
 
-    def ask(self, question: Callable[[sqlite3.Connection], _Found]) -> _Found:
-        """Return the answer to a question; repeat it if a file that should never change has changed."""
+    def use(self, work: Callable[[sqlite3.Connection], _Found]) -> _Found:
+        """Return the result of some work; repeat it if a file that should never change has changed."""
         while True:
             if self._has_changed():
                 self.connection.close()
                 self._open()
             try:
-                found = question(self.connection)
+                found = work(self.connection)
             except (sqlite3.Error, UnicodeDecodeError):
                 if not self._has_changed():
                     raise

@@ -263,7 +263,7 @@ def row_values(row: CheckpointRecord, words: Dialect) -> list[Any]:
 _FEW = 20_000  # entries of an index, which are read in a few milliseconds
 _LAST = "\U0010ffff"  # sorts after all characters of an id
 
-Ask: TypeAlias = Callable[[str, Sequence[Any]], list[Any]]
+Query: TypeAlias = Callable[[str, Sequence[Any]], list[Any]]
 """Returns the rows that a statement finds with these values."""
 
 
@@ -320,19 +320,19 @@ def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect
     return f"SELECT {_RUN} FROM {words.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
 
 
-def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect, ask: Ask) -> Statement:
-    """Return the statement that lists runs in SQLite; raise as `ask`.
+def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect, query: Query) -> Statement:
+    """Return the statement that lists runs in SQLite; raise as `query`.
 
     Args:
         which: The filter. The result may include runs that do not match by owner or labels.
         limit: The most runs; all if negative.
         before: Only runs with a number below this one, if given.
         words: The dialect of SQLite.
-        ask: Counts the entries of an index.
+        query: Counts the entries of an index.
     """
     indexed = list(_conditions(which, words))
     is_ordered = not indexed or (len(indexed) == 1 and indexed[0].text.startswith(_ORDERED))
-    counts = {} if is_ordered else {_count(condition, ask): condition for condition in indexed}
+    counts = {} if is_ordered else {_count(condition, query): condition for condition in indexed}
     few = min(counts, default=_FEW + 1) <= _FEW
     by = [counts[min(counts)]] if few else [each for each in indexed if each.text.startswith(_ORDERED)]
     found = [(each.text if each in by else each.plain, each.values) for each in indexed]
@@ -347,9 +347,9 @@ def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect
 _ORDERED = ("status", "graph")  # columns of indexes whose entries are ordered by number
 
 
-def _count(condition: Condition, ask: Ask) -> int:
+def _count(condition: Condition, query: Query) -> int:
     """Return the number of entries in an index, at most `_FEW` + 1."""
-    ((count,),) = ask(f"SELECT count(*) FROM (SELECT 1 FROM {condition.entries} LIMIT {_FEW + 1})", condition.values)
+    ((count,),) = query(f"SELECT count(*) FROM (SELECT 1 FROM {condition.entries} LIMIT {_FEW + 1})", condition.values)
     return int(count)
 
 
