@@ -433,6 +433,15 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
 
 
+def _refuse(self: State, name: str, *value: object) -> NoReturn:
+    error = attrs.exceptions.FrozenInstanceError()
+    error.add_note(f"a State never changes: State.set({name!r}, value) makes a new one")
+    raise error
+
+
+State.__setattr__ = State.__delattr__ = _refuse  # type: ignore[method-assign, assignment]
+
+
 # The engine and the stores derive States with these functions. Data must be frozen, and provenance is not checked.
 
 

@@ -79,6 +79,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda graph: GRAPH("g", observer=print),
         r"an object with a sync method on_event\(event\) is",
     ),
+    "attribute": (lambda graph: setattr(State({"a": 1}), "a", 2), r"State.set\('a', value\) makes a new one"),
     "deletion": (lambda graph: STATE({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
 }
 
@@ -89,7 +90,7 @@ def test_mistakes_of_newcomers(mistake):
     make, way_out = MISTAKES[mistake]
     graph = graph_of()
 
-    with pytest.raises((TypeError, ValueError), match=way_out):
+    with pytest.raises((TypeError, ValueError, AttributeError), match=way_out):
         make(graph)
 
 
