@@ -13,7 +13,8 @@ from stategraph._engine.io import StoreSession
 from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
-from stategraph._util.validators import is_duration, meant
+from stategraph._text.shown import meant
+from stategraph._util.validators import is_duration
 from stategraph._values.events import EventType, Listener, wanted_events
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import attrs
 
-from stategraph._text.shown import Hidden, shorten
+from stategraph._text.shown import Hidden, meant, shorten
 from stategraph._util.validators import (
     Allowed,
     check_fields,
@@ -16,7 +16,6 @@ from stategraph._util.validators import (
     is_count,
     is_name,
     is_seconds,
-    meant,
     naming_arguments,
 )
 from stategraph.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, dataclass_transform
 
 import attrs
 
-from stategraph._text.shown import Hidden, brief, may_be_secret, shorten
+from stategraph._text.shown import Hidden, brief, may_be_secret, meant, shorten
 
 _State: TypeAlias = Any  # State, Pause and Owner raise errors: importing them here would be a cycle
 _Pause: TypeAlias = Any
@@ -77,11 +77,9 @@ class UnknownNameError(StateGraphError, LookupError):
         self.known = sorted(self.known)
 
     def __str__(self) -> str:
-        import difflib  # imported when used
-
-        near = difflib.get_close_matches(brief(self.name) if isinstance(self.name, str) else "", self.known, n=1)
+        near = meant(self.name, self.known) if isinstance(self.name, str) else ""
         known = ", ".join(map(shorten, list(self.known)[:20])) + (", ..." if len(self.known) > 20 else "")
-        hint = f"; did you mean {shorten(near[0])}?" if near else ""
+        hint = near and f"; {near}"
         return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
 
 

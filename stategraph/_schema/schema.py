@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from stategraph._schema.structuring import Hook, Mismatch, classes_in, describe_type, hook_for, mismatches
-from stategraph._text.shown import describe_exception
+from stategraph._text.shown import describe_exception, meant
 from stategraph._util.callables import answered
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
 from stategraph._values.registered_types import (
@@ -141,11 +141,8 @@ class Schema:
                 yield f"{use} {key!r}, which is no field of {self.name}: expected {self._no_field(key).expected}"
 
     def _no_field(self, key: object) -> Mismatch:
-        import difflib  # imported when used
-
-        near = difflib.get_close_matches(str(key)[:80], self.fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        fields = f"one of its fields ({', '.join(self.fields)}{hint})"
+        near = meant(str(key), self.fields)
+        fields = f"one of its fields ({', '.join(self.fields)}{near and '; ' + near})"
         return Mismatch(str(key), fields, "another key")
 
     def _refused(self, checked: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import UserDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any
@@ -62,6 +62,14 @@ _BRACKETS: dict[object, tuple[str, str]] = {
 def brief(text: str, limit: int = 2 * _SHOWN) -> str:
     """Return a text, cut in its middle to `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a question for the known name that is similar; empty if there is none."""
+    import difflib  # imported when used
+
+    near = difflib.get_close_matches(brief(name), known, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def with_article(noun: str) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, TypeVar
 
+from stategraph._text.shown import shorten
 from stategraph.errors import StateGraphError
 
 _Answer = TypeVar("_Answer")
@@ -65,6 +66,13 @@ def problem_of(function: object, arguments: int | None = None) -> str:
     except TypeError as error:
         return f"it is called with {arguments} argument{'' if arguments == 1 else 's'}: {error}"
     return ""
+
+
+def check_function(name: str, function: object, arguments: int, subject: str) -> None:
+    """Raise TypeError, which names an argument, unless a function is sync and takes so many arguments: the subject."""
+    problem = problem_of(function, arguments)
+    if problem:
+        raise TypeError(f"{name}: {shorten(function)} is not allowed; a sync function of {subject} is: {problem}")
 
 
 def answered(answer: _Answer, name: str = "") -> _Answer:

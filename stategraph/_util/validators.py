@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from stategraph._text.shown import meant
 from stategraph._util.callables import without_calls
 from stategraph.errors import ConfigError
 
@@ -66,14 +67,6 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
         return call
 
     return decorate
-
-
-def meant(name: str, known: tuple[str, ...]) -> str:
-    """Return a question for the known name that is similar; empty if there is none."""
-    import difflib  # imported when used
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def is_optional(cls: type) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 import attrs
 
 from stategraph._text.shown import describe_exception
-from stategraph._util.callables import answered, problem_of
+from stategraph._util.callables import answered, check_function
 from stategraph._values.provenance import ErrorInfo
 
 _Class = TypeVar("_Class", bound=type)
@@ -174,11 +174,8 @@ def _name_of(cls: type) -> str:
 def _check_version(cls: type, version: object, upgrade: object) -> None:
     if type(version) is not int or version < 1:
         raise ValueError(f"version: {version!r} is not allowed; a positive integer is")
-    problem = "" if upgrade is None else problem_of(upgrade, 2)
-    if problem:
-        raise TypeError(
-            f"upgrade: {upgrade!r} is not allowed; a sync function of the fields and their version is: {problem}"
-        )
+    if upgrade is not None:
+        check_function("upgrade", upgrade, 2, "the fields and their version")
     if issubclass(cls, Enum) and (version != 1 or upgrade is not None):
         raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
 

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 
 import click
 
-from stategraph._util.validators import meant
+from stategraph._text.shown import meant
 from stategraph.cli._options import Request, common
 from stategraph.cli._output import INTERRUPTED, Exit, Failure, error_shape, exit_of, message_of, note
 
@@ -33,7 +33,7 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in COMMANDS:
-            ctx.fail(f"No such command {cmd_name!r}. {meant(cmd_name, tuple(COMMANDS)).capitalize()}".rstrip())
+            ctx.fail(f"No such command {cmd_name!r}. {meant(cmd_name, COMMANDS).capitalize()}".rstrip())
         module = import_module(COMMANDS[cmd_name])
         command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command

@@ -11,9 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stategraph._text.shown import describe_exception, with_article
+from stategraph._text.shown import describe_exception, meant, with_article
 from stategraph._util.callables import problem_of
-from stategraph._util.validators import meant
 from stategraph.cli._output import Exit, Failure
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -137,7 +136,7 @@ def load_graph(name: str) -> StateGraph:
     try:
         found = attrgetter(attribute)(module)
     except AttributeError:
-        near = meant(attribute, tuple(vars(module)))
+        near = meant(attribute, vars(module))
         raise Failure(Exit.USAGE, f"module {module_name} has no {attribute!r}{near and '; ' + near}") from None
     from stategraph.graph import StateGraph
 

@@ -9,17 +9,15 @@ import attrs
 
 from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.callables import answered, problem_of
+from stategraph._util.callables import answered, check_function
 from stategraph._util.validators import LONGEST_WAIT, is_seconds, naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node, StepContext, check_key
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    problem = "" if value is None else problem_of(value, 1)
-    if problem:
-        refusal = f"{attribute.name}: {shorten(value)} is not allowed"
-        raise TypeError(f"{refusal}; a sync function of the answer is: {problem}")
+    if value is not None:
+        check_function(attribute.name, value, 1, "the answer")
 
 
 _NOT_ASKED = (

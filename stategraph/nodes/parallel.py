@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph._progress import unwatched
 from stategraph._text.shown import shorten
-from stategraph._util.callables import answered, problem_of
+from stategraph._util.callables import answered, check_function
 from stategraph._util.validators import is_name, naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
@@ -159,11 +159,7 @@ def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reduc
     if reducers is not None and not isinstance(reducers, Mapping):
         raise TypeError(f"reducers: {shorten(reducers)} is not allowed; a mapping of keys to functions is")
     for key, reducer in (reducers or {}).items():
-        problem = problem_of(reducer, 2)
-        if problem:
-            raise TypeError(
-                f"reducers[{key!r}]: {shorten(reducer)} is not allowed; a sync function of two values is: {problem}"
-            )
+        check_function(f"reducers[{key!r}]", reducer, 2, "two values")
     return dict(reducers or {})
 
 

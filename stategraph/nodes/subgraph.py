@@ -13,7 +13,7 @@ import attrs
 from stategraph._progress import awaited
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
-from stategraph._util.callables import answered, problem_of
+from stategraph._util.callables import answered, check_function
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
@@ -194,9 +194,7 @@ def _checked(option: str, keys: Keys) -> Any:
     if keys is None:
         return None
     if callable(keys):
-        problem = problem_of(keys, 1)
-        if problem:
-            raise TypeError(f"{option}: {shorten(keys)} is not allowed; a sync function of a State is: {problem}")
+        check_function(option, keys, 1, "a State")
         return keys
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 import attrs
 
 from stategraph._progress import asking_again, gives_back, waiting_again
-from stategraph._text.shown import shorten
+from stategraph._text.shown import meant, shorten
 from stategraph._values import clock
 from stategraph._values.ids import check_given_id, generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
@@ -187,11 +187,8 @@ def filtered(which: Filters) -> RunFilter:
     """Return a filter of runs. Raise TypeError for an argument that `runs` does not have."""
     names = Filters.__annotations__
     for name in which.keys() - names.keys():
-        import difflib  # imported when used
-
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f" (it takes: {', '.join(names)})"
-        raise TypeError(f"runs() got an unexpected keyword argument {name!r}{hint}")
+        hint = meant(name, names) or f"it takes {', '.join(names)}"
+        raise TypeError(f"runs() got an unexpected keyword argument {name!r}; {hint}")
     return RunFilter(**which)
 
 
