@@ -20,11 +20,14 @@ class RunNode(CommandType):
 
 
 class StartNode(CommandType):
-    """Call a function that only makes an awaitable or the feed of a generator, in the thread of the run or its loop."""
+    """Call an async node, or make the feed of a generator, in the thread of the run or on its event loop.
+
+    The answer is the result, which may still have to be awaited if the driver cannot.
+    """
 
 
 class Await(CommandType):
-    """Await the result of an async node: ``(Await, awaitable, name of the node)``. The answer is the awaited result."""
+    """Await a result that no StartNode has awaited: ``(Await, awaitable, name of the node)``."""
 
 
 class Own(CommandType):

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -95,7 +95,6 @@ class AsyncPerformer:
         self.at_once: Perform = {
             Notify: call,
             Show: _pass_over,
-            StartNode: self._start_at_once,
             Limit: self._limits.push,
             Unlimit: self._limits.pop,
             Gather: self._gather,
@@ -162,22 +161,12 @@ class AsyncPerformer:
         is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
         return function(argument) if is_quick else _LATER
 
-    def _start_at_once(self, function: _Function, argument: Any) -> Any:
-        limits = self._limits
-        if limits.stack or limits.signal is not None or self._is_cancelled() or self._is_turn_over():
-            return _LATER
-        return function(argument)
-
     def _show_at_once(self, _: None, state: State) -> Any:
         """Show a State, even to a cancelled caller if it is the last State: no other copy may exist."""
         if self._is_cancelled() and state.status is RunStatus.ACTIVE:
             return _LATER
         self._deleted = None  # the answer is not lost
         raise Shown(state)
-
-    def _is_turn_over(self) -> bool:
-        """Return whether to let other tasks of the loop run: neither nodes nor stores have to wait for anything."""
-        return time.monotonic() - self._others_wait_since > _TURN
 
     def _gather(self, _: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:
         from stategraph._drivers.gathering import OnLoop  # imported when used: most graphs have no parts
@@ -228,17 +217,23 @@ class AsyncPerformer:
     # ------------------------------------------------------------------ awaited
 
     async def _start_node(self, function: _Function, argument: Any) -> Any:
-        if self._is_turn_over():
-            await asyncio.sleep(0)
+        if time.monotonic() - self._others_wait_since > _TURN:
+            await asyncio.sleep(0)  # for other tasks of the loop: neither nodes nor stores may have to wait
             self._others_wait_since = time.monotonic()
-        await self._check()
-        return function(argument)
+        if self._is_cancelled():
+            await self._check_cancelled()
+        self._limits.check()
+        result = function(argument)
+        return await self._result_of(result) if isawaitable(result) else result
 
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if self._is_cancelled():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # otherwise Python warns that it was never awaited
             await self._check_cancelled()
+        return await self._result_of(awaitable)
+
+    async def _result_of(self, awaitable: Awaitable[Any]) -> Any:
         answer = await self._limits.limited(awaitable)
         if self._is_cancelled():
             await self._cancellations.forget_strays()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.gathering import OwnLoop
 
 _Answer = TypeVar("_Answer")
-_CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
+_CALLS: Perform = dict.fromkeys([*BLOCKING, Notify], call)
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 
 
@@ -111,6 +111,7 @@ class Performer:
         self.perform: Perform = {
             **_CALLS,
             Show: _show,
+            StartNode: self._start_node,
             Await: self._wait_for,
             Finish: self._finish,
             Reports: self._wait_for_reports,
@@ -120,7 +121,7 @@ class Performer:
             Sleep: self._sleep,
         }
         if signal is not None:
-            self._check_nodes()
+            self.perform[RunNode] = self._run_node
         if outer is not None and outer.telling is not None:
             self.perform[Notify] = partial(_locked, outer.telling)
         if report is not None:
@@ -141,15 +142,7 @@ class Performer:
 
     def _limit(self, error: MakeError, seconds: float) -> None:
         self._limits.push(error, seconds)
-        self._check_nodes()
-
-    def _check_nodes(self) -> None:
-        """Check the limits before each node from now on. A run without limits does not pay for that."""
-        self.perform |= {StartNode: self._start_node, RunNode: self._run_node}
-
-    def _start_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        self._limits.check()
-        return function(argument)
+        self.perform[RunNode] = self._run_node  # from now on: a run without limits does not pay for checks
 
     def _run_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
         """Call a node, in a thread if its time is limited. An overdue thread is abandoned: it cannot be stopped."""
@@ -177,6 +170,13 @@ class Performer:
             self._limits.check()
 
     # ------------------------------------------------------------------ awaiting
+
+    def _start_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        self._limits.check()
+        result = function(argument)
+        if isawaitable(result) and not _is_loop_running():
+            return self._run(self._limits.limited(result))
+        return result
 
     def _finish(self, function: Callable[[Any], Any], argument: Any) -> Any:
         result = function(argument)

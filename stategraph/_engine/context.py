@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
-from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -274,13 +274,19 @@ def _observed(run: RunContext, command: Command, inside: _Inside) -> Command:
     if kind is Await:
         return kind, _awaited(inside, cast(Awaitable[Any], function)), argument
     if kind is RunNode or kind is StartNode:
-        return kind, partial(_call, inside, cast(Callable[[Any], Any], function)), argument
+        called = _call if kind is RunNode else _started
+        return kind, partial(called, inside, cast(Callable[[Any], Any], function)), argument
     return command
 
 
 def _call(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any:
     with inside():
         return function(argument)
+
+
+def _started(inside: _Inside, function: Callable[[Any], Any], argument: Any) -> Any:
+    result = function(argument)
+    return _awaited(inside, result) if isawaitable(result) else result
 
 
 async def _awaited(inside: _Inside, awaitable: Awaitable[Any]) -> Any:
