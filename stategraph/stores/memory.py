@@ -90,7 +90,7 @@ class _Run:
         """Return a checkpoint without its data."""
         from stategraph.stores.summaries import Summary  # imported when used, as below: few runs need it
 
-        shown, created = Summary.of(_head_of(kept, with_pause=True)), clock.to_datetime(self.created_ns)
+        shown, created = Summary.of(_head_of(kept)), clock.to_datetime(self.created_ns)
         return attrs.evolve(shown, revision=revision, created=created, **more)
 
     def newest(self) -> Summary:
@@ -383,8 +383,6 @@ def _state_of(kept: _Kept) -> State:
     return state_from_bytes(kept.head.run_id, kept.payload)
 
 
-def _head_of(kept: _Kept, *, with_pause: bool = False) -> State:
-    """Return a State for its provenance, without its data and its pause if they would have to be decoded."""
-    if isinstance(kept, State) or (with_pause and kept.head.pause is not None):
-        return _state_of(kept)
-    return kept.head
+def _head_of(kept: _Kept) -> State:
+    """Return a State for its provenance, without its data if they would have to be decoded."""
+    return _state_of(kept) if isinstance(kept, State) or kept.head.pause is not None else kept.head
