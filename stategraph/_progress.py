@@ -21,7 +21,7 @@ from stategraph._values import clock
 from stategraph._values.frozen import changed_items
 from stategraph._values.progress import NO_PROGRESS, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
-from stategraph.state import OWN_SLOTS, State, data_of, evolve, with_data
+from stategraph.state import State, data_of, evolve, with_data
 
 # --------------------------------------------------------------------------- answers to pauses, and their withdrawal
 
@@ -259,91 +259,65 @@ class ReadSet:
     keys: set[str] = attrs.field(factory=set)
     is_all: bool = False
 
-    def note(self, key: object, found: object) -> None:
-        """Record that a key was read, unless the node itself put the value there."""
-        if isinstance(key, str) and self.given.get(key, _ABSENT) is found:
-            self.keys.add(str(key))
-
     @property
     def read(self) -> frozenset[str] | None:
         """The keys that were read; None for all."""
         return None if self.is_all else frozenset(self.keys)
 
 
-class TrackedState(State):
-    """A State that records its reads. States derived from it record their reads as well."""
+class _RecordingData(dict[str, Any]):
+    """The data of a State that records its reads. Data derived from it record their reads as well."""
 
-    __slots__ = ("_reads",)
-    _reads: ReadSet
+    reads: ReadSet
 
-    def __new__(cls, *args: Any, **fields: Any) -> Any:
-        """Return an ordinary State: a State constructed from the class, as by attrs.evolve, records nothing."""
-        return State(*args, **fields)
+    def copy(self) -> _RecordingData:
+        return _recording(dict.items(self), self.reads)
 
-    def _at(self, key: object) -> Any:
-        """Return the value of the key or, if there is none, _ABSENT; record the read in both cases."""
-        found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
-        self._reads.note(key, found)
-        return found
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
-    def __getitem__(self, key: str) -> Any:
-        self._at(key)
-        return data_of(self)[key]
 
-    def __contains__(self, key: object) -> bool:
-        return self._at(key) is not _ABSENT
+def _reading_one(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of dict that reads a key, or whether it exists. Values that the node has set do not count."""
 
-    def get(self, key: str, /, default: Any = None) -> Any:
-        found = self._at(key)
-        return default if found is _ABSENT else found
+    @wraps(method)
+    def read(self: _RecordingData, key: Any, *rest: Any) -> Any:
+        if isinstance(key, str) and self.reads.given.get(key, _ABSENT) is dict.get(self, key, _ABSENT):
+            self.reads.keys.add(str(key))
+        return method(self, key, *rest)
 
-    def __eq__(self, other: object) -> bool:
-        self._reads.is_all = True
-        return bool(unwatched(self) == unwatched(other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def remove(self, key: str) -> State:
-        self._at(key)  # reads whether it exists
-        return watched(State.remove(self, key), self._reads)
+    return read
 
 
 def _reading_all(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of State whose result depends on all keys."""
+    """Wrap a method of dict whose result depends on all keys."""
 
     @wraps(method)
-    def read(self: TrackedState, *args: Any) -> Any:
-        self._reads.is_all = True
+    def read(self: _RecordingData, *args: Any) -> Any:
+        self.reads.is_all = True
         return method(self, *args)
 
     return read
 
 
-def _watching(change: Callable[..., State]) -> Callable[..., State]:
-    """Wrap a method of State that returns a new State, so that the result records its reads, too."""
-
-    @wraps(change)
-    def changed(self: TrackedState, *args: Any, **fields: Any) -> State:
-        return watched(change(self, *args, **fields), self._reads)
-
-    return changed
+for _name in ("__getitem__", "__contains__", "get", "__delitem__"):
+    setattr(_RecordingData, _name, _reading_one(getattr(dict, _name)))
+for _name in ("__iter__", "__len__", "keys", "values", "items", "__eq__"):
+    setattr(_RecordingData, _name, _reading_all(getattr(dict, _name)))
 
 
-for _name in ("__iter__", "__len__", "keys", "values", "items", "to_json", "__repr__", "__deepcopy__", "__reduce__"):
-    setattr(TrackedState, _name, _reading_all(getattr(State, _name)))
-for _name in ("set", "update", "merge", "clone", "set_checkpoint_node", "paused"):
-    setattr(TrackedState, _name, _watching(getattr(State, _name)))
+def _recording(items: Iterable[tuple[str, Any]], reads: ReadSet) -> _RecordingData:
+    data = _RecordingData(items)
+    data.reads = reads
+    return data
 
 
 def watched(state: State, reads: ReadSet) -> State:
-    """Return the State as one that records its reads."""
-    tracked: State = object.__new__(TrackedState)
-    for name in OWN_SLOTS:
-        object.__setattr__(tracked, name, getattr(state, name))
-    object.__setattr__(tracked, "_reads", reads)
-    return tracked
+    """Return the State as one that records its reads. States derived from it record their reads as well."""
+    return with_data(state, _recording(data_of(state).items(), reads))
 
 
 def unwatched(value: Any) -> Any:
     """Return an ordinary State for one that records its reads; return any other value unchanged."""
-    return with_data(value, data_of(value)) if type(value) is TrackedState else value
+    data = data_of(value) if isinstance(value, State) else None
+    return with_data(value, dict(dict.items(data))) if isinstance(data, _RecordingData) else value

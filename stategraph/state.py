@@ -330,7 +330,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         """
         from importlib import import_module  # by name: State must not depend on stores
 
-        text: str = import_module("stategraph.stores.serializers").json_of(self._data)
+        text: str = import_module("stategraph.stores.serializers").json_of(dict(self._data))
         return text
 
     def __repr__(self) -> str:

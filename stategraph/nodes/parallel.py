@@ -108,7 +108,7 @@ class ParallelNode(PartsNode):
         return state
 
     def accepted_part(self, step: StepContext, label: str, result: Any) -> dict[str, Any]:
-        changed, removed = changes_from(unwatched(step.checked(result)), step.state_for_parts)
+        changed, removed = changes_from(step.checked(unwatched(result)), step.state_for_parts)
         return {"set": changed, "removed": removed}
 
     def chunk(self, label: str, value: Any) -> tuple[str, dict[str, Any]]:
