@@ -231,7 +231,7 @@ class SqliteTable(SqlTable, ForkSafe):
 
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> list[bool]:
         def execute(connection: sqlite3.Connection) -> list[bool]:
-            return [sum(connection.execute(*statement).rowcount for statement in each) > 0 for each in statements]
+            return [sum([connection.execute(*statement).rowcount for statement in each]) > 0 for each in statements]
 
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 

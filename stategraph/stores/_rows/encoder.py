@@ -129,17 +129,12 @@ class CheckpointEncoder:
 
     def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
         """Return the decoded payloads of a snapshot and of the rows that build on it; raise as `state`."""
-        self.check(run_id, rows, incarnation)
-        with _restored(run_id, rows[-1]):
-            for row in rows:
-                if row.encoding not in self._readers:
-                    self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
-            return [self._readers[row.encoding](row.payload) for row in rows]
+        with self._decoded(run_id, rows, incarnation) as parts:
+            return parts
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
         """Return the data of the State of these rows, for a run whose id no State can have; raise as `state`."""
-        parts = self.parts(run_id, rows, incarnation)
-        with _restored(run_id, rows[-1]):
+        with self._decoded(run_id, rows, incarnation) as parts:
             return combine(parts)[0]
 
     def check_content(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> None:
@@ -155,9 +150,8 @@ class CheckpointEncoder:
                 registered here.
             ConfigError: the rows are compressed, and the package for that is not installed.
         """
-        parts, newest = self.parts(run_id, rows, incarnation), rows[-1]
-        with _restored(run_id, newest):
-            data, about = combine(parts)
+        with self._decoded(run_id, rows, incarnation) as parts:
+            newest, (data, about) = rows[-1], combine(parts)
             return State(
                 data,
                 run_id=run_id,
@@ -171,6 +165,23 @@ class CheckpointEncoder:
                 took_ns=newest.took_ns,
                 **about,
             )
+
+    @contextmanager
+    def _decoded(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> Iterator[list[Any]]:
+        """Yield the decoded payloads of rows, to restore a State from them in the block."""
+        self.check(run_id, rows, incarnation)
+        step = rows[-1].step
+        try:
+            for row in rows:
+                if row.encoding not in self._readers:
+                    self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
+            yield [self._readers[row.encoding](row.payload) for row in rows]
+        except (FormatError, ConfigError):
+            raise
+        except UnavailableValueError as error:
+            raise FormatError(run_id, f"its step {step} cannot be restored here: {error}") from error
+        except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise CheckpointCorruptError(run_id, f"its step {step} cannot be restored: {error}") from error
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord]) -> DeltaBase:
         """Return the base of the next row after the State of these rows."""
@@ -215,19 +226,6 @@ class CheckpointEncoder:
         )
         row = tuple.__new__(CheckpointRecord, fields)  # skips the constructor, for speed
         return self._sealer.seal(state.run_id, row, before, incarnation)
-
-
-@contextmanager
-def _restored(run_id: str, newest: CheckpointRecord) -> Iterator[None]:
-    """Translate errors of decoding a State to errors of its run."""
-    try:
-        yield
-    except (FormatError, ConfigError):
-        raise
-    except UnavailableValueError as error:
-        raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
-    except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
-        raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
 
 # --------------------------------------------------------------------------- compression

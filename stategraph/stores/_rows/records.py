@@ -460,11 +460,12 @@ def _parent_of(text: str) -> ParentStep:
     return ParentStep(run_id, int(step))
 
 
+@lru_cache  # few are in use
 def _policy_text(policy: RetentionPolicy) -> str:
     return " ".join("-" if part is None else str(part) for part in (policy.retention, policy.window, policy.ttl))
 
 
-@lru_cache  # few are in use
+@lru_cache
 def _policy_of(text: str) -> RetentionPolicy:
     retention, window, ttl = text.split(" ")
     return RetentionPolicy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))

@@ -182,8 +182,7 @@ class SqlTable(Table):
         if batch.cut_nested or batch.cut_parts:
             cut = _cut_nested(words, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
-        put = [row for row in batch.put if row.sequence >= batch.cut_below]
-        rows = [row_values(row, words) for row in put]
+        rows = [row_values(row, words) for row in batch.put if row.sequence >= batch.cut_below]
         for many in words.together:
             while len(rows) >= many:
                 statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many]), *this]))
