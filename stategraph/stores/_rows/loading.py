@@ -32,8 +32,8 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
     Args:
         log: The runs of the store.
         run_id: The run.
-        read_run: Called with the record of the run. It returns None, or raises CheckpointCorruptError, if others write
-            to the run at the same time; then it is called again.
+        read_run: Called with the record of the run; again if others write to the run at the same time and it returns
+            None, or raises CheckpointCorruptError or CheckpointNotFoundError.
         step: The step to read, for the error.
 
     Raises:
@@ -46,7 +46,7 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
             raise CheckpointNotFoundError(run_id, log.table.store, step)
         try:
             found = read_run(run)
-        except CheckpointCorruptError:
+        except (CheckpointCorruptError, CheckpointNotFoundError):
             if not log.is_stale(run):
                 raise
         else:
@@ -65,32 +65,27 @@ def load(log: RunLog, run_id: str, step: int | None = None, revision: int | None
 
 def loaded(
     log: RunLog, run: RunRecord, step: int | None = None, revision: int | None = None
-) -> tuple[CheckpointRecord, State] | None:
-    """Return the row and the State of the newest checkpoint of a run, or of a step; None if others write to it at the
-    same time."""
+) -> tuple[CheckpointRecord, State]:
+    """Return the row and the State of the newest checkpoint of a run, or of a step."""
     wanted = run.step if step is None else step
     at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
     rows = newest_chain(log, run) if at == run.sequence else _earlier_chain(log, run, wanted, at, revision)
-    if rows is None:
-        return None
     state = log.encoder.state(run.run_id, rows, run.incarnation)
     if at == run.sequence:
         log.remember((run, log.encoder.base_of(state, rows), None))
     return rows[-1], state
 
 
-def newest_chain(log: RunLog, run: RunRecord) -> list[CheckpointRecord] | None:
-    """Return the newest row of a run with those that it builds on; None if others have written to the run.
+def newest_chain(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
+    """Return the newest row of a run with those that it builds on.
 
     Raises:
-        CheckpointCorruptError: it is damaged.
+        CheckpointCorruptError: it is damaged, or others have written to the run.
     """
     rows = log.table.chain(run.run_id, run.sequence)
-    if rows and rows[-1].seal == run.tip:
-        return rows
-    if log.is_stale(run):
-        return None
-    raise _newest_missing(run)
+    if not rows or rows[-1].seal != run.tip:
+        raise _newest_missing(run)
+    return rows
 
 
 def _newest_missing(run: RunRecord) -> CheckpointCorruptError:
@@ -99,15 +94,13 @@ def _newest_missing(run: RunRecord) -> CheckpointCorruptError:
 
 def _earlier_chain(
     log: RunLog, run: RunRecord, step: int, at: int | None, revision: int | None
-) -> list[CheckpointRecord] | None:
-    """Return the row of an earlier step with those that it builds on; None if others have written to the run."""
+) -> list[CheckpointRecord]:
+    """Return the row of an earlier step with those that it builds on."""
     rows = [] if at is None else log.table.chain(run.run_id, at)
     if not rows and step <= run.sequence:
         _check_absent(log, run, step)
     is_kept = rows and (run.policy.max_checkpoints is None or any(row.sequence == at for row in visible(log, run)))
     if not is_kept:
-        if log.is_stale(run):
-            return None
         raise CheckpointNotFoundError(run.run_id, log.table.store, step, revision)
     if revision is None and run.sequence > run.step:
         _check_followed(log, run, rows[-1])

@@ -93,8 +93,8 @@ def prune(store: OwnableStore, log: RunLog) -> Pruned:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):
                 cut += _prune_rows(log, run)
-            elif (rows := newest_chain(log, run)) is not None:
-                log.encoder.check(run.run_id, rows, run.incarnation)
+            else:
+                log.encoder.check(run.run_id, newest_chain(log, run), run.incarnation)
                 due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
             if not _has_changed(log, run):  # otherwise its rows were read at different times

@@ -126,10 +126,8 @@ def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str 
 
 def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
     """Roll a run back; return its State, or None if others write to the run at the same time."""
-    found = loaded(log, run, step, revision)
-    if found is None:
-        return None
-    to, state = found[0], rolled_back(found[1], run.parent, by)
+    to, loaded_state = loaded(log, run, step, revision)
+    state = rolled_back(loaded_state, run.parent, by)
     keeps_all = log.policy_of(run.run_id, run).keeps_all
     place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
     row, base = log.encoder.encode(state, run.incarnation, place)
@@ -160,10 +158,7 @@ def fork(log: RunLog, run_id: str, new_run_id: str, step: int | None, revision: 
 
 def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revision: int | None) -> State | None:
     """Copy a run; return the State of the copy, or None if others write to the run at the same time."""
-    found = loaded(log, run, step, revision)
-    if found is None:
-        return None
-    row, source = found
+    row, source = loaded(log, run, step, revision)
     forked = forked_from(source, new_run_id)
     incarnation = log.incarnation_for(new_run_id)
     batches = [_copied_run(log, run, forked, row, incarnation)]
@@ -250,12 +245,7 @@ def _copied_parts(
     return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
 
 
-def _copied_nested_run(
-    log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes
-) -> list[WriteBatch] | None:
-    found = loaded(log, run)
-    if found is None:
-        return None
-    row, state = found
+def _copied_nested_run(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:
+    row, state = loaded(log, run)
     copy = evolve(state, run_id=new_id, parent=ParentStep(outer.run_id, outer.step))
     return [_copied_run(log, run, copy, row, incarnation), *_nested(log, run.run_id, copy, incarnation)]
