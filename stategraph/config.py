@@ -221,11 +221,12 @@ class GraphConfig:
         Raises:
             ConfigError: A key is unknown or missing, or a value is not allowed.
         """
-        given = dict(_checked_keys(cls, "configuration", values))
+        given = dict(_checked_keys(cls, values))
         if "name" not in given:
             raise ConfigError("name", None, "it has no default; give it a value")
         if "checkpoint" in given:
-            given["checkpoint"] = CheckpointConfig(**_checked_keys(CheckpointConfig, "checkpoint", given["checkpoint"]))
+            checkpoint = _checked_keys(CheckpointConfig, given["checkpoint"], "checkpoint.")
+            given["checkpoint"] = CheckpointConfig(**checkpoint)
         return cls(**given)
 
     @classmethod
@@ -275,16 +276,17 @@ def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 # --------------------------------------------------------------------------- mappings and files
 
 
-def _checked_keys(cls: type[attrs.AttrsInstance], path: str, values: object) -> Mapping[str, Any]:
+def _checked_keys(cls: type[attrs.AttrsInstance], values: object, path: str = "") -> Mapping[str, Any]:
     """Return a mapping whose keys are fields of a configuration. No value is coerced, and no key is ignored."""
     known = tuple(field.name for field in attrs.fields(cls) if field.init)
-    given = _checked_mapping(path, values)
+    given = _checked_mapping(path.rstrip(".") or "configuration", values)
     for key in given:
         if key not in known:
             way_out = meant(str(key), known)
+            if not path and key in attrs.fields_dict(CheckpointConfig):
+                way_out = f"it goes into the table checkpoint, as checkpoint.{key}"
             allowed = f"there is no such key{way_out and '; ' + way_out} (keys: {', '.join(known)})"
-            full = f"{path}.{key}" if cls is CheckpointConfig else str(key)
-            raise ConfigError(full, given[key], allowed, is_shown=False)  # a misspelled secret?
+            raise ConfigError(f"{path}{key}", given[key], allowed, is_shown=False)  # a misspelled secret?
     return given
 
 

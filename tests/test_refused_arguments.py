@@ -80,6 +80,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         r"an object with a sync method on_event\(event\) is",
     ),
     "attribute": (lambda graph: setattr(State({"a": 1}), "a", 2), r"State.set\('a', value\) makes a new one"),
+    "key of a table": (lambda graph: sg.GraphConfig.from_dict({"name": "g", "store": "sqlite"}), "as checkpoint.store"),
     "deletion": (lambda graph: STATE({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
 }
 
