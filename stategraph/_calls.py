@@ -14,7 +14,7 @@ from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
-from stategraph._util.validators import is_duration
+from stategraph._util.validators import is_duration, maps_texts
 from stategraph._values.events import EventType, Listener, wanted_events
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels
@@ -102,13 +102,6 @@ class TurnCall(RunCall, ChangedCall, total=False):
     unfinished: Literal["finish", "discard"]
 
 
-def _are_texts(value: object) -> bool:
-    """Return whether a value is None or a mapping of str to str."""
-    if not isinstance(value, Mapping):
-        return value is None
-    return all(isinstance(text, str) for item in value.items() for text in item)
-
-
 _FLAG = lambda flag: isinstance(flag, bool), "True or False"
 _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "wait": (lambda wait: wait is None or is_duration(wait), "a non-negative number of seconds"),
@@ -117,9 +110,9 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "restart": _FLAG,
     "allow_changed": _FLAG,
     "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
-    "labels": (_are_texts, "a mapping of str to str"),
+    "labels": (lambda labels: labels is None or maps_texts(labels), "a mapping of str to str"),
     "migrate": (
-        lambda names: _are_texts(names) and all((names or {}).values()),
+        lambda names: names is None or (maps_texts(names) and all(names.values())),
         "a mapping of old names of nodes to new ones",
     ),
     "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),

@@ -16,7 +16,7 @@ from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
 from stategraph._protocol import RunNode, StartNode
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_name, naming_arguments
+from stategraph._util.validators import is_name, maps_texts, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import EdgeStructure, GraphStructure
@@ -307,9 +307,7 @@ class GraphBuilder(Generic[S]):
         Raises:
             TypeError: It is not a mapping of str to str.
         """
-        if not isinstance(removed, Mapping) or not all(
-            isinstance(name, str) for pair in removed.items() for name in pair
-        ):
+        if not maps_texts(removed):
             raise TypeError(f"stands_at takes a mapping of removed nodes to nodes, not {shorten(removed)}")
         with self._changing():
             self._stands_at.update(removed)

@@ -79,6 +79,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
 
 
+def maps_texts(value: object) -> bool:
+    """Return whether a value is a mapping of str to str."""
+    return isinstance(value, Mapping) and all(isinstance(text, str) for item in value.items() for text in item)
+
+
 def is_count(value: object, at_least: int) -> bool:
     """Return whether a value is an integer of at least `at_least`; True and False are not."""
     return type(value) is int and value >= at_least

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
 from types import FrameType
 from typing import Any, Literal, TypeAlias, cast
 
@@ -17,7 +16,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_ours, users_part
-from stategraph._util.validators import is_optional
+from stategraph._util.validators import is_optional, maps_texts
 from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
@@ -44,7 +43,7 @@ def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
     if labels is NO_LABELS or (isinstance(labels, Mapping) and not labels):
         return NO_LABELS
-    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in chain(labels, labels.values())):
+    if not maps_texts(labels):
         raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
     return cast(Mapping[str, str], freeze(dict(labels)))
 

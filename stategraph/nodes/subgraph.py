@@ -14,6 +14,7 @@ from stategraph._progress import awaited
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, check_function
+from stategraph._util.validators import maps_texts
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
@@ -201,7 +202,7 @@ def _checked(option: str, keys: Keys) -> Any:
             f"{option}: {shorten(keys)} is not allowed; keys, a mapping of keys, or a function of a State are"
         )
     mapping = dict(keys) if isinstance(keys, Mapping) else {key: key for key in keys}
-    if not all(isinstance(name, str) for pair in mapping.items() for name in pair):
+    if not maps_texts(mapping):
         raise TypeError(f"{option}: keys are str")
     return mapping
 
