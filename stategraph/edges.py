@@ -20,6 +20,7 @@ from stategraph._values.sameness import is_same
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]
+_Describe: TypeAlias = Callable[[Predicate], str]
 
 
 @attrs.frozen
@@ -100,7 +101,7 @@ class LibraryPredicate:
         """Return whether the edge can be taken."""
         raise NotImplementedError
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         """Return a description; `describe_own` describes functions of the user."""
         raise NotImplementedError
 
@@ -155,7 +156,7 @@ class _Always(LibraryPredicate):
     def __call__(self, state: State) -> bool:
         return True
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         return "always()"
 
 
@@ -166,7 +167,7 @@ class _KeyExists(LibraryPredicate):
     def __call__(self, state: State) -> bool:
         return self.key in state
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         return f"key_exists({self.key!r})"
 
 
@@ -182,7 +183,7 @@ class _KeyEquals(LibraryPredicate):
         found = state.get(self.key, _ABSENT)
         return found is not _ABSENT and bool(found == self.value)
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         return f"key_equals({self.key!r}, {stable_repr(self.value)})"
 
 
@@ -193,7 +194,7 @@ class _Not(LibraryPredicate):
     def __call__(self, state: State) -> bool:
         return not is_true(self.predicate(state))
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         return f"not_({describe_predicate(self.predicate, describe_own)})"
 
 
@@ -206,14 +207,14 @@ class _Combined(LibraryPredicate):
     def __call__(self, state: State) -> bool:
         return self.decide(is_true(predicate(state)) for predicate in self.predicates)
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         return f"{self.name}({', '.join(describe_predicate(p, describe_own) for p in self.predicates)})"
 
 
 # --------------------------------------------------------------------------- descriptions
 
 
-def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Predicate], str] = name_of) -> str:
+def describe_predicate(predicate: Predicate | None, describe_own: _Describe = name_of) -> str:
     """Return a description of a predicate; `describe_own` describes functions of the user."""
     if predicate is None:
         return "always()"
@@ -263,7 +264,7 @@ class Says(LibraryPredicate):
         known = ", ".join(shorten(says.answer) for says in self.route)
         raise ValueError(f"the route has no target for {shorten(answer)}; it has targets for {known}")
 
-    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+    def describe(self, describe_own: _Describe) -> str:
         function, answer = describe_own(self.function), stable_repr(self.answer)
         return answer if function.endswith("<lambda>") else f"{function} says {answer}"
 

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -21,6 +21,7 @@ from stategraph._values import clock
 from stategraph._values.events import Event, EventType
 from stategraph.observers.base import Observer
 
+_Data: TypeAlias = Mapping[str, Any]
 _MOST_BEFORE = 10_000  # runs whose last span is remembered
 _DURATIONS = {
     "run": "How long calls and nested runs took, until they ended or paused",
@@ -42,8 +43,8 @@ class _Run:
         parts: How many parts of the node have ended, by outcome.
     """
 
-    graph: Mapping[str, Any]
-    about: Mapping[str, Any]
+    graph: _Data
+    about: _Data
     span: trace.Span
     node: trace.Span = trace.INVALID_SPAN
     parts: Counter[str] = attrs.field(factory=Counter)
@@ -92,7 +93,7 @@ class OpenTelemetryObserver(Observer):
         self._under_way = meter.create_up_down_counter("stategraph.runs.under_way", "{run}", "Runs that are at work")
         self._runs: dict[tuple[str, str], _Run] = {}
         self._before: OrderedDict[str, trace.SpanContext] = OrderedDict()  # the last span of each run
-        self._heard: dict[EventType, Callable[[_Run, Mapping[str, Any], int], None]] = {
+        self._heard: dict[EventType, Callable[[_Run, _Data, int], None]] = {
             EventType.NODE_START: self._begin_node,
             EventType.NODE_COMPLETE: self._end_node,
             EventType.NODE_ERROR: self._note_error,
@@ -127,7 +128,7 @@ class OpenTelemetryObserver(Observer):
 
     # ------------------------------------------------------------------ runs
 
-    def _begin_run(self, name: str, data: Mapping[str, Any], at: int) -> None:
+    def _begin_run(self, name: str, data: _Data, at: int) -> None:
         run_id, outer_id = data["run_id"], data.get("parent_run_id")
         outer = None if outer_id is None else self._runs.get((data["call_id"], outer_id))
         parent = None if outer is None or outer.node is trace.INVALID_SPAN else trace.set_span_in_context(outer.node)
@@ -146,7 +147,7 @@ class OpenTelemetryObserver(Observer):
             self._before.popitem(last=False)
         self._under_way.add(1, graph)
 
-    def _end_run(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _end_run(self, run: _Run, data: _Data, at: int) -> None:
         del self._runs[data["call_id"], data["run_id"]]
         self._end_span_of_node(run, at)
         status = {"stategraph.status": data["status"]}
@@ -155,12 +156,12 @@ class OpenTelemetryObserver(Observer):
         self._under_way.add(-1, run.graph)
         self._took["run"].record(data["took"], {**run.graph, **status})
 
-    def _end_paused(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _end_paused(self, run: _Run, data: _Data, at: int) -> None:
         run.span.set_attribute("stategraph.pause.node", data["pause_node"])
         run.node.set_attribute("stategraph.outcome", "paused")
         self._end_run(run, data, at)
 
-    def _end_failed(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _end_failed(self, run: _Run, data: _Data, at: int) -> None:
         run.span.set_attributes({"error.type": data["error_type"], "stategraph.failed_node": data["node"]})
         if data["error_type"] != "RunCancelledError":  # a cancelled run has not failed
             for span in (run.span, run.node):
@@ -170,12 +171,12 @@ class OpenTelemetryObserver(Observer):
 
     # ------------------------------------------------------------------ nodes
 
-    def _begin_node(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _begin_node(self, run: _Run, data: _Data, at: int) -> None:
         attributes = {**run.about, "stategraph.node": data["node"], "stategraph.step": data["step"]}
         below = trace.set_span_in_context(run.span)
         run.node = self._tracer.start_span(f"node {data['node']}", below, attributes=attributes, start_time=at)
 
-    def _end_node(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _end_node(self, run: _Run, data: _Data, at: int) -> None:
         outcome = {"stategraph.outcome": data["outcome"]}
         run.node.set_attributes({"stategraph.attempts": data["attempts"], **outcome})
         if data["outcome"] == "failed":
@@ -188,15 +189,15 @@ class OpenTelemetryObserver(Observer):
         run.node.end(at)
         run.node, run.parts = trace.INVALID_SPAN, Counter()
 
-    def _note_error(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _note_error(self, run: _Run, data: _Data, at: int) -> None:
         run.node.add_event("exception", {**_exception(data), "stategraph.attempt": data["attempt"]}, at)
 
-    def _note_retry(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _note_retry(self, run: _Run, data: _Data, at: int) -> None:
         run.parts = Counter()  # the next attempt finds and counts the kept parts again
         self._retries.add(1, {**run.graph, "stategraph.node": data["node"]})
         run.node.add_event("retry", {"stategraph.attempt": data["attempt"], "stategraph.delay": data["delay"]}, at)
 
-    def _note_part(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _note_part(self, run: _Run, data: _Data, at: int) -> None:
         outcome = data["outcome"]
         run.parts["total"] = data["total"]
         run.parts[outcome] += 1
@@ -204,15 +205,15 @@ class OpenTelemetryObserver(Observer):
         if "error" in data:
             run.node.add_event("exception", {**_exception(data), "stategraph.part": data["part"]}, at)
 
-    def _note_hit(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _note_hit(self, run: _Run, data: _Data, at: int) -> None:
         run.node.set_attribute("stategraph.cache.hit", value=True)
 
-    def _measure_save(self, run: _Run, data: Mapping[str, Any], at: int) -> None:
+    def _measure_save(self, run: _Run, data: _Data, at: int) -> None:
         if data.get("took") is not None:
             self._took["checkpoint.save"].record(data["took"], run.graph)
 
 
-def _exception(data: Mapping[str, Any]) -> dict[str, Any]:
+def _exception(data: _Data) -> dict[str, Any]:
     message = data["error"].removeprefix(f"{data['error_type']}: ")
     about = {"exception.type": data["error_type"], "exception.message": message}
     return {**about, "exception.stacktrace": data["traceback"]}

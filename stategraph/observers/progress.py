@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import attrs
 
@@ -18,6 +18,7 @@ from stategraph._values.events import PART_EVENTS, Event, EventType
 from stategraph.errors import ConfigError
 from stategraph.observers.base import Observer
 
+_Data: TypeAlias = Mapping[str, Any]
 _NAME = 60  # characters of a name that are shown
 MOST_LINES = 20
 """How many runs have a line on a terminal at the same time. Other runs wait for a free line."""
@@ -55,7 +56,7 @@ class ProgressObserver(Observer):
         with self._lock:
             self._show(event.type, event.source, event.data)
 
-    def _show(self, type: EventType, graph: str, data: Mapping[str, Any]) -> None:
+    def _show(self, type: EventType, graph: str, data: _Data) -> None:
         key, outer = (data["call_id"], data["run_id"]), (data["call_id"], data.get("parent_run_id", ""))
         run = self._runs.get(key)
         if run is None:  # other events may come after the end of a run
@@ -97,25 +98,25 @@ class ProgressObserver(Observer):
 # --------------------------------------------------------------------------- texts
 
 
-def _begun(graph: str, data: Mapping[str, Any], outer: Watched | None) -> Watched:
+def _begun(graph: str, data: _Data, outer: Watched | None) -> Watched:
     if outer is None:
         return Watched(f"{cut(graph, _NAME)} {cut(data['run_id'], _NAME)}")
     return Watched(outer.title, f"{outer.path}{cut(data['parent_node'], _NAME)} > ")
 
 
-def _step(run: Watched, data: Mapping[str, Any]) -> str:
+def _step(run: Watched, data: _Data) -> str:
     took = "" if data["took"] is None else span(data["took"])
     attempts = f"{data['attempts']} attempts" if data["attempts"] > 1 else ""
     failed = "" if data["outcome"] == "completed" else "failed, and is handled; "
     return f"{run.at}: {failed}{', '.join(filter(None, (took, run.items, attempts)))}"
 
 
-def _retry(data: Mapping[str, Any]) -> str:
+def _retry(data: _Data) -> str:
     failed = f"attempt {data['attempt']} failed ({cut(data['error'])})"
     return f"{cut(data['node'], _NAME)}: {failed}, again in {span(data['delay'])}"
 
 
-def _end(type: EventType, data: Mapping[str, Any]) -> str:
+def _end(type: EventType, data: _Data) -> str:
     """Return in words how a run ended."""
     took = "" if data.get("took") is None else f", {span(data['took'])}"
     if type is EventType.GRAPH_COMPLETE:
@@ -159,7 +160,7 @@ class Watched:
         self.at, self.began = at, time.monotonic()
         self.done = self.found = self.failed = self.total = 0
 
-    def count(self, data: Mapping[str, Any]) -> None:
+    def count(self, data: _Data) -> None:
         """Count an item that has ended."""
         self.total, outcome = data["total"], data["outcome"]
         self.done += outcome != "failed"
