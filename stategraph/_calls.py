@@ -82,6 +82,16 @@ class ChangedCall(Call, total=False):
     migrate: Mapping[str, str] | None
 
 
+class RecoverCall(TypedDict, total=False):
+    """Options of a call that recovers runs; see `StateGraph.recover`."""
+
+    limit: int | None
+    max_recoveries: int
+    allow_changed: bool
+    migrate: Mapping[str, str] | None
+    cancel: threading.Event | None
+
+
 class ResumeCall(ChangedCall, total=False):
     """Options of a call that resumes a run.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
 
 from stategraph._calls import (
     Call,
-    ChangedCall,
     ExecuteCall,
+    RecoverCall,
     ResumeCall,
     RunCall,
     TurnCall,
@@ -39,8 +39,6 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
 if TYPE_CHECKING:
-    import threading
-
     from stategraph._capabilities import Batch
     from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
@@ -310,23 +308,15 @@ class StateGraph(GraphBuilder[S]):
 
         return drive(submit(self._new_run(RunCall(labels=labels), RunCall), state), None)
 
-    def recover(
-        self,
-        *,
-        limit: int | None = None,
-        max_recoveries: int = 10,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        cancel: threading.Event | None = None,
-    ) -> Iterator[Recovered]:
+    def recover(self, **how: Unpack[RecoverCall]) -> Iterator[Recovered]:
         """Continue unfinished runs of this graph that have no owner, the oldest first. Yield each result.
 
         Paused, cancelled and failed runs are left alone. Of several processes that call this at the same time, only one
         continues a given run. An error of one run does not stop the others.
 
         Args:
-            limit: The most runs to continue.
-            max_recoveries: The most owners that one step of a run may lose before the run fails.
+            limit: The most runs to continue; None, the default, for all.
+            max_recoveries: The most owners that one step of a run may lose before the run fails; 10 by default.
             allow_changed: As for `resume`, for each run.
             migrate: As for `resume`, for each run.
             cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
@@ -335,27 +325,15 @@ class StateGraph(GraphBuilder[S]):
         Raises:
             CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
-        from stategraph._capabilities import recovered_by, sweep  # imported when used
+        from stategraph._capabilities import recovered_by  # imported when used
 
-        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        new_run, signal = partial(self._new_run, how, ChangedCall, blocks=True), signal_of(how)
-        return recovered_by(sweep(self.store, new_run, limit, max_recoveries, signal), signal)
+        return recovered_by(*self._sweep(how, blocks=True))
 
-    def arecover(
-        self,
-        *,
-        limit: int | None = None,
-        max_recoveries: int = 10,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        cancel: threading.Event | None = None,
-    ) -> AsyncIterator[Recovered]:
+    def arecover(self, **how: Unpack[RecoverCall]) -> AsyncIterator[Recovered]:
         """Continue runs as `recover` does, on the running event loop; see `aexecute`."""
-        from stategraph._capabilities import arecovered_by, sweep  # imported when used
+        from stategraph._capabilities import arecovered_by  # imported when used
 
-        how = ChangedCall(cancel=cancel, allow_changed=allow_changed, migrate=migrate)
-        new_run, signal = partial(self._new_run, how, ChangedCall), signal_of(how)
-        return arecovered_by(sweep(self.store, new_run, limit, max_recoveries, signal), signal, self.store)
+        return arecovered_by(*self._sweep(how, blocks=False), self.store)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run in any process; `resume` continues it.
@@ -454,6 +432,14 @@ class StateGraph(GraphBuilder[S]):
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         return AsyncStream(*self._task(kind, task_of, how, *arguments, shows=True, blocks=False), self.store)
+
+    def _sweep(self, how: RecoverCall, *, blocks: bool) -> tuple[Iterator[Task[Recovered | None]], StopSignal | None]:
+        """Return tasks that each recover a run, and the signal that may stop them."""
+        from stategraph._capabilities import sweep  # imported when used
+
+        options = cast(Call, how)
+        new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
+        return sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal), signal
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:
         """Return the context of a call, which blocks this thread or awaits on an event loop."""
