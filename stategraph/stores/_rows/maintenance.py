@@ -133,7 +133,7 @@ def _prune_rows(log: RunLog, run: RunRecord) -> int:
     """Remove the rows of a run that no kept checkpoint builds on; return their number, 0 if others write to it."""
     kept = visible(log, run)
     lowest = min((row.base for row in kept), default=0)
-    superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))
+    superfluous = len(log.table.index(run.run_id, 0, lowest - 1)) if lowest else 0
     if not superfluous:
         return 0
     check_indexed(log, run, kept)
