@@ -15,12 +15,11 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
 from stategraph._util.validators import is_duration, maps_texts
-from stategraph._values.events import EventType, Listener, wanted_events
+from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
-from stategraph.observers.base import NoopObserver
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 

@@ -31,9 +31,9 @@ from stategraph._plan import plan_of, short_config
 from stategraph._protocol import Task
 from stategraph._util.callables import without_calls
 from stategraph._util.validators import naming_arguments
-from stategraph._values.events import Listener
+from stategraph._values.events import Listener, check_observer
 from stategraph.config import GraphConfig
-from stategraph.observers import check_observer, get_observer, with_progress
+from stategraph.observers import get_observer, with_progress
 from stategraph.state import S, State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store

@@ -14,7 +14,7 @@ from stategraph._engine import resume as resuming
 from stategraph._engine.context import RunContext
 from stategraph._owners.base import Ownership
 from stategraph._protocol import Amend, Await, Load, Notify, RunNode, Save, StartNode, Stopped
-from stategraph.observers.base import NoopObserver
+from stategraph._values.events import NoopObserver
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 NO_EVENTS: frozenset[EventType] = frozenset()

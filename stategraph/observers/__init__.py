@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stategraph._values.events import Listener, listener_problem
+from stategraph._values.events import Listener, MultiObserver, NoopObserver, Observer, check_observer
 from stategraph._values.registry import Registry
-from stategraph.errors import ConfigError
-from stategraph.observers.base import MultiObserver, NoopObserver, Observer
 
 __all__ = ["MultiObserver", "Observer", "get_observer", "register_observer"]
 
@@ -70,15 +68,3 @@ def with_progress(observer: Listener) -> Listener:
     """Return an observer that also shows the progress of runs."""
     shown = get_observer("progress")
     return observer if observer is shown else MultiObserver(observer, shown)
-
-
-def check_observer(observer: Any, key: str = "observer") -> Listener:
-    """Return an observer unchanged.
-
-    Raises:
-        ConfigError: it is no observer; the key names it.
-    """
-    problem = listener_problem(observer)
-    if problem:
-        raise ConfigError(key, observer, problem)
-    return observer  # type: ignore[no-any-return]

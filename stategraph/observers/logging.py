@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TextIO
 
-from stategraph._values.events import Event, EventType
+from stategraph._values.events import Event, EventType, Observer
 from stategraph.errors import ConfigError
-from stategraph.observers.base import Observer
 
 _DEBUG, _INFO, _WARNING, _ERROR = 10, 20, 30, 40  # as in the standard library, whose logging takes 5 ms to import
 _NAMES = {_DEBUG: "debug", _INFO: "info", _WARNING: "warning", _ERROR: "error"}

@@ -18,8 +18,7 @@ except ModuleNotFoundError as _missing:
     ) from _missing
 
 from stategraph._values import clock
-from stategraph._values.events import Event, EventType
-from stategraph.observers.base import Observer
+from stategraph._values.events import Event, EventType, Observer
 
 _Data: TypeAlias = Mapping[str, Any]
 _MOST_BEFORE = 10_000  # runs whose last span is remembered

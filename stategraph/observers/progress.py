@@ -14,9 +14,8 @@ import attrs
 
 from stategraph._text.shown import cut, span
 from stategraph._util.validators import is_duration
-from stategraph._values.events import PART_EVENTS, Event, EventType
+from stategraph._values.events import PART_EVENTS, Event, EventType, Observer
 from stategraph.errors import ConfigError
-from stategraph.observers.base import Observer
 
 _Data: TypeAlias = Mapping[str, Any]
 _NAME = 60  # characters of a name that are shown

@@ -22,6 +22,7 @@ from stategraph._plan import equipped, saved_keys
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
+from stategraph._values.events import NoopObserver
 from stategraph._values.ids import NESTED, is_nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import RunStatus
@@ -29,7 +30,6 @@ from stategraph._values.sameness import differing_items
 from stategraph.config import CheckpointConfig
 from stategraph.graph import StateGraph
 from stategraph.nodes.base import Node, StepContext
-from stategraph.observers.base import NoopObserver
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.memory import MemoryStore
