@@ -19,7 +19,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from functools import wraps
+from functools import cache, wraps
 from itertools import chain, repeat
 from operator import is_, length_hint
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -126,8 +126,21 @@ SETTLED: set[type] = {
 }
 """Types whose instances are settled. Times are not among them: their time zone may be an object of the user.
 
-`is_settled` adds types of `ATOMS` whose modules take long to import when it meets an instance.
+`is_settled` adds types of `atoms` whose modules take long to import when it meets an instance.
 """
+
+
+@cache
+def atoms() -> frozenset[type]:
+    """Return the immutable types without parts. The types themselves: a subclass may carry more."""
+    from decimal import Decimal  # imported when used, as the others: 5 ms
+    from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+    from uuid import UUID
+
+    return frozenset(
+        {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
+        | {date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath}
+    )
 
 
 def is_settled(value: object) -> bool:
@@ -139,11 +152,9 @@ def is_settled(value: object) -> bool:
         return SETTLED.issuperset(map(type, value)) or _are_parts_settled(value)  # type: ignore[call-overload, arg-type]
     if kind in SETTLED:
         return True
-    from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
-
-    if kind in ATOMS:
+    if kind in atoms():
         SETTLED.add(kind)
-    return kind in ATOMS
+    return kind in atoms()
 
 
 def _are_parts_settled(nest: Iterable[object]) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 import ormsgpack
 
-from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import (
+    ATOMS,
     CODEC_OF,
     FROZENSET,
     SET,

@@ -27,8 +27,10 @@ from zoneinfo import TZPATH, ZoneInfo
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, freeze
+from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, atoms, freeze
 from stategraph._values.registered_types import RegisteredType, find_by_name
+
+ATOMS = atoms()
 
 
 class DecodeError(ValueError):

@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import (
+    ATOMS,
     CODEC_OF,
     DICT,
     ENUM,
