@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stategraph import ErrorInfo, ExecutionError, MapNode, NodeContext, ParallelNode, RunStatus, State, StateGraph
+from stategraph import ExecutionError, MapNode, NodeContext, ParallelNode, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, as_async, as_sync, live_threads, make_graph, raises, returns, trace
+from tests.scenarios import RUN, Scene, as_async, as_sync, live_threads, make_graph, raises, returns
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -164,15 +164,6 @@ class TestItems:
 
             assert (final["out"], final.step) == ([2 * item for item in range(count)], 1)
 
-    @pytest.mark.parametrize("kind", [as_sync, as_async])
-    def test_collected_errors(self, any_play: Scene, kind: Any) -> None:
-        """Collected errors take the place of results, in the store as well."""
-        graph = mapping(kind(lambda item: int(item, 10)), on_error="collect", store=any_play.store)
-
-        final = any_play.execute(graph, State({"items": ["2", "x", "5"]}, run_id=RUN))
-
-        assert final["out"] == [2, ErrorInfo("ValueError", "invalid literal for int() with base 10: 'x'", "work"), 5]
-
 
 @pytest.mark.parametrize("kind", [as_sync, as_async])
 class TestFailures:
@@ -192,36 +183,3 @@ class TestFailures:
         assert (error.type, error.node) == ("ExceptionGroup", "work")
         assert all(text in error.message for text in ["2 of its parts failed", "a: ValueError: no a", "b: ", "no b"])
         assert "in part 'a' of node 'work'" in caught.value.__cause__.exceptions[0].__notes__  # type: ignore[union-attr]
-
-    def test_finish_does_all_others(self, memory_play: Scene, kind: Any) -> None:
-        """With "finish" the other branches run after the first has failed."""
-        done: Any = []
-        branches = {"bad": kind(raises(ValueError())), "good": kind(lambda state: done.append(1) or {})}
-        with pytest.raises(ExecutionError):
-            memory_play.execute(parallel(branches, 1, on_failure="finish"))
-
-        assert done == [1]
-
-    def test_cancel_begins_no_other(self, memory_play: Scene, kind: Any) -> None:
-        """With "cancel" no other branch and no other item begins."""
-        done: Any = []
-        branches = {
-            "bad": kind(raises(ValueError())),
-            **{name: kind(lambda state: done.append(1)) for name in "abcdef"},
-        }
-        with pytest.raises(ExecutionError):
-            memory_play.execute(parallel(branches, 1))
-        with pytest.raises(ExecutionError):
-            memory_play.execute(mapping(kind(raises(ValueError())), 1), State({"items": [1] * 50}))
-
-        assert len(done) <= 1
-
-
-def test_a_branch_that_was_cancelled_from_outside(memory_play: Scene) -> None:
-    """It has failed, and the run does not hang."""
-
-    async def cancelled(state: State) -> dict[str, Any]:
-        raise asyncio.CancelledError
-
-    with pytest.raises(ExecutionError, match="a: CancelledError"):
-        memory_play.execute(parallel({"a": cancelled, "b": as_async(trace("b"))}))

@@ -62,20 +62,6 @@ class TestTurns:
 
         assert (final["question"], final["style"], final["tone"]) == ("two", "short", "default")
 
-    @pytest.mark.parametrize("turns", [2, 3])
-    def test_an_interrupt_asks_in_every_turn(self, any_play: Scene, turns: int) -> None:
-        """The answer of an earlier turn answers nothing."""
-        nodes = {"ask": InterruptNode("question", "ok"), "answer": answer}
-        graph = make_graph(nodes, store=any_play.store, preserve=True)
-        state = State({"question": "0"}, run_id=RUN)
-        for turn in range(turns):
-            paused = any_play.execute(graph, state)
-            assert paused.pause is not None
-            assert paused.pause.value == str(turn)
-            state = any_play.resume(graph, {"ok": turn}).set("question", str(turn + 1))
-
-        assert (state["asked"], state["ok"]) == ([str(turn) for turn in range(turns)], turns - 1)
-
     def test_a_run_of_another_graph(self, any_play: Scene) -> None:
         """A graph refuses an incomplete run of another graph, and continues a complete one."""
         orders = make_graph({**traces("a"), "b": raises(ValueError("no"))}, store=any_play.store, name="orders")

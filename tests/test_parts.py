@@ -31,7 +31,6 @@ from tests.scenarios import (
     counted,
     live_threads,
     make_graph,
-    raises,
     reopened,
     returns,
     trace,
@@ -217,17 +216,6 @@ class TestKeeping:
         play.execute(make_graph(nodes, store=play.store, interval=interval), State({"l": [1, 2]}, run_id=RUN))
 
         assert found == seen
-
-    def test_updates_make_them_worthless(self, play: Scene) -> None:
-        """After updates all parts are done again, as they were made of other data."""
-        work = Work()
-        work.second = raises(ValueError("always"))
-        with pytest.raises(ExecutionError):
-            play.execute(work.graph(play.store))
-        with pytest.raises(ExecutionError):
-            play.resume(work.graph(play.store), {"n": 1})
-
-        assert work.log == ["a", "b", "a", "b"]
 
     @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=0)])
     def test_parts_that_conflict_are_done_again(self, play: Scene, retry: Any) -> None:

@@ -46,15 +46,6 @@ class TestSteps:
         assert (final.run_id, final.checkpoint_node, final.step) == (RUN, "c", 3)
         assert (final.status, final.graph, final.error) == (RunStatus.COMPLETED, "flow", None)
 
-    @pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}, {}])
-    def test_the_first_edge_that_passes_is_taken(self, memory_scene: Scene, given: dict[str, Any]) -> None:
-        """Edges are tried in the order in which they were added."""
-        edges = [("a", "b", key_equals("n", 1)), ("a", "c", key_equals("n", 2)), ("a", "d"), ("b", "d"), ("c", "d")]
-
-        final = memory_scene.execute(memory_scene.graph(traces("abcd"), edges), State(given, run_id=RUN))
-
-        assert final["trace"] == {1: ["a", "b", "d"], 2: ["a", "c", "d"], None: ["a", "d"]}[given.get("n")]
-
     def test_a_cycle_runs_until_it_is_left(self, scene: Scene) -> None:
         """A node may run any number of times; every time is a step."""
         edges = [("a", "b"), ("b", "a", shorter_than(7)), ("b", "c")]

@@ -120,21 +120,6 @@ class TestPrune:
             store.load("a")
 
 
-@pytest.mark.parametrize("run_id", ["w\0ndow", "", ".window", b"window"])
-def test_an_id_that_no_run_can_have(tmp_path, run_id):
-    """It is damage, and not a run that is listed."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.save(State(run_id="window", step=1))
-    with closing(sqlite3.connect(tmp_path / "runs.db")) as database:
-        database.execute("UPDATE run SET run_id = ?", (run_id,))
-        database.commit()
-
-    with SqliteStore(tmp_path / "runs.db") as store:
-        assert store.list() == []
-        assert store.runs() == []
-        assert store.prune().damaged == (str(run_id),)
-
-
 class TestTheWayOut:
     """Damaged runs are listed with ids that `delete` takes; errors name the column, the store and that way out."""
 

@@ -16,7 +16,6 @@ from stategraph import CachePolicy, State, StateGraph
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo
 from stategraph.stores import Policy
-from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
@@ -154,17 +153,6 @@ class TestClosed:
 
 class TestCaches:
     """Results whose time is over."""
-
-    @pytest.fixture
-    def results(self, folder: Path, monkeypatch: Any) -> ResultCache:
-        """Return results with a secret, kept for an hour, in a cache that holds others as well."""
-        results = ResultCache(folder)
-        for number in range(20):
-            results.keep(results.find([number], None).key or "", ({"text": "x" * 300 * number}, []), None)
-        for number in range(20):
-            key = results.find(["secret", number], 3600).key or ""
-            assert results.keep(key, ({"text": SECRET * 30 * number}, []), 3600) == ""
-        return results
 
     def later(self, monkeypatch: Any, seconds: float) -> None:
         """Let time go by."""

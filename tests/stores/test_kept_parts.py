@@ -9,14 +9,9 @@ import attrs
 import pytest
 
 from stategraph import (
-    CheckpointConfig,
     CheckpointCorruptError,
     CheckpointNotFoundError,
-    ExecutionError,
-    GraphConfig,
-    MapNode,
     State,
-    StateGraph,
 )
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
@@ -113,29 +108,6 @@ def store(request, tmp_path):
     }
     with openers[request.param](tmp_path) as store:
         yield store
-
-
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_run_that_begins_again_takes_no_parts_of_other_data(store, durability):
-    """A run failed within a step, and begins again from the entry point with other items."""
-
-    def item(number):
-        if number < 0:
-            raise ValueError("no")
-        return number * 10
-
-    checkpoint = CheckpointConfig(interval=1, durability=durability, preserve=True)
-    graph = StateGraph(GraphConfig(name="map", checkpoint=checkpoint, observer="noop"), store=store)
-    graph.add_node("map", MapNode(item, over="items", into="tens", max_workers=1))
-    graph.set_entry_point("map")
-    graph.set_exit_point("map")
-    with pytest.raises(ExecutionError):
-        graph.execute(State({"items": [1, 2, -1]}, run_id="a"))
-    assert store.load_parts("a", 1, "map") == {"0": 10, "1": 20}
-
-    final = graph.execute(store.load("a").set("items", [5, 6, 7]), restart=True)
-
-    assert final["tens"] == [50, 60, 70]
 
 
 # --------------------------------------------------------------------------- forks and names

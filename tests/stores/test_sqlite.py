@@ -2,7 +2,6 @@
 
 import gc
 import sqlite3
-import stat
 import weakref
 from contextlib import closing
 
@@ -49,15 +48,6 @@ class TestTheFile:
         assert sql(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
         assert sql(path, "PRAGMA journal_mode") == [("wal",)]
         assert sql(path, "PRAGMA integrity_check") == [("ok",)]
-
-    def test_only_its_owner_may_read_it(self, store, path):
-        """The files beside it as well, and the folder that is made for it."""
-        saved(store, 1)
-        with SqliteStore(path.parent / "new" / "runs.db") as other:
-            assert stat.S_IMODE(other.path.parent.stat().st_mode) == 0o700
-        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("runs.db*")}
-
-        assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600, "runs.db-owners": 0o600}
 
     def test_the_view_is_read_with_plain_sqlite(self, store, path):
         """The view has one row for each checkpoint, with plain column names."""
@@ -171,15 +161,6 @@ class TestWhatOthersMade:
 
 
 class TestReadOnly:
-    def test_it_reads_beside_a_writer(self, store, path):
-        """A reader sees saves that come after it was opened."""
-        saved(store, 1)
-        with SqliteStore(path, read_only=True) as reader:
-            saved(store, 2)
-
-            assert reader.load("a").step == 2
-            assert [run.run_id for run in reader.runs()] == ["a"]
-
     def test_it_changes_nothing(self, store, path):
         """Every writing call of a read-only store is an error."""
         saved(store, 1)
