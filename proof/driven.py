@@ -12,7 +12,7 @@ from stategraph._drivers.sync import Performer
 from stategraph._engine.calling import cancel
 from stategraph._engine.loop import execute
 from stategraph._engine.resume import resume
-from stategraph._protocol import CommandType, Own, RunNode, Show, Sleep, StartNode, Task
+from stategraph._protocol import CommandType, Own, RunHere, RunNode, Show, Sleep, Task
 from stategraph.errors import CheckpointNotFoundError
 from tests.scenarios import RUN, make_graph
 
@@ -182,7 +182,7 @@ class Call:
     def step(self) -> None:
         """Perform its command and advance to the next; a node takes two steps, begin and end."""
         at = len(self.log) + 1
-        if self.kind in {RunNode, StartNode} and not self.is_in_node:
+        if self.kind in {RunNode, RunHere} and not self.is_in_node:
             self.is_in_node = True
             self.log.append(("begins", ""))
             return

@@ -19,15 +19,16 @@ class RunNode(CommandType):
     """Call a node with a State. The answer is its result, which may have to be awaited."""
 
 
-class StartNode(CommandType):
-    """Call an async node, or make the feed of a generator, in the thread of the run or on its event loop.
+class RunHere(CommandType):
+    """Call a function in the thread of the run or on its event loop, and await its result if necessary.
 
-    The answer is the result, which may still have to be awaited if the driver cannot.
+    The function is that of an async node, makes the feed of a generator, or waits for parts. If the driver cannot await
+    the result, that is the answer.
     """
 
 
 class Await(CommandType):
-    """Await a result that no StartNode has awaited: ``(Await, awaitable, name of the node)``."""
+    """Await a result that `RunHere` has not awaited: ``(Await, awaitable, name of the node)``."""
 
 
 class Own(CommandType):
@@ -54,16 +55,15 @@ class Flush(CommandType):
     """Wait until all Saves are as durable as the store promises."""
 
 
-class Finish(CommandType):
-    """Call, and await if necessary, a function that a node needs for its end. Nothing stops or limits it."""
+class Assist(CommandType):
+    """Call, and await if necessary, a function that serves a node: at its end, or for its cache.
+
+    Nothing stops or limits it.
+    """
 
 
 class Parts(CommandType):
     """Save, load or drop the finished parts of a step that has not completed."""
-
-
-class Cache(CommandType):
-    """Look up the result of a node in its cache, or keep it there. That never fails."""
 
 
 class Limit(CommandType):
@@ -94,7 +94,7 @@ class Gathered(Protocol):
     """Tasks that run concurrently. Once one has raised, no other begins, and the running ones are stopped."""
 
     def reports(self, _: object = None, /) -> Any:
-        """Wait; return the reports of the tasks since the last call; called by `Reports`.
+        """Wait; return the reports of the tasks since the last call; called by `RunHere`.
 
         The list is empty once all tasks have ended. If one has raised, its error is raised instead. Calling it also
         confirms that the reports returned before are saved: the number of tasks that have begun and are not saved is
@@ -102,14 +102,10 @@ class Gathered(Protocol):
         """
 
     def stop(self, _: object = None, /) -> Any:
-        """Stop the running tasks, wait for their end, and return their reports; called by `Finish`."""
+        """Stop the running tasks, wait for their end, and return their reports; called by `Assist`."""
 
     def halt(self) -> None:
         """Stop the running tasks without waiting for them."""
-
-
-class Reports(CommandType):
-    """Wait for reports of gathered tasks: ``(Reports, gathered.reports, None)``."""
 
 
 class Report(CommandType):
@@ -136,7 +132,7 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 STORE: tuple[type[CommandType], ...] = (Own, Load, Save, Amend, Flush, Parts)
 """Calls of the store, except Delete."""
 
-BLOCKING: tuple[type[CommandType], ...] = (RunNode, *STORE, Delete, Cache)
+BLOCKING: tuple[type[CommandType], ...] = (RunNode, *STORE, Delete)
 """Calls that may take long, and are therefore not made on an event loop."""
 
 

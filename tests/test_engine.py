@@ -13,7 +13,7 @@ from stategraph._engine import loop
 from stategraph._engine import resume as resuming
 from stategraph._engine.context import RunContext
 from stategraph._owners.base import Ownership
-from stategraph._protocol import Amend, Await, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph._protocol import Amend, Await, Load, Notify, RunHere, RunNode, Save, Stopped
 from stategraph._values.events import NoopObserver
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
@@ -191,7 +191,7 @@ def test_an_interrupt_loses_nothing(start: Any, wanted: Any, interval: int, kind
 def test_an_error_of_a_node_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
     """It becomes an ExecutionError, and the last completed State is saved."""
     for number, command in enumerate(commands_of(start, wanted, interval, kind)):
-        if command[0] in (RunNode, StartNode, Await):
+        if command[0] in (RunNode, RunHere, Await):
             drive = make_drive(start, wanted, interval, kind)
 
             with pytest.raises(ExecutionError, match="no topic") as caught:
@@ -219,7 +219,7 @@ def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, ki
 def test_a_stop_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
     """A stop before a node becomes a RunCancelledError; the run is saved as active."""
     for number, command in enumerate(commands_of(start, wanted, interval, kind)):
-        if command[0] in (RunNode, StartNode, Await):
+        if command[0] in (RunNode, RunHere, Await):
             drive, stopped = make_drive(start, wanted, interval, kind), Stopped("enough")
             stopped.__cause__ = TimeoutError()
 

@@ -19,24 +19,22 @@ from stategraph._drivers.threads import CARRIED_ON, CarriedRun, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
     STORE,
+    Assist,
     Await,
-    Cache,
     Command,
     CommandType,
     Delete,
-    Finish,
     Gather,
     Gathered,
     Limit,
     Notify,
     Perform,
     Report,
-    Reports,
+    RunHere,
     RunNode,
     Save,
     Show,
     Sleep,
-    StartNode,
     Task,
     Unlimit,
 )
@@ -216,7 +214,7 @@ class AsyncPerformer:
 
     # ------------------------------------------------------------------ awaited
 
-    async def _start_node(self, function: _Function, argument: Any) -> Any:
+    async def _run_here(self, function: _Function, argument: Any) -> Any:
         if time.monotonic() - self._others_wait_since > _TURN:
             await asyncio.sleep(0)  # for other tasks of the loop: neither nodes nor stores may have to wait
             self._others_wait_since = time.monotonic()
@@ -239,12 +237,8 @@ class AsyncPerformer:
             await self._cancellations.forget_strays()
         return answer
 
-    async def _reports(self, reports: _Function, _: None) -> Any:
-        await self._check()
-        return await reports(None)
-
-    async def _finish(self, function: _Function, argument: Any) -> Any:
-        """Call a function that a node needs for its end, uninterrupted: a cancellation waits for it."""
+    async def _assist(self, function: _Function, argument: Any) -> Any:
+        """Call a function that serves a node, uninterrupted: a cancellation waits for it."""
         if not is_async_callable(function):
             return await self._call_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
@@ -279,12 +273,10 @@ def _pass_over(_: None, __: State) -> None:
 
 _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable[Any]]] = {
     **dict.fromkeys(BLOCKING, AsyncPerformer._call_store),
-    Cache: AsyncPerformer._call_thread,
     RunNode: AsyncPerformer._run_node,
-    StartNode: AsyncPerformer._start_node,
+    RunHere: AsyncPerformer._run_here,
     Await: AsyncPerformer._wait_for,
-    Finish: AsyncPerformer._finish,
-    Reports: AsyncPerformer._reports,
+    Assist: AsyncPerformer._assist,
     Sleep: AsyncPerformer._sleep,
     Show: lambda performer, _, __: performer._check_cancelled(),
     Delete: AsyncPerformer._delete,

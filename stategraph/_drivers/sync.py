@@ -19,21 +19,20 @@ from stategraph._drivers.calls import NODES, Outcome, Shown, Threads
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol import (
     BLOCKING,
+    Assist,
     Await,
     CannotAwait,
     Command,
-    Finish,
     Gather,
     Gathered,
     Limit,
     Notify,
     Perform,
     Report,
-    Reports,
+    RunHere,
     RunNode,
     Show,
     Sleep,
-    StartNode,
     Task,
     Unlimit,
 )
@@ -111,10 +110,9 @@ class Performer:
         self.perform: Perform = {
             **_CALLS,
             Show: _show,
-            StartNode: self._start_node,
+            RunHere: self._run_here,
             Await: self._wait_for,
-            Finish: self._finish,
-            Reports: self._wait_for_reports,
+            Assist: self._assist,
             Gather: self._gather,
             Limit: self._limit,
             Unlimit: self._limits.pop,
@@ -171,20 +169,16 @@ class Performer:
 
     # ------------------------------------------------------------------ awaiting
 
-    def _start_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def _run_here(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()
         result = function(argument)
         if isawaitable(result) and not _is_loop_running():
             return self._run(self._limits.limited(result))
         return result
 
-    def _finish(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def _assist(self, function: Callable[[Any], Any], argument: Any) -> Any:
         result = function(argument)
         return self._run(result) if isawaitable(result) else result
-
-    def _wait_for_reports(self, reports: Callable[[Any], Any], _: None) -> Any:
-        self._limits.check()
-        return self._finish(reports, None)
 
     def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if _is_loop_running() and isinstance(awaitable, Coroutine):

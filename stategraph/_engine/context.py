@@ -16,7 +16,7 @@ import attrs
 
 from stategraph._engine.io import StoreSession
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
-from stategraph._protocol import Await, Command, Gather, Notify, RunNode, Show, StartNode, Task
+from stategraph._protocol import Await, Command, Gather, Notify, RunHere, RunNode, Show, Task
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values import clock
@@ -273,7 +273,7 @@ def _observed(run: RunContext, command: Command, inside: _Inside) -> Command:
         return kind, function, ((observed(run, task) for task in tasks), *how)
     if kind is Await:
         return kind, _awaited(inside, cast(Awaitable[Any], function)), argument
-    if kind is RunNode or kind is StartNode:
+    if kind is RunNode or kind is RunHere:
         called = _call if kind is RunNode else _started
         return kind, partial(called, inside, cast(Callable[[Any], Any], function)), argument
     return command

@@ -13,7 +13,7 @@ from stategraph._engine.ending import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._progress import GIVEN
-from stategraph._protocol import Cache, Task
+from stategraph._protocol import Assist, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import version_of
 from stategraph._values.events import PART_EVENTS, EventType
@@ -177,14 +177,14 @@ class NodeCache:
             self._warn(reason)
             yield from step.emit(EventType.CACHE_MISS, key=None, reason=reason)
             return (yield from attempts())
-        found: CachedResult = yield (Cache, self._find, step.tracked_state)
+        found: CachedResult = yield (Assist, self._find, step.tracked_state)
         if found.changes is not None:
             yield from step.emit(EventType.CACHE_HIT, key=found.key)
             return with_changes(step.state, *found.changes)
         yield from step.emit(EventType.CACHE_MISS, key=found.key, reason=found.reason)
         result = yield from attempts()
         if found.key is not None and not step.is_answered and not _pauses(result):
-            yield (Cache, self._keep, (found.key, changes_from(result, step.state)))
+            yield (Assist, self._keep, (found.key, changes_from(result, step.state)))
         return result
 
     def _find(self, state: State) -> CachedResult:

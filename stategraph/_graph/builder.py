@@ -14,7 +14,7 @@ import attrs
 
 from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
-from stategraph._protocol import RunNode, StartNode
+from stategraph._protocol import RunHere, RunNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name, maps_texts, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
@@ -362,7 +362,7 @@ class GraphBuilder(Generic[S]):
         if isinstance(node, FunctionNode):
             function = None if node.wants_context else node.function
             is_plain = not (node.is_generator or policies.needs_execution or is_watched)
-        kind = StartNode if node.is_async else RunNode
+        kind = RunHere if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)
 

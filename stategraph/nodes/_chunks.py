@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._protocol import CannotAwait, Finish, StartNode, Task
+from stategraph._protocol import Assist, CannotAwait, RunHere, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.nodes.base import StepContext
 from stategraph.state import State
@@ -55,7 +55,7 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     without_object: Callable[[Any], Any] | None = None
     if isinstance(generator, TypedGenerator):
         generator, without_object = generator.generator, generator.without_object
-    feed = yield (StartNode, _feed_of, generator)  # in the thread of the run, not in one that carries it on
+    feed = yield (RunHere, _feed_of, generator)  # in the thread of the run, not in one that carries it on
     held: State | Updates | None = None  # the result, unless another item follows
     last: Any = None
     try:
@@ -76,7 +76,7 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
         raise
     except BaseException as error:
         try:
-            yield (Finish, feed.close, None)
+            yield (Assist, feed.close, None)
         except Exception as second:  # noqa: BLE001 - must not replace the error that closes the generator
             error.add_note(f"While its generator was being closed: {describe_exception(second)}")
         raise

@@ -18,16 +18,15 @@ import attrs
 
 from stategraph._progress import awaited
 from stategraph._protocol import (
+    Assist,
     Await,
     CannotAwait,
-    Finish,
     Gather,
     Gathered,
     Report,
-    Reports,
+    RunHere,
     RunNode,
     Sleep,
-    StartNode,
     StoreFailed,
     Task,
     limited,
@@ -251,7 +250,7 @@ class _Work:
         tasks, most = map(self._part, jobs), min(self.workers.number, len(jobs))
         gathered: Gathered = yield (Gather, None, (tasks, most, async_node))
         try:
-            while outcomes := (yield (Reports, gathered.reports, None)):
+            while outcomes := (yield (RunHere, gathered.reports, None)):
                 yield from self._take(outcomes)
                 if self._is_stopped and len(functions) == len(jobs):
                     break
@@ -272,9 +271,9 @@ class _Work:
 
     def _stop(self, gathered: Gathered) -> Task[None]:
         """Begin no more parts, and keep those that still finish."""
-        outcomes = yield (Finish, gathered.stop, None)
+        outcomes = yield (Assist, gathered.stop, None)
         if self._processes is not None:
-            yield (Finish, self._processes.close, None)
+            yield (Assist, self._processes.close, None)
         yield from self._take(outcomes)
 
     # ------------------------------------------------------------------ in the run
@@ -394,7 +393,7 @@ class _Work:
         return (yield from called)
 
     def _called(self, function: Callable[[Any], Any], argument: Any, *, is_async: bool) -> Task[Any]:
-        result = yield (StartNode if is_async else RunNode, function, argument)
+        result = yield (RunHere if is_async else RunNode, function, argument)
         if type(result) is State or not isawaitable(result):
             return result
         if is_async:
