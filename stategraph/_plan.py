@@ -170,10 +170,11 @@ def short_config(
         others = {name: value for name, value in config.checkpoint.options.items() if name not in PLACES}
         changes |= {"store": kind, "options": {**others, **options}}
         store = None
-    checkpoint = CheckpointConfig(**{**config.checkpoint.given(), **changes})
+    if changes:
+        config = attrs.evolve(config, checkpoint=CheckpointConfig(**{**config.checkpoint.given(), **changes}))
     if isinstance(observer, str):
-        return attrs.evolve(config, observer=observer, checkpoint=checkpoint), store, None
-    return attrs.evolve(config, checkpoint=checkpoint), store, observer
+        config, observer = attrs.evolve(config, observer=observer), None
+    return config, store, observer
 
 
 def _named(name: object, *, has_store: bool) -> GraphConfig:

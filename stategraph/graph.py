@@ -103,19 +103,16 @@ class StateGraph(GraphBuilder[S]):
         preserve: bool | None = None,
         schema: type | None = None,
     ) -> None:
-        is_short = isinstance(observer, str) or isinstance(store, str | os.PathLike) or preserve is not None
-        if is_short or not isinstance(config, GraphConfig):
-            config, store, observer = short_config(config, store, observer, preserve)
+        config, store, observer = short_config(config, store, observer, preserve)
         if store is not None and not is_memory_store(store):
             config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
         self.config: GraphConfig = config
         self.observer: Listener = get_observer(config.observer) if observer is None else check_observer(observer)
-        options = checkpoint.store_options() if store is None else {}
-        self.store: CheckpointStore = (
-            get_checkpoint_store(checkpoint.store, **options) if store is None else checked_store(store)
-        )
+        if store is None:
+            store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options())
+        self.store: CheckpointStore = checked_store(store)
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
