@@ -46,10 +46,6 @@ def _are_keys(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(key, str) for key in value) and len(set(value)) == len(value)
 
 
-def _is_options(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-
-
 def _shown_options(options: Mapping[str, Any]) -> str:
     """Return the repr of store options. It shows plain values only, and none that may be a secret."""
     is_shown = (str, int, float, os.PathLike, type(None))
@@ -86,7 +82,10 @@ _CHECKPOINT: Allowed = {
         _are_keys,
     ),
     "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
-    "options": ("a mapping of option names to values", _is_options),
+    "options": (
+        "a mapping of option names to values",
+        lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
+    ),
 }
 
 _LEASE = 30.0

@@ -284,14 +284,12 @@ def edges_of_route(
         raise TypeError(
             f"its targets are {shorten(targets)}; they are a mapping of answers to nodes, or names of nodes"
         )
-    ways = targets if isinstance(targets, Mapping) else {name: name for name in _in_order(targets)}
+    if isinstance(targets, set | frozenset):
+        targets = sorted(targets, key=str)
+    ways = targets if isinstance(targets, Mapping) else {name: name for name in targets}
     if not ways:
         raise ValueError("it has no targets: name the nodes that the function may choose")
     route: list[Says] = []
     route += [Says(function, answer, route) for answer in ways]
     names = [None if name is None else f"{name} says {stable_repr(answer)}" for answer in ways]
     return [Edge(source, *way) for way in zip(ways.values(), route, names, strict=True)]
-
-
-def _in_order(names: Iterable[str]) -> Iterable[str]:
-    return sorted(names, key=str) if isinstance(names, set | frozenset) else names

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.progress import Pause, Progress, evolved, pause_of
+from stategraph._values.progress import Progress, evolved, pause_of
 from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.state import State, evolve
@@ -136,18 +136,15 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
         raise GraphMismatchError(saved.run_id, tuple(problems), nodes)
     if is_done:
         return saved
-    pause = saved.pause and pause_of([_renamed_pause(pause, migrate) for pause in saved.pause.each])
+    pauses = () if saved.pause is None else saved.pause.each
+    renamed = [attrs.evolve(pause, node=migrate.get(pause.node, pause.node)) for pause in pauses]
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
         structure=saved.structure and _renamed(saved.structure, migrate),
-        pause=pause,
+        pause=pause_of(renamed) if renamed else None,
         progress=_moved_progress(saved.progress or Progress(), migrate),
     )
-
-
-def _renamed_pause(pause: Pause, names: Mapping[str, str]) -> Pause:
-    return attrs.evolve(pause, node=names.get(pause.node, pause.node))
 
 
 def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:

@@ -259,9 +259,6 @@ class GraphStructure:
         """32 hexadecimal digits, the same for equal structures in every process."""
         import hashlib  # imported when used: OpenSSL takes 4 ms
 
-        parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge)[:3])]
+        by_source = sorted(self.edges, key=lambda edge: edge.source)  # the order matters only among the edges of a node
+        parts = [*sorted(self.nodes), "", *(part for edge in by_source for part in attrs.astuple(edge)[:3])]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
-
-    def _by_source(self) -> list[EdgeStructure]:
-        """Return the edges grouped by source: the order matters only within a group."""
-        return sorted(self.edges, key=lambda edge: edge.source)

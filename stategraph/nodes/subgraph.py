@@ -163,11 +163,6 @@ class GraphNode(CompositeNode):
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
 
 
-def _graphs_of(node: Any) -> Iterable[Any]:
-    """Return the graphs that a node runs, as nodes."""
-    return node.graphs if isinstance(node, Node) else ()
-
-
 def _not_asked(answer: Any) -> Any:
     raise ValueError(
         "its graph begins again and asks its own question: resume without an answer, then read the question"
@@ -180,7 +175,8 @@ def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
 
 def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
     """Yield the graphs that contain themselves, and the graphs nested too deep."""
-    for node in chain.from_iterable(_graphs_of(node) for node in graph.nodes.values()):
+    node: Any
+    for node in chain.from_iterable(node.graphs for node in graph.nodes.values() if isinstance(node, Node)):
         path = " -> ".join([*names, node.graph.name])
         if id(node.graph) in above:
             yield f"graph {node.graph.name!r} contains itself: {path}"
