@@ -11,7 +11,7 @@ import attrs
 from stategraph._progress import asking_again, gives_back, waiting_again
 from stategraph._text.shown import meant, shorten
 from stategraph._values import clock
-from stategraph._values.ids import check_given_id, generation_of, given_id, is_nested_id, is_parts_id, step_of
+from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
 from stategraph.errors import ConfigError, StepConflictError
 from stategraph.state import State, evolve, recorded
@@ -63,6 +63,12 @@ def check_number(step: object, name: str = "step") -> None:
     """Raise ValueError unless this is the number of a step; `name` is the name of the argument."""
     if type(step) is not int or step < 0:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a non-negative integer is")
+
+
+def check_unknown(unknown: object) -> None:
+    """Raise ValueError unless ``unknown=`` is "opaque" or None."""
+    if unknown not in (None, "opaque"):
+        raise ValueError(f'unknown: {shorten(unknown)} is not allowed; "opaque" is, or None to be refused')
 
 
 class ExtraFilters(TypedDict, total=False):
@@ -204,7 +210,7 @@ def forked_from(source: State, new_run_id: str) -> State:
         copy,
         facts=None,
         _took_ns=None,
-        run_id=check_given_id(new_run_id),
+        run_id=new_run_id,
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
         parent=ParentStep(source.run_id, source.step),

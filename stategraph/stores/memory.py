@@ -29,6 +29,7 @@ from stategraph.stores._checks import (
     check_numbers,
     check_state,
     check_step,
+    check_unknown,
     forked_from,
     is_in_story,
     keeps_nested,
@@ -197,8 +198,6 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:
         if unknown is not None:  # the values are in memory, so none is unknown
-            from stategraph.stores._codec.type_codecs import check_unknown  # imported when used
-
             check_unknown(unknown)
         run = self._runs_by_id.get(check_run_id(run_id))
         if run is not None and step is None and revision is None:

@@ -140,20 +140,13 @@ class Opaque:
 
 
 @contextmanager
-def unknown_shown(shown: bool = True) -> Iterator[None]:
+def unknown_shown() -> Iterator[None]:
     """In the block and in this thread, decode values that cannot be constructed here as `Opaque`."""
-    token = _is_shown.set(shown)
+    token = _is_shown.set(True)
     try:
         yield
     finally:
         _is_shown.reset(token)
-
-
-def check_unknown(unknown: object) -> bool:
-    """Return whether ``unknown=`` selects `Opaque` values. Raise ValueError unless it is "opaque" or None."""
-    if unknown not in (None, "opaque"):
-        raise ValueError(f'unknown: {shorten(unknown)} is not allowed; "opaque" is, or None to be refused')
-    return unknown is not None
 
 
 def shown_as_opaque(codec: TypeCodec, parts: Any, error: Exception) -> Opaque:

@@ -17,8 +17,8 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, filtered
-from stategraph.stores._codec.type_codecs import check_unknown, unknown_shown
+from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, check_unknown, filtered
+from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.loading import history, iter_history, listing, load
@@ -174,7 +174,8 @@ class RowStore(CheckpointStore):
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:
         check_numbers(step, revision)
-        with nullcontext() if unknown is None else unknown_shown(check_unknown(unknown)):
+        check_unknown(unknown)
+        with unknown_shown() if unknown else nullcontext():
             return load(self._log, check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
@@ -197,7 +198,7 @@ class RowStore(CheckpointStore):
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
         """Add the ids of owned runs to a filter, where one query for all runs is faster than one for each."""
-        if not (which.owned or (which.owned is False and (is_counted or self._is_server))):
+        if which.owned is None or not (which.owned or is_counted or self._is_server):
             return which
         return attrs.evolve(which, owned_ids=self._table.owners.owned_ids(self._table))
 
