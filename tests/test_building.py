@@ -1,6 +1,5 @@
 """Building a StateGraph: refused graphs and fingerprints."""
 
-import asyncio
 import functools
 import os
 import subprocess
@@ -180,11 +179,6 @@ def no_parameters() -> dict[str, Any]:
 
 def three(state: State, about: Any, limit: int) -> dict[str, Any]:
     return {"saw": about}
-
-
-async def late(state: State) -> dict[str, Any]:
-    await asyncio.sleep(0)
-    return {"saw": None}
 
 
 WITH_CONTEXT: dict[str, Any] = {

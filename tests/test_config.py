@@ -32,24 +32,7 @@ FULL: dict[str, Any] = {
         "lease": 12.5,
     },
 }
-CONFIG = GraphConfig(
-    "review",
-    observer="noop",
-    max_iterations=5,
-    checkpoint=CheckpointConfig(
-        "disk",
-        2,
-        preserve=True,
-        durability="async",
-        retention="windowed",
-        window=3,
-        ttl=60.5,
-        persist=("topic", "draft"),
-        serializer="json",
-        options={"path": "runs", "nested": {"a": [1]}},
-        lease=12.5,
-    ),
-)
+CONFIG = GraphConfig("review", "noop", 5, CheckpointConfig(**FULL["checkpoint"]))
 TOML = """
 name = "review"
 observer = "noop"

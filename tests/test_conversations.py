@@ -9,7 +9,6 @@ import pytest
 from stategraph import (
     ExecutionError,
     GraphMismatchError,
-    InterruptNode,
     MapNode,
     ParallelNode,
     ParentStep,
@@ -122,20 +121,3 @@ class TestForks:
         assert (other["trace"], other.parent, other.step) == (["a", "x", "c"], ParentStep(RUN, 1), 3)
         assert play.store.load(RUN) == final
         assert {run.run_id: run.parent for run in play.store.runs()} == {"copy": ParentStep(RUN, 1), RUN: None}
-
-    @pytest.mark.parametrize("visits", [1, 2])
-    def test_of_a_run_that_waits(self, any_play: Scene, visits: int) -> None:
-        """The copy waits again where the source waits, or takes the answer that its first resume brings."""
-        edges = [("ask", "ask", key_equals("ok", 0)), ("ask", "end")]
-        nodes = {"ask": InterruptNode(None, "ok"), "end": trace("end")}
-        graph = make_graph(nodes, edges, store=any_play.store)
-        any_play.execute(graph)
-        if visits == 2:
-            any_play.resume(graph, {"ok": 0})
-        any_play.store.fork(RUN, "one")
-        any_play.store.fork(RUN, "two")
-        any_play.store.delete(RUN)
-
-        assert any_play.call(graph, "resume", "one").status is RunStatus.PAUSED
-        assert any_play.call(graph, "resume", "one", {"ok": 1})["trace"] == ["end"]
-        assert any_play.call(graph, "resume", "two", {"ok": 2})["ok"] == 2

@@ -50,11 +50,6 @@ def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeyp
             assert any(line.startswith(comment) for line in printed), comment
 
 
-def test_the_guide_for_programs_is_short():
-    """It is read with each task."""
-    assert len(text_of(AGENTS).splitlines()) < 150
-
-
 def test_the_store_that_is_shown_passes_the_contract(tmp_path):
     """The tests that the page shows pass for the store that it shows."""
     (tmp_path / "test_shown.py").write_text(program_of("docs/own-store.md"), encoding="utf-8")
@@ -74,7 +69,7 @@ def test_the_commands_of_development_are_those_of_make():
     assert sorted(described) == sorted(set(listed) - {"help"})
 
 
-@pytest.mark.parametrize("page", [*PAGES, AGENTS])
+@pytest.mark.parametrize("page", [*PAGES, AGENTS, "README.md"])
 def test_its_links_lead_somewhere(page):
     """Every linked file is there, and every linked heading."""
     assert [target for target in links(page) if not leads_somewhere(page, target)] == []

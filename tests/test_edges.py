@@ -75,23 +75,6 @@ def test_a_predicate_reads_as_it_was_written(predicate: Any, text: str) -> None:
     assert repr(predicate) == describe_predicate(predicate) == text
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        always,
-        lambda: key_exists("a"),
-        lambda: key_equals("a", [1]),
-        lambda: not_(own),
-        lambda: and_(own, key_exists("a")),
-        lambda: or_(own, key_exists("a")),
-    ],
-)
-def test_predicates_that_mean_the_same_are_equal(make: Any) -> None:
-    """Their hashes, too, even if their values have none."""
-    assert make() == make()
-    assert hash(make()) == hash(make())
-
-
 # --------------------------------------------------------------------------- choosing
 
 

@@ -17,7 +17,7 @@ import pytest
 from stategraph import CheckpointStore, MapNode, ParallelNode, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.all_features import INPUTS, answer, build_all_features, expected
-from tests.scenarios import RUN, as_async, live_threads, make_graph, returns, traces
+from tests.scenarios import RUN, live_threads, make_graph, returns, traces
 from tests.simulated_process import CALLS, STORES, Everything, Journal, SimulatedProcess, Tool
 
 pytestmark = pytest.mark.unmeasured
@@ -215,18 +215,14 @@ def test_a_store_forgets_runs_that_are_over(name: str, tmp_path: Path, durabilit
         assert store.list() == []
 
 
-def peak_of(steps: int, interval: int, run: Any) -> int:
+def peak_of(steps: int, interval: int) -> int:
     """Return the most memory, in bytes, that a run of so many steps had at a time."""
 
     def count(state: State) -> dict[str, Any]:
-        n: int = state.get("n", 0) + 1
-        if run == "async" and n % 250 == 0:
-            gc.collect()
-        return {"n": n}
+        return {"n": state.get("n", 0) + 1}
 
     edges = [("a", "b"), ("b", "a", lambda state: state["n"] < steps), ("b", "c")]
-    nodes = {name: as_async(count) if run == "async" else count for name in "abc"}
-    graph = make_graph(nodes, edges, store=MemoryStore(), interval=interval, max_iterations=10**9)
+    graph = make_graph(dict.fromkeys("abc", count), edges, store=MemoryStore(), interval=interval, max_iterations=10**9)
     tracemalloc.start()
     try:
         assert graph.execute(State(run_id=RUN))["n"] == steps + 1
@@ -238,5 +234,5 @@ def peak_of(steps: int, interval: int, run: Any) -> int:
 @pytest.mark.parametrize("interval", [0, 1])
 def test_a_long_run_does_not_grow(interval: int) -> None:
     """20,000 steps take no more memory than 5,000: not one reference a step is kept."""
-    peak_of(10, interval, "sync")  # imports what a run imports
-    assert peak_of(20_000, interval, "sync") < peak_of(5_000, interval, "sync") + 100_000
+    peak_of(10, interval)  # imports what a run imports
+    assert peak_of(20_000, interval) < peak_of(5_000, interval) + 100_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from stategraph import (
-    AsyncNodeError,
     CheckpointStore,
     EventType,
     ExecutionError,
@@ -26,12 +24,10 @@ from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
     RUN,
     Scene,
-    as_async,
     broken_first,
     call_sync,
     make_graph,
     raises,
-    reopened,
     shorter_than,
     trace,
     traces,
@@ -117,29 +113,6 @@ class TestTheRunWithin:
 
     @pytest.mark.parametrize("depth", [1, 2])
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_a_failure_goes_on_within(self, play: Scene, depth: int, durability: str) -> None:
-        """A resume repeats no completed nested step, also in another process."""
-        log: Any = []
-        node: Any = None
-        broken = broken_first(trace("b"), ValueError("once"))
-        for level in range(depth):
-            nodes = {"a": lambda state, level=level: log.append(f"a{level}") or {}}
-            nodes |= {"b": broken} if node is None else {"rag": node}
-            node = inner_graph(nodes, name=f"inner {level}").as_node()
-        with pytest.raises(ExecutionError) as caught:
-            play.execute(outer_graph(node, play.store, durability=durability))
-        assert play.store.load(RUN).status is RunStatus.FAILED
-
-        final = play.resume(outer_graph(node, reopened(play.store), durability=durability))
-
-        assert final["trace"] == ["before", "b", "after"]
-        assert sorted(log) == [f"a{level}" for level in range(depth)]
-        assert all(text in str(caught.value) for text in ["'rag'", "'b'", "ValueError: once"])
-        assert caught.value.node_name == "rag"
-        assert isinstance(caught.value.__cause__, ExecutionError)
-
-    @pytest.mark.parametrize("depth", [1, 2])
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("how", ["fails", "pauses"])
     def test_it_never_outlives_the_run_around_it(self, tmp_path: Path, how: str, durability: str, depth: int) -> None:
         """A process that dies while it is saved leaves nothing that a run of the same id, begun again with other input,
@@ -173,21 +146,6 @@ class TestTheRunWithin:
                 break
 
         assert until > 4
-
-
-def test_async_nodes_within(memory_play: Scene) -> None:
-    """Nested async nodes are awaited; `execute` on a running loop refuses them before any node runs."""
-    store = memory_play.store
-    graph = outer_graph(inner_graph({"a": as_async(trace("a"))}).as_node(), store)
-
-    async def main() -> None:
-        graph.execute(State(run_id=RUN))
-
-    with pytest.raises(AsyncNodeError, match="'rag'"):
-        asyncio.run(main())
-
-    assert store.list() == []
-    assert memory_play.execute(graph).step == 3
 
 
 def test_events_tell_both_graphs(memory_play: Scene) -> None:

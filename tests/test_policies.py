@@ -406,12 +406,17 @@ def test_a_retry_begins_with_the_state_as_it_was(memory_scene: Scene, interval: 
     assert (final["tally"] if key == "tally" else final["tallies"][0]) == Tally([1, 2])
 
 
-@pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["once", "retried"])
-def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolicy | None) -> None:
-    """The State of the error has no changes that failed attempts made in place."""
+@pytest.mark.parametrize(
+    ("before", "retry", "interval"), [("a", None, 1), ("a", AT_ONCE, 1), ("", AT_ONCE, 1), ("", AT_ONCE, 5)]
+)
+def test_an_error_has_the_state_as_it_was(
+    memory_scene: Scene, before: str, retry: RetryPolicy | None, interval: int
+) -> None:
+    """Changes that failed attempts made in place are undone, also of a first node; a resume begins there."""
     seen: list[Any] = []
-    nodes = {"a": returns({}), "b": failing_at(1, 2, 3, seen=seen)}
-    graph = memory_scene.graph(nodes, policies={"b": {"retry": retry}} if retry else {})
+    nodes = {**dict.fromkeys(before, returns({})), "b": failing_at(*range(1, 4 if retry else 2), seen=seen)}
+    policies = {"b": {"retry": retry}} if retry else {}
+    graph = memory_scene.graph(nodes, policies=policies, interval=interval)
 
     with pytest.raises(ExecutionError) as caught:
         memory_scene.execute(graph, State({"tally": Tally([1])}, run_id=RUN))
@@ -419,18 +424,5 @@ def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolic
     assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
     assert caught.value.state.status is RunStatus.FAILED
     assert "away" in caught.value.state.error.message
-
-
-@pytest.mark.parametrize("interval", [1, 5])
-def test_a_run_that_was_never_saved_fails_with_the_state_as_it_was(memory_scene: Scene, interval: int) -> None:
-    """Attempts of its first node are undone as well, and a resume begins where they did."""
-    seen: list[Any] = []
-    nodes = {"a": failing_at(1, 2, 3, seen=seen)}
-    graph = memory_scene.graph(nodes, policies={"a": {"retry": AT_ONCE}}, interval=interval)
-
-    with pytest.raises(ExecutionError) as caught:
-        memory_scene.execute(graph, State({"tally": Tally([1])}, run_id=RUN))
-
-    assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
     assert memory_scene.resume(graph)["done"] is True
-    assert seen == [[1]] * 4
+    assert seen == [[1]] * len(seen)

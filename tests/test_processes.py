@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import ErrorInfo, ExecutionError, MapNode, ParallelNode, State
+from stategraph import ErrorInfo, ExecutionError, MapNode, State
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import DRIVERS, RUN, make_graph
 
@@ -75,26 +75,6 @@ def trouble(kind: str) -> Any:
         case "death":
             os.kill(os.getpid(), signal.SIGKILL)
     return kind
-
-
-def branch_with_two_arguments(data: dict[str, Any]) -> Any:
-    """Fail as an item does."""
-    return trouble("two arguments")
-
-
-def branch_with_a_lock(data: dict[str, Any]) -> Any:
-    """Return what cannot be sent."""
-    return {"lock": trouble("lock")}
-
-
-def branch_that_dies(data: dict[str, Any]) -> Any:
-    """Take its process with it."""
-    return trouble("death")
-
-
-def good_branch(data: dict[str, Any]) -> dict[str, Any]:
-    """Change a key."""
-    return {"good": 1}
 
 
 def noted(about: tuple[str, str]) -> str:
@@ -162,30 +142,6 @@ def test_trouble_is_raised_as_that_of_its_item(driver: str, kind: str, why: str)
     assert why in error.__notes__[0]
     assert not why or "in trouble" in str(error.__cause__)
     assert kind != "code" or type(error) is MadeOfACodeError
-
-
-def test_trouble_of_a_branch(driver: Any) -> None:
-    """The failure of a branch in a process fails that branch alone."""
-    branches = {
-        "arguments": branch_with_two_arguments,
-        "lock": branch_with_a_lock,
-        "death": branch_that_dies,
-        "good": good_branch,
-    }
-    store = MemoryStore()
-
-    with pytest.raises(ExecutionError) as caught:
-        node = ParallelNode(branches, 2, processes=True, on_failure="finish")
-        driver(make_graph({"work": node}, store=store), "execute", State(run_id=RUN))
-
-    assert len(errors_of(caught)) == 3
-    for text in (
-        "arguments: TwoArgumentsError: 1 and 2",
-        "lock: TypeError: its result",
-        "death: BrokenProcessPool: its process died",
-    ):
-        assert text in str(caught.value)
-    assert list(store.load_parts(RUN, 1, "work")) == ["good"]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "collect"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import AsyncNodeError, MapNode, RunCancelledError, RunStatus, State
+from stategraph import AsyncNodeError, RunCancelledError, RunStatus, State
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
@@ -83,27 +83,6 @@ class TestCancelEvent:
 
         assert scene.resume(scene.graph(traces("ab")))["trace"] == ["a", "b"]
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    def test_it_stops_between_items(self, memory_play: Scene, is_async: bool) -> None:
-        """The event stops a map between items; finished items are saved and not repeated."""
-        cancel, done = threading.Event(), []
-
-        def item(number: int) -> int:
-            done.append(number)
-            if number == 2:
-                cancel.set()
-            return number
-
-        node = MapNode(as_async(item) if is_async else item, over="items", into="results", max_workers=1)
-        graph = make_graph({"map": node, **traces("b")}, store=memory_play.store)
-        with pytest.raises(RunCancelledError):
-            memory_play.execute(graph, State({"items": [*range(20)]}, run_id=RUN), cancel=cancel)
-        assert len(done) < 10
-
-        memory_play.resume(graph)
-
-        assert done == [*range(20)]
-
 
 class TestTimeout:
     """The seconds given as `timeout`."""
@@ -163,10 +142,12 @@ class TestAsyncioCancellation:
 class TestEventLoops:
     """Sync calls where an event loop is running."""
 
-    def test_async_nodes_need_aexecute(self) -> None:
+    @pytest.mark.parametrize("is_within", [False, True])
+    def test_async_nodes_need_aexecute(self, is_within: bool) -> None:
         """The error says so before anything has run."""
-        store = WatchedStore(MemoryStore())
-        graph = make_graph({"a": trace("a"), "b": as_async(trace("b"))}, store=store)
+        store, node = WatchedStore(MemoryStore()), as_async(trace("b"))
+        inner = make_graph({"in": node}, store=store, name="inner")
+        graph = make_graph({"a": trace("a"), "b": inner.as_node() if is_within else node}, store=store)
 
         async def main() -> None:
             with pytest.raises(AsyncNodeError, match=r"'b'.*aexecute"):
@@ -176,6 +157,7 @@ class TestEventLoops:
 
         asyncio.run(main())
         assert store.calls == []
+        assert graph.execute(State(run_id=RUN))["trace"] == ["a", "b"]
 
 
 # --------------------------------------------------------------------------- Ctrl-C

@@ -48,20 +48,6 @@ def test_the_history_of_an_approval(play: Scene) -> None:
     assert rows[0].labels == play.store.load(RUN).labels == {"team": "news"}
 
 
-def test_a_second_turn_leaves_the_first_as_it_was(play: Scene) -> None:
-    """The input of a second turn is a revision of the last step of the first."""
-    graph = review(play.store)
-    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
-    play.resume(graph, {"verdict": "yes"})
-    before = play.store.history(RUN)
-
-    play.execute(graph, play.store.load(RUN).set("topic", "milk"))
-
-    assert play.store.history(RUN)[: len(before)] == before
-    assert kinds(play.store)[len(before) :] == ["input", "step", "pause"]
-    assert [play.store.load(RUN, 3, number)["topic"] for number in range(3)] == ["tea", "tea", "milk"]
-
-
 def test_failures_and_updates_are_recorded(play: Scene) -> None:
     """Failures are recorded with their traceback, also at the first node, and so are updates."""
     with pytest.raises(ExecutionError):

@@ -355,18 +355,6 @@ class TestResults:
         assert chunks(states)[-1] == ("one", last)
 
     @EITHER
-    @pytest.mark.parametrize("chunks", [["chunk"], []])
-    def test_no_updates(self, memory_play: Scene, kind: Any, chunks: list[str]) -> None:
-        """A generator that gives none has none."""
-
-        def node(state: State) -> Iterator[str]:
-            yield from chunks
-
-        final = memory_play.execute(_alone(kind(node)), State({"before": 0}, run_id=RUN))
-
-        assert dict(final) == {"before": 0}
-
-    @EITHER
     def test_many_chunks(self, memory_play: Scene, kind: Any) -> None:
         """The cost of a chunk and of its State does not grow with the chunks before it."""
 

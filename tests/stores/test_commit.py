@@ -1,13 +1,12 @@
 """Shared commits: threads that write at the same time share a transaction and its outcome."""
 
 import sqlite3
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stategraph import ParentStep, State
+from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
@@ -21,30 +20,6 @@ def wait_until(is_so):
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.001)
-
-
-def test_callers_share_a_commit(tmp_path, monkeypatch):
-    """Calls that arrive during a commit are committed together, each with its own outcome, in order."""
-    entered, gate, batches = threading.Event(), threading.Event(), []
-
-    def apply(writes):
-        entered.set()
-        assert gate.wait(10)
-        batches.append(writes)
-        return [write % 10 != 9 for write in writes]
-
-    with SqliteStore(tmp_path / "runs.db") as store, ThreadPoolExecutor(10) as pool:
-        table = table_of(store)
-        monkeypatch.setattr(table, "apply", apply)
-        futures = [pool.submit(table.commit, [0])]
-        assert entered.wait(10)
-        futures += [pool.submit(table.commit, [number]) for number in range(1, 10)]
-        wait_until(lambda: len(table._waiting) == 10)
-        gate.set()
-        outcomes = [outcome for future in futures for outcome in future.result(10)]
-
-    assert outcomes == [True] * 9 + [False]
-    assert [len(batch) for batch in batches] == [1, 9]
 
 
 class TestWithAStore:
@@ -98,26 +73,3 @@ def test_a_database_that_others_have_locked_is_not_damaged(tmp_path):
         assert store.load("a")["n"] == 1
         store.save(State({"n": 2}, run_id="a", step=2))
         assert store.load("a")["n"] == 2
-
-
-def test_a_run_that_two_threads_begin_at_once_keeps_its_nested_runs(tmp_path, monkeypatch):
-    """One thread begins the run; a nested run that is saved before the other thread notices stays."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        first, nested = State(run_id="a", step=1), State(run_id="a/#2/n", step=1, parent=ParentStep("a", 1))
-        find = table_of(store).run
-        others = iter(
-            [first, nested]
-        )  # saved by other threads: right after this one has looked, and before it looks again
-
-        def find_late(run_id):
-            monkeypatch.setattr(table_of(store), "run", find)
-            found = find(run_id)
-            if (state := next(others, None)) is not None:
-                store.save(state)
-                monkeypatch.setattr(table_of(store), "run", find_late)
-            return found
-
-        monkeypatch.setattr(table_of(store), "run", find_late)
-        store.save(first)
-
-        assert store.load("a/#2/n") == nested

@@ -46,15 +46,6 @@ def test_some_repetition_is_written(shared: list[Any]) -> None:
     assert is_same(loaded["value"], freeze_items({"value": value})["value"])
 
 
-def test_a_long_list_that_is_shared_is_frozen_once() -> None:
-    """Even if only one of its items is not settled."""
-    shared = [*range(1000), Two(0)]
-
-    frozen = freeze_items({"value": [shared, [shared, (shared, {"x": shared})]]})["value"]
-
-    assert frozen[0] is frozen[1][0] is frozen[1][1][0] is frozen[1][1][1]["x"]
-
-
 @pytest.mark.parametrize("make", [lambda one: [one, one], lambda one: Two({"x": one}, one)], ids=["lists", "objects"])
 @pytest.mark.parametrize("serializer", ["msgpack", "json"])
 def test_a_small_value_that_would_fill_the_memory_is_refused(

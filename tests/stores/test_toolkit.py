@@ -18,7 +18,6 @@ from stategraph import (
     StepConflictError,
 )
 from stategraph._values.provenance import EdgeStructure, GraphStructure
-from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._rows.records import FORMAT, pack_row, unpack_row
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
@@ -39,17 +38,11 @@ KEPT = state_to_bytes(STATE)
 UNUSED = 3  # the bytes before it give the number of parts
 """The place of the byte for the step before, which matters to stores that chain rows."""
 ROW = unpack_row("a", KEPT)
-BODY = codec.decode(ROW.payload)
 
 
 def forged(**changes: Any) -> bytes:
     """Return a row with other values and a checksum that is right: anyone who can write to a store can make one."""
     return pack_row(Sealer().seal("a", ROW._replace(**changes), b""))
-
-
-def payload(*parts: Any) -> bytes:
-    """Return the bytes of a payload with these parts, whether a State has such ones or not."""
-    return codec._pack([codec._MsgpackEncoder().prepare(part, "", -1) for part in parts])
 
 
 def test_the_bytes_give_the_state_back() -> None:
@@ -94,13 +87,6 @@ def test_a_newer_format_is_refused(version: int) -> None:
         state_from_bytes("a", forged(format=version))
     with pytest.raises(FormatError):
         state_from_bytes("a", pack_row(ROW._replace(format=version, payload=b"?")))
-
-
-# --------------------------------------------------------------------------- forgery
-
-
-_DATA, _GROWN, _GONE, _ABOUT = BODY
-_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION, _LABELS = _ABOUT
 
 
 # --------------------------------------------------------------------------- what may follow

@@ -7,7 +7,7 @@ from stategraph._owners.base import Ownership, own, owned
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunExistsError, RunLostError, StepConflictError
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunLostError, StepConflictError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
@@ -185,44 +185,3 @@ class TestAChangeThatFails:
             call(run)
 
         self.check_kept(other)
-
-
-def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatch):
-    """Nothing of it is made, so that nothing has to be taken back by a process that may die before."""
-    saved(store, 1)
-    store.save(nested(1))
-    store.save_parts("a", [Part(2, "map", "x", "of a")])
-    apply = table_of(store).apply
-
-    def after_another_has_begun_it(writes):
-        monkeypatch.setattr(table_of(store), "apply", None)
-        other.delete("b", take_over=True)
-        other.save(State({"n": "another"}, run_id="b", step=1))
-        return apply(writes)
-
-    monkeypatch.setattr(table_of(store), "apply", after_another_has_begun_it)
-    with pytest.raises(RunExistsError):
-        store.fork("a", "b")
-
-    assert table_of(other).nested_ids("b") == []
-    assert other.load("b")["n"] == "another"
-
-
-def test_a_fork_while_another_saves_parts_of_the_step(store, other, monkeypatch):
-    """The copy has them as well, and loses none when more are saved."""
-    saved(store, 1)
-    store.save_parts("a", [Part(2, "map", "x", 1)])
-    index = table_of(store).index
-
-    def after_another_has_saved_one(run_id, *bounds):
-        if "#" in run_id:
-            monkeypatch.undo()
-            other.save_parts("a", [Part(2, "map", "y", 2)])
-        return index(run_id, *bounds)
-
-    monkeypatch.setattr(table_of(store), "index", after_another_has_saved_one)
-    store.fork("a", "b")
-    assert store.verify().damaged == ()
-    store.save_parts("b", [Part(2, "map", "z", 3)])
-
-    assert store.load_parts("b", 2, "map") == {"x": 1, "y": 2, "z": 3}
