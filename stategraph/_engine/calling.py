@@ -14,7 +14,6 @@ from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
 from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
     amend,
-    check_saves,
     clear_cancellation,
     flush,
     newest_of,
@@ -136,13 +135,13 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
         given: The input.
         discards: Whether an interrupted previous turn is rolled back, not finished.
     """
-    check_saves(run.plan)
+    task = owning_saved(run, run_id, _turn(run, run_id, given, discards))
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
         raise ConfigError("checkpoint.preserve", False, allowed)
     if discards and not run.services.keeps_all:
         raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')
-    return owning_saved(run, run_id, _turn(run, run_id, given, discards))
+    return task
 
 
 def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool) -> Task[State]:
@@ -228,7 +227,6 @@ def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
 
 def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[Recovered | None]:
     """Continue a run if it is unfinished and has no owner."""
-    check_saves(run.plan)
     try:
         state = yield from owning(run, ownership, _recover(run, ownership.run_id, max_recoveries), takes_up=False)
     except RunBusyError:

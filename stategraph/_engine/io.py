@@ -86,7 +86,7 @@ class StoreSession:
         self._query(ownership.run_id, "look up its owner", lambda: own(self.store, ownership, take_over=take_over))
         self.ownership = ownership
 
-    def check_cancelled(self, _: object = None) -> bool:
+    def check_cancelled(self) -> bool:
         """Return whether any process cancelled the run."""
         self.look_at = monotonic() + LOOK_AGAIN
         return self.ownership is not None and (self.ownership.is_cancelled or self.store._is_cancelled(self.ownership))
