@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from stategraph.stores._save_queue import SaveQueue
 
 
+class GraphOptions(TypedDict, total=False):
+    """Options of a graph; see `StateGraph`."""
+
+    observer: Listener | str | None
+    store: CheckpointStore | str | os.PathLike[str] | None
+    preserve: bool | None
+
+
 class Call(TypedDict, total=False):
     """Options of every call.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
 from stategraph._calls import (
     Call,
     ExecuteCall,
+    GraphOptions,
     RecoverCall,
     ResumeCall,
     RunCall,
@@ -75,24 +76,10 @@ class StateGraph(GraphBuilder[S]):
 
     @overload
     def __init__(
-        self: StateGraph[Any],
-        config: GraphConfig | str,
-        *,
-        observer: Listener | str | None = None,
-        store: CheckpointStore | str | os.PathLike[str] | None = None,
-        preserve: bool | None = None,
-        schema: None = None,
+        self: StateGraph[Any], config: GraphConfig | str, *, schema: None = None, **how: Unpack[GraphOptions]
     ) -> None: ...
     @overload
-    def __init__(
-        self,
-        config: GraphConfig | str,
-        *,
-        observer: Listener | str | None = None,
-        store: CheckpointStore | str | os.PathLike[str] | None = None,
-        preserve: bool | None = None,
-        schema: type[S],
-    ) -> None: ...
+    def __init__(self, config: GraphConfig | str, *, schema: type[S], **how: Unpack[GraphOptions]) -> None: ...
     @naming_arguments("a GraphConfig takes all other settings")
     def __init__(
         self,
