@@ -14,7 +14,7 @@ from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
-from stategraph._util.validators import is_duration, maps_texts
+from stategraph._util.validators import is_count, is_duration, maps_texts
 from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import NO_LABELS, checked_labels
@@ -131,6 +131,14 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "migrate": (
         lambda names: names is None or (maps_texts(names) and all(names.values())),
         "a mapping of old names of nodes to new ones",
+    ),
+    "limit": (
+        lambda limit: limit is None or is_count(limit, at_least=1),
+        "a positive integer, the most runs to continue; or None for all",
+    ),
+    "max_recoveries": (
+        lambda most: is_count(most, at_least=1),
+        "a positive integer: the most owners that a step may lose",
     ),
     "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),
 }

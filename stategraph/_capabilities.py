@@ -219,13 +219,9 @@ def sweep(
         signal: Stops the sweep.
 
     Raises:
-        ConfigError: A number is not allowed.
+        ConfigError: An option of the call is not allowed.
         CheckpointingDisabledError: The graph saves nothing.
     """
-    if limit is not None and not is_count(limit, at_least=1):
-        raise ConfigError("limit", limit, "a positive integer, the most runs to continue; or None for all")
-    if not is_count(max_recoveries, at_least=1):
-        raise ConfigError("max_recoveries", max_recoveries, "a positive integer: the most owners that a step may lose")
     plan = new_run().plan
     check_saves(plan)
     ownerships = _ownerships(store, plan.graph)
