@@ -224,7 +224,11 @@ def _end_newest(run: RunContext, last: State, at_least: int = 0) -> Task[State |
 def handle(
     run: RunContext, stage: CompiledNode, step: Any, error: Exception, began_ns: int
 ) -> Task[tuple[str, dict[str, Any]]]:
-    """Return the node that handles the failure of another node, and its input data; raise if there is none."""
+    """Return the node that handles the failure of another node, and its data: that before the failure, and the error.
+
+    Raises:
+        ExecutionError: no node handles it.
+    """
     attempt, name = 1, stage.name
     if step is not None:
         attempt, began_ns = step.attempt, step.began_ns or began_ns
@@ -239,7 +243,9 @@ def handle(
     handler = stage.policies.on_error
     if handler is None:
         raise failure from error
-    return handler, handled_data(run, failure, run.state, name)
+    found = cast(ErrorInfo, failure.state.error)
+    data = {"error": {"type": found.type, "message": found.message, "node": found.node}}
+    return handler, lay_over(data_of(run.state), fitting(run, data, run.state, name))
 
 
 def _described(state: State, error: Exception) -> str:
@@ -270,13 +276,6 @@ def failure_at(
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, recorded(run.state, status=RunStatus.FAILED, error=info), path, reason)
-
-
-def handled_data(run: RunContext, failure: ExecutionError, before: State, name: str) -> dict[str, Any]:
-    """Return the input data of the handler of a failed node: the data before that node, and the error."""
-    error = cast(ErrorInfo, failure.state.error)
-    data = {"error": {"type": error.type, "message": error.message, "node": error.node}}
-    return lay_over(data_of(before), fitting(run, data, before, name))
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
-from stategraph._engine.ending import failure_at, handled_data, save_pending
+from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution
@@ -16,14 +16,14 @@ from stategraph._graph.changed import check_compatible, migrate_state, off_remov
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress import awaited, awake, is_overdue
 from stategraph._protocol import Load, StoreFailed, Task
-from stategraph._text.shown import describe_exception, shorten
+from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph._values.sameness import differing_items
-from stategraph.errors import AnswerError, SchemaError
+from stategraph.errors import AnswerError, ExecutionError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
 
@@ -244,19 +244,16 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
 
     If no node handles them, save the run as failed and raise the error.
     """
-    run.state = run.saved = saved
-    name, cause = pause.node, TimeoutError(f"no answer came until {pause.deadline}")
+    name, stage = pause.node, run.plan.stages[pause.node]
+    run.state = run.saved = before = evolve(saved, status=RunStatus.ACTIVE, pause=None)
     run.path.append(name)
-    failure = failure_at(run, name, f"failed: {describe_exception(cause)}", cause)
-    failure.state = evolve(failure.state, pause=None)
-    stage = run.plan.stages[name]
-    handler = stage.policies.on_error
-    if handler is None:
-        failure.__cause__ = cause
+    late = TimeoutError(f"no answer came until {pause.deadline}")
+    try:
+        handler, data = yield from handle(run, stage, None, late, clock.monotonic_ns())
+    except ExecutionError as failure:
         yield from save_pending(run, failure)
-        raise failure
-    before = evolve(saved, status=RunStatus.ACTIVE, pause=None)
-    after = completed_by(name, before, handled_data(run, failure, before, name))
+        raise
+    after = completed_by(name, before, data)
     progress = StepExecution(run, stage, before).progress_after(after, is_failed=True)
     return evolve(after, progress=evolved(progress, next_node=handler))
 
