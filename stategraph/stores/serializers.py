@@ -32,8 +32,6 @@ from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"
 _ATOMS = frozenset({type(None), bool, int, float, str})
-_DEEPEST = 3 * MAX_DEPTH + 10
-"""Levels of the plain form: one level of a State becomes up to three, a tag, its parts, and a pair of them."""
 
 
 class _PlainEncoder(ValueEncoder):
@@ -69,7 +67,7 @@ def _from_plain(plain: Any, depth: int = 0) -> Any:
         DecodeError: it is not in plain form.
         Exception: the parts of a tagged value are not those of its type.
     """
-    if depth > _DEEPEST:
+    if depth > msgpack.DEEPEST:
         raise DecodeError(f"it is nested deeper than {MAX_DEPTH} levels")
     cls = type(plain)
     if cls in _ATOMS:
@@ -186,10 +184,7 @@ class Serializer(PayloadFormat):
 class _Msgpack(PayloadFormat):
     """The fastest: msgpack has most types itself, and takes settled values as they are."""
 
-    encode = staticmethod(msgpack.encode)
-
-    def decode(self, payload: bytes) -> Any:
-        return msgpack.decode(payload)
+    encode, decode = staticmethod(msgpack.encode), staticmethod(msgpack.decode)
 
 
 class _Json(Serializer):

@@ -166,7 +166,7 @@ class _Failed:
 _UNFINISHED = frozenset({_Tagged, _Failed})
 
 
-def decode(data: bytes) -> Any:
+def decode(payload: bytes) -> Any:
     """Return the value of bytes, with ordinary containers.
 
     Raises:
@@ -174,15 +174,16 @@ def decode(data: bytes) -> Any:
         DecodeError: The bytes are not valid.
     """
     try:
-        return _decode(data)
+        return _decode(payload)
     except (DecodeError, MemoryError):
         raise
     except Exception as error:  # damaged bytes may raise anything
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
-_DEEPEST = 3 * MAX_DEPTH + 10
-"""The most levels: one level of a State becomes up to three, a tagged value, its parts, and a pair of them."""
+DEEPEST = 3 * MAX_DEPTH + 10
+"""The most levels of a value in any format: one level of a State becomes up to three, a tag, its parts, and a pair of
+them."""
 
 
 def _decode(data: bytes) -> Any:
@@ -214,7 +215,7 @@ def _restore(number: int, packed: bytes) -> Any:
 
 def _finish(value: Any, depth: int) -> Any:
     """Return the value with its tagged parts decoded. `map` takes one Python frame per level, not two."""
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise DecodeError(f"its bytes are nested deeper than {MAX_DEPTH} levels")
     cls = type(value)
     if cls is list and not ATOMS.issuperset(map(type, value)):

@@ -96,7 +96,7 @@ class ResultCache(ForkSafe):
         entry = results.get(key)
         if entry is None:
             if results.expire():
-                self._erase()
+                _erase(results)
             return CachedResult(key, reason="new")
         seal_size = len(_seal(key, b"", signing_key))
         payload = entry[seal_size:]
@@ -111,7 +111,7 @@ class ResultCache(ForkSafe):
             return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
             results.delete(key)
-            self._erase()
+            _erase(results)
             return CachedResult(key, reason="expired")
         return CachedResult(key, changes)
 
@@ -134,10 +134,10 @@ class ResultCache(ForkSafe):
         if self._cache is None or not self._files.are_there:  # the folder may be deleted at any time
             check_version("cache.path", self._path, _OLDEST)
             self._close()
-            self._file = _file_in(self._path)
-            _check(self._file)
-            self._cache = _shared(diskcache.Cache(self._path, disk=_BytesOnly, **_SETTINGS), self._file)
-            self._files = OpenFiles(self._file)
+            file = _file_in(self._path)
+            _check(file)
+            self._cache = _shared(diskcache.Cache(self._path, disk=_BytesOnly, **_SETTINGS), file)
+            self._files = OpenFiles(file)
         return self._cache
 
     def _close(self) -> None:
@@ -150,11 +150,6 @@ class ResultCache(ForkSafe):
     def renew(self) -> None:
         super().renew()
         self._close()  # a forked child opens its own connection
-
-    def _erase(self) -> None:
-        """Truncate the log, which still contains removed entries."""
-        with closing(connect(self._file, "rw")) as database:
-            erase_log(database)
 
     def __str__(self) -> str:
         return f"cache at {self._path}"
@@ -170,6 +165,11 @@ def _shared(cache: diskcache.Cache, file: Path) -> diskcache.Cache:
     for name, value in _SETTINGS.items():
         cache.reset(name, value, update=False)
     return cache
+
+
+def _erase(cache: diskcache.Cache) -> None:
+    """Truncate the log, which still contains removed entries."""
+    erase_log(cache._local.con)
 
 
 def _file_in(path: str) -> Path:
