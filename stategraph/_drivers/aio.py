@@ -58,7 +58,7 @@ async def adrive(
     limits: Limits | None = None,
     part_of: OnLoop | None = None,
 ) -> _Answer:
-    """Run a task on this event loop, with blocking calls in worker threads; return its answer. Skip shown States.
+    """Run a task on this event loop, with blocking calls in worker threads; return its answer.
 
     A task that is a part of a run has the limits of the run, and is one of the tasks in `part_of`.
     """
@@ -92,7 +92,7 @@ class AsyncPerformer:
         self._asks_at_once = store is not None and store.never_waits
         self.at_once: Perform = {
             Notify: call,
-            Show: _pass_over,
+            Show: self._show,
             Limit: self._limits.push,
             Unlimit: self._limits.pop,
             Gather: self._gather,
@@ -137,10 +137,6 @@ class AsyncPerformer:
         finally:
             self._leave()
 
-    def show(self, *, shows: bool) -> None:
-        """Let `carry_out` raise Shown for each State that the task shows, or skip these States."""
-        self.at_once[Show] = self._show_at_once if shows else _pass_over
-
     def _enter(self) -> None:
         self._threads = threads_of_loop()
         self._call_of_store = self._threads.calls_of(self._store)
@@ -159,7 +155,7 @@ class AsyncPerformer:
         is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
         return function(argument) if is_quick else _LATER
 
-    def _show_at_once(self, _: None, state: State) -> Any:
+    def _show(self, _: None, state: State) -> Any:
         """Show a State, even to a cancelled caller if it is the last State: no other copy may exist."""
         if self._is_cancelled() and state.status is RunStatus.ACTIVE:
             return _LATER
@@ -265,10 +261,6 @@ class AsyncPerformer:
         else:
             await self._call_store(function, argument)
         self._deleted = argument
-
-
-def _pass_over(_: None, __: State) -> None:
-    """Skip a State that the task shows."""
 
 
 _PERFORM: dict[type[CommandType], Callable[[AsyncPerformer, Any, Any], Awaitable[Any]]] = {

@@ -134,7 +134,6 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
 
         self._task = task
         self._performer = AsyncPerformer(task, signal, store)
-        self._performer.show(shows=True)
         self._is_waited_for = False
 
     async def __anext__(self) -> State[S_co]:
@@ -162,7 +161,7 @@ class AsyncStream(_RunStream, AsyncGenerator[State[S_co], None]):
         self._check_alone()
         if self._has_ended():
             return
-        self._performer.show(shows=False)
+        self._performer.at_once[Show] = lambda _, __: None
         with _stopping():
             await self._carry_out(self._task.throw, Stopped(_LEFT))
 

@@ -49,7 +49,7 @@ _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'asyn
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
-    """Run a task in this thread, and return its answer. Shown States are skipped."""
+    """Run a task in this thread, and return its answer."""
     performer = Performer(signal)
     try:
         with without_calls:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, cast
 
+import attrs
+
 from stategraph._drivers.calls import NODES, Outcome, Threads, outcome_of
 from stategraph._engine.io import StoreSession
 from stategraph._protocol import STORE, Command, RunNode, Task
@@ -188,23 +190,22 @@ CARRIED_ON = object()
 _CARRIED = frozenset((RunNode, *STORE))
 
 
+@attrs.define(eq=False)
 class CarriedRun:
     """A run that a thread continues after a node, until a command needs the event loop.
 
     This saves a hand-over for each sync node. Only one thread executes the run at any time.
 
-    Args:
-        task: The task of the run.
-        is_to_stop: Whether the thread must not run another node.
-
     Attributes:
+        task: The task of the run.
+        is_to_stop: Returns whether the thread must not run another node.
         is_left: Whether the caller does not wait any more: the thread then ends after the node.
     """
 
-    def __init__(self, task: Task[Any], is_to_stop: Callable[[], bool]) -> None:
-        self._task, self._is_to_stop = task, is_to_stop
-        self._next: tuple[Command | None, BaseException | None] = None, None
-        self.is_left = False
+    _task: Task[Any]
+    _is_to_stop: Callable[[], bool]
+    is_left: bool = False
+    _next: tuple[Command | None, BaseException | None] = (None, None)
 
     def go_on(self, command: Command) -> object:
         """Execute commands in this thread; return CARRIED_ON."""

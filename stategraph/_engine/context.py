@@ -114,6 +114,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=is_stopping)
 
 
+@attrs.define(eq=False)
 class StopCheck:
     """Answer a node that checks whether its run should stop.
 
@@ -121,10 +122,8 @@ class StopCheck:
     executes a part of the step has no access to this information.
     """
 
-    __slots__ = ("_services", "_signal")
-
-    def __init__(self, services: StoreSession, signal: Any) -> None:
-        self._services, self._signal = services, signal
+    _services: StoreSession
+    _signal: Any
 
     def __call__(self) -> bool:
         services = self._services
