@@ -58,20 +58,14 @@ class Node:
     otherwise: Any = NOTHING
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""
 
-    @property
-    def asks_for(self) -> frozenset[str]:
-        """The keys under which it takes answers, as far as known."""
-        return frozenset()
+    asks_for: frozenset[str] = frozenset()
+    """The keys under which it takes answers, as far as known."""
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """The keys that it reads from the State, as far as known."""
-        return frozenset()
+    reads: frozenset[str] = frozenset()
+    """The keys that it reads from the State, as far as known."""
 
-    @property
-    def writes(self) -> frozenset[str]:
-        """The keys that it writes, as far as known before it runs."""
-        return frozenset()
+    writes: frozenset[str] = frozenset()
+    """The keys that it writes, as far as known before it runs."""
 
     def part_writes(self, value: Any) -> Collection[str]:
         """Return the keys to which a finished part with this value contributes."""
@@ -128,7 +122,7 @@ class CompositeNode(Node):
         return any(node.pauses for node in self.inner_nodes)
 
     @property
-    def asks_for(self) -> frozenset[str]:
+    def asks_for(self) -> frozenset[str]:  # type: ignore[override]
         """The keys of all of them."""
         return frozenset().union(*(node.asks_for for node in self.inner_nodes))
 

@@ -76,17 +76,17 @@ class InterruptNode(Node):
             self.accepted(self.otherwise)
 
     @property
-    def reads(self) -> frozenset[str]:
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
         """The key of the shown value."""
         return frozenset([] if self.input_param is None else [self.input_param])
 
     @property
-    def writes(self) -> frozenset[str]:
+    def writes(self) -> frozenset[str]:  # type: ignore[override]
         """The key of the answer."""
         return frozenset([self.response_param])
 
     @property
-    def asks_for(self) -> frozenset[str]:
+    def asks_for(self) -> frozenset[str]:  # type: ignore[override]
         """The key of the answer."""
         return self.writes
 

@@ -65,6 +65,7 @@ class MapNode(PartsNode):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over: str = over
         self.into: str = into
+        self.reads, self.writes = frozenset([over]), frozenset([into])
         self.on_error: Literal["raise", "collect"] = on_error
         collects = on_error == "collect"
         self.workers: Workers = Workers(
@@ -87,16 +88,6 @@ class MapNode(PartsNode):
     @property
     def inner_nodes(self) -> tuple[FunctionNode | GraphNode]:
         return (self._node,)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        """The key of the list of items."""
-        return frozenset([self.over])
-
-    @property
-    def writes(self) -> frozenset[str]:
-        """The key of the list of results."""
-        return frozenset([self.into])
 
     def part_writes(self, value: Any) -> Collection[str]:
         """Return the key of the list of results."""

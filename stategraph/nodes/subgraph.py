@@ -61,21 +61,15 @@ class GraphNode(CompositeNode):
         self.graph: Nestable = graph
         self._plan = plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
+        if isinstance(self._inputs, Mapping):
+            self.reads = frozenset(self._inputs.values())
+        if isinstance(self._outputs, Mapping):
+            self.writes = frozenset(self._outputs)
 
     @property
     def inner_nodes(self) -> list[Node]:
         """The nodes of its graph."""
         return [stage.node for stage in self._plan().stages.values()]
-
-    @property
-    def reads(self) -> frozenset[str]:
-        """The keys that enter the graph, if they are named."""
-        return frozenset(self._inputs.values()) if isinstance(self._inputs, Mapping) else frozenset()
-
-    @property
-    def writes(self) -> frozenset[str]:
-        """The keys that leave the graph, if they are named."""
-        return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
     @property
     def graphs(self) -> tuple[Node, ...]:
