@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+from collections import OrderedDict, deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -120,3 +121,17 @@ HUGE = "x" * 5_000_000
 def test_the_text_stays_short(error: StateGraphError) -> None:
     """A log does not get megabytes."""
     assert len(str(error)) < 3_000
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (deque(range(20_000)), "<deque of 20,000 items>"),
+        (OrderedDict.fromkeys(range(20_000)), "OrderedDict({0: None, 1: None, "),
+        (range(10**12), "range(0, 1000000000000)"),
+    ],
+    ids=ids,
+)
+def test_a_value_of_many_items_is_not_read_to_its_end(value: object, shown: str) -> None:
+    """An error shows its beginning, or counts its items."""
+    assert shown in str(ConfigError("key", value, "text"))

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import UserDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 
 _SHOWN = 80  # characters of a value in an error
+_MANY = 10_000  # items of an object: its repr may take a second or more
 
 
 def shorten(value: object, limit: int = _SHOWN) -> str:
@@ -37,7 +39,9 @@ def _repr_up_to(limit: int, value: object) -> str:
     opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
     if not opening or not isinstance(value, Collection) or not value:
         if isinstance(value, dict | MappingProxyType | UserDict) and value != {}:
-            return f"{type(value).__name__}({_repr_up_to(limit, dict(value))})"
+            return f"{type(value).__name__}({_repr_up_to(limit, dict(islice(value.items(), limit)))})"
+        if isinstance(value, Sized) and not isinstance(value, range | Mapping) and len(value) > _MANY:
+            return f"<{type(value).__name__} of {len(value):,} items>"
         return repr(value)
     if isinstance(value, AbstractSet) and type(value) is not set:
         opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
