@@ -48,7 +48,6 @@ def plan_of(
         loads_parts=checkpoint.interval > 0 and store.keeps_parts,
         keeps_parts=checkpoint.interval > 0 and store.keeps_parts and checkpoint.durability != "exit",
         preserve=checkpoint.preserve,
-        forgets=not checkpoint.preserve,
         max_iterations=config.max_iterations,
         store=str(store),
         digest=_digest_of,

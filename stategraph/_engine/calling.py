@@ -103,7 +103,7 @@ def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         max_recoveries: The number of owners that one step of the run may crash.
     """
     task = owning_saved(run, turn.run_id, _take_turn(run, turn, max_recoveries), takes_up=False)
-    run.plan = attrs.evolve(run.plan, preserve=True, forgets=False)
+    run.plan = attrs.evolve(run.plan, preserve=True)
     return task
 
 

@@ -61,7 +61,7 @@ def complete(run: RunContext) -> Task[None]:
         if run.has_joined_parts:
             yield from drop_joined_parts(run)
             yield from flush(run, state)
-    elif run.plan.saves and run.plan.forgets:
+    elif run.plan.saves and run.outer_step is None:  # a nested run may have to continue until its outer step is saved
         yield (Delete, run.services.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)
     yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)

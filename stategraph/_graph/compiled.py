@@ -110,8 +110,7 @@ class CompiledGraph:
         write_behind: Whether saves are queued, and awaited at the end.
         loads_parts: Whether finished parts of an incomplete step are loaded from the store.
         keeps_parts: Whether parts are saved as they finish.
-        preserve: Whether a run is saved when it completes.
-        forgets: Whether a completed run that is not preserved is deleted.
+        preserve: Whether a run stays in the store when it completes. Otherwise it is deleted, unless it is nested.
         max_iterations: The most nodes that a call may enter.
         store: A description of the store, for errors.
         digest: Returns a text that is equal for mappings that a store saves as equal, and different for others; empty
@@ -138,7 +137,6 @@ class CompiledGraph:
     loads_parts: bool
     keeps_parts: bool
     preserve: bool
-    forgets: bool
     max_iterations: int
     store: str
     digest: Callable[..., str]
@@ -163,6 +161,5 @@ def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
         loads_parts=outer.loads_parts,
         keeps_parts=outer.keeps_parts,
         preserve=outer.keeps_parts,
-        forgets=False,  # it may have to continue until its outer step is saved
         persist=graph.persist if outer.loads_parts else None,
     )
