@@ -2,6 +2,7 @@
 
 import enum
 import re
+import sys
 import uuid
 from typing import Any
 
@@ -84,6 +85,21 @@ def test_a_class_that_has_moved_can_be_loaded_by_the_name_that_the_error_gives(s
 
     again = register(name, ["a"])
     assert load(store) == again(1)
+
+
+def test_a_value_that_a_script_has_saved_as_one_of_main(store, monkeypatch):
+    """An older version named the classes of a script after `__main__`; the script still loads them."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/ann/billing.py", raising=False)
+    name = f"Invoice{uuid.uuid4().hex}"
+    save(store, register(f"__main__.{name}", ["a"])(1))
+    invoice: Any = attrs.make_class(name, ["a"])
+    invoice.__module__ = "__main__"
+
+    register_type(invoice)
+
+    assert load(store) == invoice(1)
+    assert types.find_by_name(f"billing.{name}") is types.find_by_class(invoice)
 
 
 def test_each_value_keeps_the_version_it_was_saved_with(store, name):
