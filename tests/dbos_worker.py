@@ -83,9 +83,7 @@ class Scene:
         self.brief = self.chain("brief", preserve=False)
         self.asks = self.chain("asks", question=True)
         self.rich = self.make_rich()
-        self.bare = self.make_bare()
-        self.typed = self.make_bare("typed", Newer)
-        self.several = self.make_several()
+        self.typed = self.make_typed()
 
     def runner(self, *more: StateGraph, **options: Any) -> DBOSRunner:
         """Return a runner for all of the graphs."""
@@ -94,7 +92,7 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        graphs = (self.work, self.brief, self.asks, self.rich, self.bare, self.several, self.typed)
+        graphs = (self.work, self.brief, self.asks, self.rich, self.typed)
         return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -154,22 +152,13 @@ class Scene:
         graph.set_exit_point(last)
         return graph
 
-    def make_bare(self, name: str = "bare", schema: type | None = None) -> StateGraph:
+    def make_typed(self) -> StateGraph:
         """Return a graph that asks before anything has written data."""
-        config = GraphConfig(name, observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
-        graph = StateGraph(config, store=self.store, schema=schema)
+        config = GraphConfig("typed", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+        graph = StateGraph(config, store=self.store, schema=Newer)
         graph.add_node("ask", InterruptNode(None, "decision"))
         graph.set_entry_point("ask")
         graph.set_exit_point("ask")
-        return graph
-
-    def make_several(self) -> StateGraph:
-        """Return a graph that asks of each of its items."""
-        config = GraphConfig("several", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
-        graph = StateGraph(config, store=self.store)
-        graph.add_node("each", MapNode(self.bare.as_node(outputs=["decision"]), over="items", into="decisions"))
-        graph.set_entry_point("each")
-        graph.set_exit_point("each")
         return graph
 
     def make_rich(self) -> StateGraph:

@@ -155,26 +155,6 @@ class TestAnsweredBefore:
         final = any_play.resume(graph, {"note": 1})
         assert (final["ok"], final["note"], payments.paid) == ("yes", 1, [100, 100])
 
-    @pytest.mark.parametrize("way_out", ["fork", "rollback"])
-    def test_a_way_out(self, any_play: Scene, way_out: str) -> None:
-        """A copy of the run takes another value; a run that is taken back takes another answer."""
-        if way_out == "rollback" and isinstance(any_play.store, FourMethodStore):
-            pytest.skip("it keeps only the newest step")
-        payments = Payments(1)
-        payments.pay = broken_first(lambda state: None, ValueError("down"))
-        graph = payments.graph(any_play.store, retention="full")
-        any_play.execute(graph)
-        with pytest.raises(ExecutionError):
-            any_play.resume(graph, {"ok": "yes"})
-
-        if way_out == "fork":
-            final = any_play.call(graph, "resume", any_play.store.fork(RUN, "copy").run_id, {"ok": "no"})
-        else:
-            any_play.store.rollback(RUN, 1)
-            final = any_play.resume(graph, {"ok": "no"})
-
-        assert (final["ok"], payments.paid) == ("no", [100])
-
 
 class TestAtTheSameTime:
     """Exactly one of several simultaneous answers counts; all others get an error."""

@@ -183,3 +183,33 @@ class TestFailures:
         assert (error.type, error.node) == ("ExceptionGroup", "work")
         assert all(text in error.message for text in ["2 of its parts failed", "a: ValueError: no a", "b: ", "no b"])
         assert "in part 'a' of node 'work'" in caught.value.__cause__.exceptions[0].__notes__  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            ParallelNode({"a": lambda state: state.remove("n"), "b": returns({"n": 1})}),
+            "'a' removes 'n', which 'b'",
+        ),
+        (ParallelNode({"a": returns({"n": 2}), "b": returns({"n": 1})}, reducers={"n": lambda a, b: 1 / 0}), "by zero"),
+        (ParallelNode({"a": lambda _: State(run_id=RUN).paused("why")}), "a part cannot pause the run"),
+        (MapNode(lambda _: State(run_id=RUN).paused("why"), "items", "out"), "cannot pause"),
+        (MapNode(str, "n", "out"), "it goes over 'n', a list or a tuple, but that is an int"),
+        (MapNode(str, "absent", "out"), "it goes over 'absent', .* not in the State"),
+        (MapNode(mapping(str), "items", "out"), "item 0 is 7 .*a graph begins with a mapping"),
+    ],
+)
+def test_results_and_items_that_do_not_fit(memory_play: Scene, node: Any, message: str) -> None:
+    """The error names the branch or the item, the key, and what would fit."""
+    with pytest.raises(ExecutionError, match=message):
+        memory_play.execute(
+            make_graph({"work": node}, store=memory_play.store), State({"n": 0, "items": [7]}, run_id=RUN)
+        )
+
+
+def test_a_key_that_a_branch_removes(memory_play: Scene) -> None:
+    """It is removed, if no other branch writes it."""
+    graph = parallel({"a": lambda state: state.remove("n"), "b": returns({"m": 1})}, store=memory_play.store)
+
+    assert dict(memory_play.execute(graph, State({"n": 1}, run_id=RUN))) == {"m": 1}

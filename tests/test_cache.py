@@ -183,6 +183,15 @@ class TestMisses:
 
         assert bench.events == events
 
+    def test_no_input(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+        """Misspelled inputs are reported once; the node runs each time."""
+        graph = bench.graph(inputs=("y",))
+        for _ in range(2):
+            bench.run(graph, x=1)
+
+        assert bench.events == [("cache.miss", "none of its inputs is in the State: y")] * 2
+        assert caplog.text.count("none of its inputs") == 1
+
 
 class TestWhatIsNotKept:
     """Results that are none."""

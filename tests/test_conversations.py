@@ -50,17 +50,6 @@ class TestTurns:
             assert store.load(RUN, 1)["question"] == "one"
             assert [store.load(RUN, 2, number)["question"] for number in range(3)] == ["one", "one", "two"]
 
-    def test_input_overrides_the_checkpoint_overrides_defaults(self, any_play: Scene) -> None:
-        """Input overrides the checkpoint, which overrides defaults, whenever a run begins or continues."""
-        graph = chat(any_play.store)
-        graph.set_defaults({"question": "default", "style": "default", "tone": "default"})
-        given = State({"question": "one", "style": "short"}, run_id=RUN)
-        any_play.execute(graph, given)
-
-        final = any_play.execute(graph, any_play.store.load(RUN).set("question", "two"))
-
-        assert (final["question"], final["style"], final["tone"]) == ("two", "short", "default")
-
     def test_a_run_of_another_graph(self, any_play: Scene) -> None:
         """A graph refuses an incomplete run of another graph, and continues a complete one."""
         orders = make_graph({**traces("a"), "b": raises(ValueError("no"))}, store=any_play.store, name="orders")

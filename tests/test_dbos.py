@@ -18,10 +18,12 @@ from stategraph import (
     AnswerError,
     CheckpointConfig,
     CheckpointingDisabledError,
+    CheckpointNotFoundError,
     ConfigError,
     ExecutionError,
     GraphConfig,
     GraphMismatchError,
+    RunBusyError,
     RunCancelledError,
     RunCompleteError,
     RunExistsError,
@@ -243,22 +245,36 @@ def test_a_run_is_cancelled_wherever_it_is(scene, runner, run_id, how):
         runner.cancel(run_id)
 
 
-def test_of_several_questions_each_has_its_answer(scene, runner, run_id):
-    """Questions are answered in any order; an answer names its pause and leaves the others waiting."""
-    paused = runner.start(scene.several, State({"items": [{}, {}, {}]}, run_id=run_id)).result(LONG)
-    pauses = {pause.part: pause for pause in paused.pause.each}
-    with pytest.raises(AnswerError, match="pause"):
-        runner.answer(run_id, {"decision": "which?"})
+def test_a_run_that_is_resumed_while_it_waits_or_works(scene, runner, run_id):
+    """An answer goes to the pause. A run at work takes no updates; without any, the handle of its turn comes back."""
+    runner.start(scene.asks, State(run_id=run_id)).result(LONG)
+    scene.hold(run_id)
+    handle = runner.resume(run_id, {"decision": "yes"})
+    scene.wait_for(f"{run_id} b")
+    with pytest.raises(TimeoutError, match="is not done after"):
+        handle.result(0.05)
+    with pytest.raises(RunBusyError):
+        runner.resume(run_id, {"n": 1})
+    assert repr(runner.resume(run_id)) == repr(handle)
+    scene.let_go(run_id)
 
-    second = runner.answer(run_id, {"decision": "second"}, pause=pauses["1"]).result(LONG)
-    assert (second.status, [pause.part for pause in second.pause.each]) == (RunStatus.PAUSED, ["0", "2"])
-    with pytest.raises(AnswerError):
-        runner.answer(run_id, {"decision": "late"}, pause=pauses["1"])
-    runner.answer(run_id, {"decision": "third"}, pause=pauses["2"].id).result(LONG)
-    final = runner.answer(run_id, {"decision": "first"}).result(LONG)
+    assert handle.result(LONG)["decision"] == "yes"
 
-    assert final.status is RunStatus.COMPLETED
-    assert [item["decision"] for item in final["decisions"]] == ["first", "second", "third"]
+
+def test_orders_that_are_refused(scene, runner, run_id):
+    """They fail at the call, and nothing is ordered."""
+    state = State(run_id=run_id)
+    for error, call in (
+        (TypeError, lambda: runner.start(scene.work, {"n": 1})),
+        (UnknownNameError, lambda: runner.start(scene.work, state, queue="nowhere")),
+        (ConfigError, lambda: runner.start(scene.work, state, priority=0)),
+        (ConfigError, lambda: runner.start(scene.work, state, delay=-1)),
+        (RuntimeError, lambda: scene.runner().start(scene.work, state)),
+        (CheckpointNotFoundError, lambda: runner.handle(run_id)),
+        (CheckpointNotFoundError, lambda: runner.answer(run_id, {"decision": "yes"})),
+    ):
+        with pytest.raises(error):
+            call()
 
 
 # --------------------------------------------------------------------------- changed graphs

@@ -109,22 +109,3 @@ class TestDeadlines:
         for deadline in (0, -1, True, "1", float("nan"), float("inf"), 1e12, 10**400):
             with pytest.raises(ValueError, match="deadline"):
                 InterruptNode(None, "ok", deadline=deadline)  # type: ignore[arg-type]
-
-
-class TestDeadlinesWithin:
-    """Of a pause in a graph within the one that is resumed."""
-
-    @pytest.mark.parametrize("depth", [1, 2])
-    def test_otherwise(self, play: Scene, depth: int) -> None:
-        """The answer for that case is given by the node within."""
-        graph = reviewed(play.store, InterruptNode("draft", "verdict", deadline=60, otherwise="silence"))
-        for _ in range(depth):
-            graph = make_graph({"inner": graph.as_node(), "end": trace("end")}, store=play.store)
-        with fixed():
-            play.execute(graph)
-        with fixed(LATER):
-            with pytest.raises(AnswerError, match="too late"):
-                play.resume(graph, {"verdict": "good"})
-            final = play.resume(graph)
-
-        assert (final["verdict"], final["trace"]) == ("silence", ["publish"] + ["end"] * depth)

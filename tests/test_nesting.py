@@ -21,17 +21,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import (
-    RUN,
-    Scene,
-    broken_first,
-    call_sync,
-    make_graph,
-    raises,
-    shorter_than,
-    trace,
-    traces,
-)
+from tests.scenarios import RUN, Scene, broken_first, call_sync, make_graph, raises, shorter_than, trace, traces
 from tests.simulated_process import Crash, SimulatedProcess, World
 from tests.simulated_process import MortalStore as MortalTo
 from tests.test_events import Recorder

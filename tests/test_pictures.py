@@ -93,6 +93,8 @@ def test_a_run_is_drawn_over_the_graph():
     assert statuses(drawn) == {"draft": "done", "review": "done", "publish": "done", "reject": ""}
     assert taken(drawn) == {("draft", "review"), ("review", "publish")}
     assert "r · completed · 3 steps" in graph.picture("r").to_svg()
+    assert graph.picture("r")._repr_html_().startswith('<img alt="graph g: r · completed · 3 steps ')
+    assert repr(graph.picture()) == "<Picture of graph 'g'>"
     assert statuses(read(graph.picture().to_svg()))["draft"] == ""
 
 

@@ -115,6 +115,23 @@ class TestDelays:
         assert [policy.delay_after(attempt, ValueError()) for attempt in range(1, 6)] == [0.5, 1.5, 4.5, 10, 10]
 
     @pytest.mark.parametrize(
+        ("options", "attempt", "seconds"),
+        [
+            ({"jitter": 2, "random": lambda: 0.5}, 1, 2.0),
+            ({"backoff_multiplier": 10}, 5000, 60.0),
+            ({"delay": lambda error: 1 / 0}, 1, None),
+            ({"delay": lambda error: "soon"}, 1, None),
+        ],
+    )
+    def test_unusual_delays(self, options: dict[str, Any], attempt: int, seconds: float | None) -> None:
+        """A policy whose function fails gives up, and says so in a note on the error."""
+        error = ValueError()
+        policy = RetryPolicy(**{"max_attempts": 9999, "initial_delay": 1, **options})
+
+        assert policy.delay_after(attempt, error) == seconds
+        assert (seconds is None) == hasattr(error, "__notes__")
+
+    @pytest.mark.parametrize(
         ("retry_on", "error", "is_retried"),
         [
             (ConnectionError, ConnectionResetError(), True),

@@ -35,25 +35,6 @@ def graph_of(node: Any = branch, *, preserve: bool = True) -> Any:
     return graph
 
 
-@pytest.mark.parametrize(
-    ("arguments", "culprit"),
-    [
-        ({"branches": {}}, "branches: "),
-        ({"branches": [branch]}, "branches: "),
-        ({"branches": {1: branch}}, "1"),
-        ({"branches": {"a": 5}}, "5"),
-        ({"branches": {"a": branch}, "on_failure": "stop"}, "on_failure: 'stop'"),
-        ({"branches": {"a": branch}, "reducers": [max]}, "reducers"),
-        ({"branches": {"a": branch}, "reducers": {"n": "sum"}}, "sum"),
-    ],
-    ids=["empty", "no mapping", "no name", "no function", "on_failure", "no reducers", "no reducer"],
-)
-def test_branches(arguments, culprit):
-    """The error names the wrong argument of a ParallelNode."""
-    with pytest.raises((TypeError, ValueError), match=culprit):
-        ParallelNode(**arguments)
-
-
 class Greeter:
     """Its method is a node of an object."""
 
@@ -63,7 +44,7 @@ class Greeter:
 
 GRAPH: Any = StateGraph
 STATE: Any = State
-MISTAKES: dict[str, tuple[Any, str]] = {
+NEWCOMERS: dict[str, tuple[Any, str]] = {
     "no name": (lambda graph: graph.add_node(branch), r'the name comes first: add_node\("name", function\)'),
     "no function": (lambda graph: graph.add_node("x"), "node 'x': None is not callable; a node is a function"),
     "method of a class": (lambda graph: graph.add_node("x", Greeter.greet), "'self': give the method of an object"),
@@ -83,16 +64,6 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "key of a table": (lambda graph: sg.GraphConfig.from_dict({"name": "g", "store": "sqlite"}), "as checkpoint.store"),
     "deletion": (lambda graph: STATE({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
 }
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_of_newcomers(mistake):
-    """The error says what to write."""
-    make, way_out = MISTAKES[mistake]
-    graph = graph_of()
-
-    with pytest.raises((TypeError, ValueError, AttributeError), match=way_out):
-        make(graph)
 
 
 def test_a_forgotten_await():
@@ -237,6 +208,15 @@ CALLS: dict[str, tuple[Any, str]] = {
         lambda graph: STATE().paused("why", deadline=datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))),
         "beyond the years 1 to 9999",
     ),
+    "no branches": (lambda graph: ParallelNode({}), "branches: "),
+    "list of branches": (lambda graph: sg.ParallelNode([branch]), "branches: "),
+    "name of a branch": (lambda graph: sg.ParallelNode({1: branch}), "1"),
+    "function of a branch": (lambda graph: sg.ParallelNode({"a": 5}), "5"),
+    "on_failure": (lambda graph: sg.ParallelNode({"a": branch}, on_failure="stop"), "on_failure: 'stop'"),
+    "reducers": (lambda graph: sg.ParallelNode({"a": branch}, reducers=[max]), "reducers"),
+    "reducer": (lambda graph: sg.ParallelNode({"a": branch}, reducers={"n": "sum"}), "sum"),
+    "no schema": (lambda graph: sg.StateGraph("g", schema={}), "an attrs class, a dataclass, a Pydantic"),
+    "no store": (lambda graph: stores.register_checkpoint_store("five", 5), "'five'"),
     # of observers, of configurations, of what is registered
     "level of a log": (lambda graph: sg.get_observer("structlog", level="loud"), "level: 'loud'"),
     "lines of progress": (lambda graph: sg.get_observer("progress", every=-1), "every: -1"),
@@ -284,11 +264,11 @@ CALLS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [*NEWCOMERS, *CALLS])
 def test_wrong_arguments(call, tmp_path, monkeypatch):
     """The error names the argument and what is allowed; no file is made."""
     monkeypatch.chdir(tmp_path)
-    make, message = CALLS[call]
+    make, message = {**NEWCOMERS, **CALLS}[call]
     graph = graph_of()
 
     with pytest.raises((TypeError, ValueError, LookupError, AttributeError, StateGraphError), match=message):

@@ -137,13 +137,6 @@ def test_an_unknown_name_comes_with_a_suggestion(get: Get, wrong: Any, text: str
         get(wrong)
 
 
-@pytest.mark.parametrize("thing", [None, 5, "memory", object()], ids=lambda thing: type(thing).__name__)
-def test_anything_else_is_refused(name: str, kind: tuple[Register, Get, Any], thing: Any) -> None:
-    """Registering anything but a store, an observer or a factory is refused."""
-    with pytest.raises(ConfigError):
-        kind[0](name, thing)
-
-
 # --------------------------------------------------------------------------- entry points
 
 _PLUGIN = """

@@ -140,16 +140,6 @@ def failure(call: Call, graph: StateGraph, data: Mapping[str, Any] | None = None
 # --------------------------------------------------------------------------- which classes
 
 
-@pytest.mark.parametrize("schema", [dict, "Order", 5, {}, Order("1"), int], ids=repr)
-def test_a_schema_is_an_attrs_class_or_a_dataclass(schema: Any) -> None:
-    """Anything else is named."""
-    with pytest.raises(
-        ConfigError,
-        match=r"schema: .* is not allowed; an attrs class, a dataclass, a Pydantic",
-    ):
-        make({"a": returning({})}, schema)
-
-
 def test_classes_of_values_are_registered() -> None:
     """A schema registers the classes of its values, nested ones too; stores keep the values exactly."""
     inner = attrs.make_class("Inner", {"kind": attrs.field(type=int)})

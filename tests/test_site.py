@@ -54,8 +54,3 @@ def test_every_public_name_is_in_the_reference(described):
         if not any(name == last and thing is getattr(sys.modules[module], name) for last, thing in there)
     ]
     assert lost == []
-
-
-def test_the_reference_has_public_names_alone(described):
-    """No part of a path is private."""
-    assert [path for path in described if "._" in path] == []

@@ -240,6 +240,7 @@ def test_saves_of_a_killed_writer_are_seen(shop):
         (["diff", "done", "1", "99"], 3, "not_found"),
         (["export", "unknown"], 3, "not_found"),
         (["show", "a b"], 2, "usage"),
+        (["draw", "done", "-o", "a.foo"], 2, "usage"),
         (["show"], 2, "usage"),
         (["nothing"], 2, "usage"),
         (["runs", "--limit", "0"], 2, "usage"),

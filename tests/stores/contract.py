@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, StateGraph
@@ -400,3 +401,22 @@ class StoreContract(CheckpointStoreContract):
         assert run.load_parts("b", 2, "map") == run.load_parts("b", 4, "map") == {}
         run.delete("b")
         assert run.load_parts("b", 3, "map") == {}
+
+    def test_a_fork_has_the_nested_runs_of_the_step_after(self, run: CheckpointStore) -> None:
+        """A fork copies the nested runs of the next step at any depth; they are hidden and deleted with the copy."""
+        save_nested(run, "a/#3/child", step=3, n=1)
+        save_nested(run, "a/#3/child/#4/grandchild", n=2)
+        save_nested(run, "a/#2/earlier")
+
+        run.fork("a", "b")
+        run.delete("a")
+
+        assert run.list() == ["b"]
+        child, grandchild = run.load("b/#3/child"), run.load("b/#3/child/#4/grandchild")
+        assert (dict(child), child.step, child.parent) == ({"n": 1}, 3, ParentStep("b", 2))
+        assert (dict(grandchild), grandchild.parent) == ({"n": 2}, ParentStep("b/#3/child", 3))
+        assert run.load_parts("b/#3/child", 4, "map") == {"x": 1}
+        run.save(attrs.evolve(child, step=4))
+        assert run.list() == ["b"]
+        run.delete("b")
+        assert are_gone(run, "b/#3/child", "b/#3/child/#4/grandchild", "b/#2/earlier")

@@ -15,13 +15,6 @@ from tests.stores.inside import connection_of, table_of
 THREADS = 8
 
 
-def wait_until(is_so):
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 class TestWithAStore:
     @pytest.mark.parametrize("kind", [DiskStore, SqliteStore])
     def test_a_run_that_is_damaged_fails_alone(self, tmp_path, kind, monkeypatch):

@@ -163,6 +163,35 @@ class TestLinks:
         refused(kind, folder, end, "is not a regular file")
         assert (tmp_path / "target").read_bytes() == b"mine"
 
+    @pytest.mark.parametrize(
+        ("how", "reason"),
+        [
+            ("hard link", "is one file with 2 names (hard links)"),
+            ("broken link", "which is not there: make that first, or remove the link"),
+            ("circle", "Too many levels of symbolic links"),
+            pytest.param("owner", "belongs to", marks=is_root),
+        ],
+    )
+    def test_in_place_of_a_database(self, folder: Path, how: str, reason: str) -> None:
+        """The error says what the file is, and the way out."""
+        file = folder / "runs.db" if how in ("broken link", "circle") else saved("sqlite", folder)
+        if how == "hard link":
+            os.link(file, folder / "other.db")
+        elif how == "owner":
+            os.chown(file, OTHER_USER, OTHER_USER)
+        else:
+            file.symlink_to(folder / ("away.db" if how == "broken link" else "runs.db"))
+
+        refused("sqlite", folder, reason)
+
+    def test_a_working_directory_that_is_gone(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A path that begins there is refused."""
+        monkeypatch.chdir(folder)
+        folder.rmdir()
+
+        with pytest.raises(ConfigError, match="the working directory does not exist any more"):
+            SqliteStore("runs.db")
+
 
 class TestPlanted:
     """Foreign files at the paths of a store."""

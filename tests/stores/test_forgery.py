@@ -105,20 +105,6 @@ class TestHeads:
             with pytest.raises(CheckpointCorruptError):
                 ask("a")
 
-    def test_a_chain_that_was_cut(self, opened, sql):
-        """The step before does not pass for the newest one, though it was once."""
-        store = opened()
-        store.retain("a", Policy("full"))
-        saved(store, 1, 2)
-        saved(store, 3)
-        sql("DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
-        sql("UPDATE run SET step = 2")
-
-        fresh = opened()
-        for ask in (fresh.load, fresh.history):
-            with pytest.raises(CheckpointCorruptError):
-                ask("a")
-
     def test_a_run_of_another_store(self, opened, sql):
         """Rows of another store with the same key are refused."""
         saved(opened(), 1)

@@ -1,26 +1,14 @@
 """Parts and nested runs of steps: kept beyond the process, damaged, or out of date."""
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
-import attrs
 import pytest
 
-from stategraph import (
-    CheckpointCorruptError,
-    CheckpointNotFoundError,
-    State,
-)
+from stategraph import CheckpointCorruptError, CheckpointNotFoundError, State
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.stores import CheckpointStore
-from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.postgres_server import postgres_at
-from tests.redis_server import redis_at
-from tests.stores.contract import are_gone, save_nested
 
 
 @pytest.fixture
@@ -96,45 +84,3 @@ class TestDamage:
         assert store.list() == ["a"]
         store.delete("a")
         assert store.load_parts("a", 3, "map") == {}
-
-
-@pytest.fixture(params=["memory", "postgres", "redis", "sqlite"])
-def store(request, tmp_path):
-    openers: dict[str, Callable[[Path], CheckpointStore]] = {
-        "memory": lambda folder: MemoryStore(),
-        "postgres": postgres_at,
-        "redis": redis_at,
-        "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
-    }
-    with openers[request.param](tmp_path) as store:
-        yield store
-
-
-# --------------------------------------------------------------------------- forks and names
-
-
-@pytest.fixture
-def run(store):
-    """Return the store, with a run "a" that has completed two steps."""
-    store.save(State({"n": 2}, run_id="a", step=2))
-    return store
-
-
-def test_a_fork_has_the_nested_runs_of_the_step_after(run):
-    """A fork copies the nested runs of the next step at any depth; they are hidden and deleted with the copy."""
-    save_nested(run, "a/#3/child", step=3, n=1)
-    save_nested(run, "a/#3/child/#4/grandchild", n=2)
-    save_nested(run, "a/#2/earlier")
-
-    run.fork("a", "b")
-    run.delete("a")
-
-    assert run.list() == ["b"]
-    child, grandchild = run.load("b/#3/child"), run.load("b/#3/child/#4/grandchild")
-    assert (dict(child), child.step, child.parent) == ({"n": 1}, 3, ParentStep("b", 2))
-    assert (dict(grandchild), grandchild.parent) == ({"n": 2}, ParentStep("b/#3/child", 3))
-    assert run.load_parts("b/#3/child", 4, "map") == {"x": 1}
-    run.save(attrs.evolve(child, step=4))
-    assert run.list() == ["b"]
-    run.delete("b")
-    assert are_gone(run, "b/#3/child", "b/#3/child/#4/grandchild", "b/#2/earlier")

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from stategraph import ExecutionError, MapNode, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing.corpus import Colour, Point
 from stategraph.web import app
 from tests.cli.shop import environment
 from tests.web.conftest import let_in
@@ -242,6 +243,8 @@ def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
         (int, {"answer": "7"}, 7),
         (float, {"answer": "0.5"}, 0.5),
         (Literal["a", "b"], {"answer": '"b"'}, "b"),
+        (Colour, {"answer": '"red"'}, Colour.RED),
+        (Point, {"answer.x": "1", "answer.y": "2"}, Point(1, 2)),
     ],
 )
 def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answer):
@@ -250,7 +253,7 @@ def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answe
     graph.execute(State(run_id="r"))
     page = let_in(app(store, [graph]))
 
-    assert 'name="answer"' in page.get("/run", params={"id": "r"}).text
+    assert f'name="{min(given)}"' in page.get("/run", params={"id": "r"}).text
     assert change(page, "r", "answer", pause=pause_of(store, "r"), **given).status_code == 303
     until(lambda: store.load("r").status == "completed")
     assert store.load("r")["answer"] == answer
