@@ -201,10 +201,7 @@ def new_run(
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
     services = StoreSession(store, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    run = RunContext(plan, services, observer, wanted, shows, *options)
-    if wanted:
-        run.place = {"call_id": os.urandom(8).hex()}
-    return run
+    return RunContext(plan, services, observer, wanted, shows, *options)
 
 
 def check_blocking(run: RunContext) -> None:

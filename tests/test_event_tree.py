@@ -61,6 +61,27 @@ class TestPlaces:
         first, second = recorder.data(EventType.GRAPH_START)
         assert first["call_id"] != second["call_id"]
 
+    def test_a_turn_that_finishes_the_one_before(self, play: Scene) -> None:
+        """The interrupted turn has events as those of a separate call, and its nodes are entered."""
+        entered: list[str] = []
+
+        class Entering(Recorder):
+            def enter_node(self, call_id: str, run_id: str) -> Any:
+                entered.append(call_id)
+                return bool
+
+        recorder = Entering(EventType.GRAPH_START)
+        nodes = {"a": broken_first(trace("a"), ValueError())}
+        graph = make_graph(nodes, store=play.store, observer=recorder, preserve=True)
+        with pytest.raises(ExecutionError):
+            play.call(graph, "turn", RUN, {})
+
+        play.call(graph, "turn", RUN, {})
+
+        begun = [data["call_id"] for data in recorder.data(EventType.GRAPH_START)]
+        assert len(set(begun)) == 3
+        assert entered == begun
+
 
 class TestTimes:
     """Durations in ending events."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -82,7 +83,7 @@ class RunContext:
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
-    place: Mapping[str, Any] = attrs.field(default=NOTHING_GIVEN, init=False)
+    place: Mapping[str, Any] = attrs.field(init=False)
     began_ns: int | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
@@ -92,6 +93,10 @@ class RunContext:
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
+
+    @place.default
+    def _place_of_call(self) -> Mapping[str, Any]:
+        return {"call_id": os.urandom(8).hex()} if self.wanted else NOTHING_GIVEN
 
     def under_way(self) -> tuple[str, datetime] | tuple[()]:
         """Return the current node and the time at which it began; an empty tuple before the first node."""
