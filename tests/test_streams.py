@@ -154,6 +154,29 @@ class TestSteps:
         assert any_play.store.load(RUN).status is RunStatus.ACTIVE
         assert any_play.resume(make_graph(traces("abcd"), store=reopened(any_play.store)))["trace"] == [*"abcd"]
 
+    def test_one_thread_at_a_time(self) -> None:
+        """A second call for the next State is refused, even while a node is at work, and changes nothing."""
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def waits(state: State) -> dict[str, Any]:
+            begun.set()
+            goes_on.wait(30)
+            return {"a": 1}
+
+        graph = make_graph({"waits": waits, **traces("b")}, store=MemoryStore())
+        shown = graph.stream(State(run_id=RUN))
+        taken: list[State] = []
+        first = threading.Thread(target=lambda: taken.append(next(shown)))
+        first.start()
+        begun.wait(30)
+        for call in (shown.__next__, shown.close):
+            with pytest.raises(ValueError, match="one at a time"):
+                call()
+        goes_on.set()
+        first.join()
+
+        assert [(state.step, state["a"]) for state in (*taken, *shown)] == [(1, 1), (2, 1)]
+
 
 @pytest.mark.parametrize("node", [talks, as_async_generator(talks)], ids=["generator", "async generator"])
 class TestChunks:

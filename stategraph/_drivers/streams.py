@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
-from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
+from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from typing import Any, NoReturn, Self
 
 from stategraph._drivers.calls import Shown
@@ -73,6 +74,7 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
     def __init__(self, task: Task[State], signal: StopSignal | None) -> None:
         self._task = task
         self._performer = Performer(signal)
+        self._turn = threading.Lock()  # held by the call that iterates
 
     def __next__(self) -> State[S_co]:
         try:
@@ -98,19 +100,21 @@ class Stream(_RunStream, Generator[State[S_co], None, State[S_co]]):
         """
         if self._has_ended():
             return
-        self._performer.perform[Show] = lambda _, __: None
         with _stopping():
-            self._carry_out(self._task.throw, Stopped(_LEFT))
+            self._carry_out(self._task.throw, Stopped(_LEFT), shows=False)
 
-    def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
-        if getgeneratorstate(self._task) == GEN_RUNNING:
-            raise ValueError("another thread is iterating over this stream: one at a time does")
-        self._performer.clock.go_on()
+    def _carry_out(self, go_on: Callable[[Any], Command], value: Any, *, shows: bool = True) -> State:
+        if not self._turn.acquire(blocking=False):
+            raise ValueError("another call is iterating over this stream: one at a time does")
         try:
+            if not shows:
+                self._performer.perform[Show] = lambda _, __: None
+            self._performer.clock.go_on()
             return carry_out(self._task, self._performer.perform, go_on, value)
         finally:
             if getgeneratorstate(self._task) == GEN_CLOSED:
                 self._performer.close()
+            self._turn.release()
 
     def __enter__(self) -> Self:
         return self
