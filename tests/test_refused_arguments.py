@@ -62,6 +62,10 @@ NEWCOMERS: dict[str, tuple[Any, str]] = {
     ),
     "attribute": (lambda graph: setattr(State({"a": 1}), "a", 2), r"State.set\('a', value\) makes a new one"),
     "key of a table": (lambda graph: sg.GraphConfig.from_dict({"name": "g", "store": "sqlite"}), "as checkpoint.store"),
+    "by position": (
+        lambda graph: STATE({"a": 1}, "run-1"),
+        r"State\(\) has too many arguments .*; name them: run_id, ",
+    ),
     "deletion": (lambda graph: STATE({"a": 1}).__delitem__("a"), r"State.remove\('a'\) makes a new one"),
 }
 

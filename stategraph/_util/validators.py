@@ -39,7 +39,7 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
-    """Decorate a method or a class: the TypeError for an unknown argument says which was meant, or what to do.
+    """Decorate a method or a class: the TypeError for a wrong argument says which was meant, or what to do.
 
     Args:
         hint: Says what to do if no argument has a similar name; by default, the names of all arguments.
@@ -50,7 +50,7 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
             function.__init__ = decorate(function.__init__)  # type: ignore[misc]
             return function
         code, name = function.__code__, function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-        known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        known, most = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount], code.co_argcount - 1
 
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
@@ -58,6 +58,9 @@ def naming_arguments(hint: str = "") -> Callable[[_Called], _Called]:
                 with without_calls:
                     return function(*arguments, **named)
             except TypeError:
+                others = ", ".join(known[most:][:5])
+                if len(arguments) > most + 1 and others:
+                    raise TypeError(f"{name}() has too many arguments without names; name them: {others}") from None
                 given = next((given for given in named if given not in known), None)
                 if given is None:
                     raise
