@@ -126,6 +126,7 @@ def words_of(schema: str) -> Dialect:
         labelled=_labelled,
         removes_rows=True,
         json_as_text=False,
+        joins=True,
     )
 
 

@@ -72,6 +72,7 @@ class Dialect:
         labelled: Returns the condition that a run has a label.
         removes_rows: Whether the database removes the rows of a run with the run.
         json_as_text: Whether payloads in JSON are kept as text.
+        joins: Whether one statement can write both the run and a row.
         schema: The prefix of the name of each table.
     """
 
@@ -86,6 +87,7 @@ class Dialect:
     labelled: Callable[[str, str], Condition]
     removes_rows: bool
     json_as_text: bool
+    joins: bool = False
     schema: str = ""
 
     def rows_of_run(self, first: str = "?", last: str = "?", run: str = "") -> str:
@@ -183,6 +185,9 @@ class SqlTable(Table):
             cut = _cut_nested(words, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
         rows = [row_values(row, words) for row in batch.put if row.sequence >= batch.cut_below]
+        if words.joins and len(rows) == len(statements) == 1:
+            ((put_run, values),) = statements
+            return [(_put_step(words, put_run), (*values, *rows[0]))]
         for many in words.together:
             while len(rows) >= many:
                 statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many]), *this]))
@@ -381,9 +386,8 @@ def _next_run(words: Dialect, fields: tuple[str, ...], guard: str) -> str:
 @cache
 def _put_rows(words: Dialect, many: int) -> str:
     """Return the statement that writes rows. Its values: those of each row, the run and its seal."""
-    key, fields = ", ".join(words.key), ", ".join(_ROW_FIELDS)
     if many == 1:
-        rows = f"SELECT {words.key_of}, {', '.join('?' * len(_ROW_FIELDS))} FROM {words.schema}run AS run"
+        rows = _one_row(words, f"{words.schema}run AS run")
     else:  # one search for the run, which takes as long as the insertion of a row
         row = f"({', '.join('?' * len(ROW_COLUMNS))})"
         columns = ", ".join(f"row.column{place}" for place in range(2, len(ROW_COLUMNS) + 1))
@@ -391,12 +395,24 @@ def _put_rows(words: Dialect, many: int) -> str:
         rows = (
             f"SELECT {words.key_of.replace('?', 'row.column1')}, {columns} FROM run CROSS JOIN (VALUES {made}) AS row"
         )
+    return _insertion(words, f"{rows} WHERE run.run_id = ? AND run.seal = ?")
+
+
+@cache
+def _put_step(words: Dialect, put_run: str) -> str:
+    """Return one statement that writes a run and a row of it. Its values: those for the run, and those of the row."""
+    return f"WITH run AS ({put_run} RETURNING number) {_insertion(words, _one_row(words, 'run'))}"
+
+
+def _one_row(words: Dialect, run: str) -> str:
+    return f"SELECT {words.key_of}, {', '.join('?' * len(_ROW_FIELDS))} FROM {run}"
+
+
+def _insertion(words: Dialect, rows: str) -> str:
+    key, fields = ", ".join(words.key), ", ".join(_ROW_FIELDS)
     # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
     instead = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS)
-    return (
-        f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {rows} WHERE run.run_id = ? AND run.seal = ? "
-        f"ON CONFLICT ({key}) DO UPDATE SET {instead}"
-    )
+    return f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {rows} ON CONFLICT ({key}) DO UPDATE SET {instead}"
 
 
 @cache
