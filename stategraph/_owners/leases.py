@@ -28,8 +28,10 @@ from stategraph.errors import CheckpointError, RunBusyError
 LEASE = 30.0
 """Seconds after which a process that does not renew its lease loses its runs."""
 
+RENEWALS_PER_LEASE = 3
+"""How often a process renews its lease before it would expire. A renewal waits no longer for its answer than that."""
+
 _LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
-_RENEWALS_PER_LEASE = 3  # how often a process renews its lease before it would expire
 _AGAIN = 0.1  # of the time between two renewals: the delay before a failed renewal is tried again
 
 
@@ -280,7 +282,7 @@ class LeaseOwners(Owners):
         """Return this process, with a lease that a thread keeps renewing."""
         with self._renewing:
             self._worker = self._worker or _this_worker()
-            part = self._seconds / _RENEWALS_PER_LEASE
+            part = self._seconds / RENEWALS_PER_LEASE
             if self._renewed < time.monotonic() - part:
                 self._renew(self._worker)
             if self._thread is None:
@@ -301,7 +303,7 @@ class LeaseOwners(Owners):
         worker = self._worker
         if worker is None:
             return 0.0
-        part = self._seconds / _RENEWALS_PER_LEASE
+        part = self._seconds / RENEWALS_PER_LEASE
         try:
             if self._by_run:
                 self._renew(worker)

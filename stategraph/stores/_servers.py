@@ -6,10 +6,10 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
-from queue import Empty, LifoQueue
+from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from stategraph._owners.leases import LeaseOwners
@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Connections(ForkSafe, Generic[_Connection]):
-    """A pool of connections for threads. It has no thread of its own.
+    """A pool of connections for threads, first come, first served. It has no thread of its own.
 
     Args:
         connect: Opens a connection; takes the time at which to give up.
@@ -56,50 +56,67 @@ class Connections(ForkSafe, Generic[_Connection]):
 
     def __init__(self, connect: Callable[[float], _Connection], size: int) -> None:
         self._connect, self._size = connect, size
-        self._of_parent: list[object] = []
+        self._of_parent: list[_Connection] = []
+        self._idle: list[_Connection] = []
         super().__init__()
 
     def renew(self) -> None:
         """Start empty, in a forked child. To close the connections of the parent would end its sessions."""
         super().renew()
-        self._of_parent.append(getattr(self, "_free", None))
-        self._free = LifoQueue[_Connection | None]()
+        self._of_parent += self._idle
+        self._idle = []
+        self._turn = threading.RLock()
+        self._free = SimpleQueue[None]()
         for _ in range(self._size):
-            self._free.put(None)  # a connection that is not open
+            self._free.put(None)
         self._users: set[int] = set()
 
     def is_in_use_here(self) -> bool:
         """Return whether this thread uses a connection."""
         return threading.get_ident() in self._users
 
-    @contextmanager
-    def use(self, give_up: float) -> Iterator[_Connection]:
-        """Use a connection until a point in time. Raises `queue.Empty` if none is free until then."""
-        seconds = max(0.0, give_up - time.monotonic())
-        connection = self._free.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+    def use(self, work: Callable[[_Connection], _Answer], give_up: float) -> _Answer:
+        """Return the result of some work with a connection. Raises `queue.Empty` if none is free until `give_up`."""
+        user, connection = threading.get_ident(), None
+        self._wait(give_up)
         try:
-            self._users.add(threading.get_ident())
-            connection = connection or self._connect(give_up)
+            self._users.add(user)
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect(give_up)
             connection.give_up = give_up
-            yield connection
+            return work(connection)
         finally:
-            self._users.discard(threading.get_ident())
-            if connection is not None and not connection.is_usable:
+            self._users.discard(user)
+            if connection is not None and connection.is_usable:
+                self._idle.append(connection)
+            elif connection is not None:
                 connection.close()
-                connection = None
                 self.close()  # the idle connections probably lead to the same failed server
-            self._free.put(connection)
+            self._free.put(None)
+
+    def _wait(self, give_up: float) -> None:
+        """Wait until a connection is free. One thread waits for it and the others for their turn: otherwise a thread
+        that has just returned a connection would take it again before a waiting thread wakes up."""
+        try:
+            if not self._turn.acquire(timeout=_left(give_up)):
+                raise Empty
+            self._free.get(timeout=_left(give_up))
+        finally:
+            with suppress(RuntimeError):  # its turn has not come
+                self._turn.release()
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        free = []
-        with suppress(Empty):
+        with suppress(IndexError):
             while True:
-                free.append(self._free.get_nowait())
-        for connection in free:
-            if connection is not None:
-                connection.close()
-            self._free.put(None)
+                self._idle.pop().close()
+
+
+def _left(give_up: float) -> float:
+    """Return how many seconds to wait for a lock."""
+    return max(0.0, min(give_up - time.monotonic(), threading.TIMEOUT_MAX))
 
 
 class ServerTable(Table, Generic[_Connection]):
@@ -154,8 +171,7 @@ class ServerTable(Table, Generic[_Connection]):
             if self.closed:
                 raise closed_error(self.store, run_id)
             try:
-                with self._connections.use(give_up) as connection:
-                    return work(connection)
+                return self._connections.use(work, give_up)
             except Empty:
                 reason = f"all of its connections are in use, and none was free in time{self.way_to_connections}"
                 raise kind(run_id, f"the {self.store} failed: {reason}") from None

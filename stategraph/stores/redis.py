@@ -22,8 +22,8 @@ _MAX_PREFIX = 100  # characters; the prefix is in every key
 class RedisStore(RowStore):
     """Keeps runs in Redis. Machines, processes and threads may share it; each run has one owner.
 
-    A save is one script and one round trip; threads that save at the same time share it. A failover of Redis may lose
-    acknowledged saves and leases: where that matters, use "postgres".
+    A save is one script and one round trip. A failover of Redis may lose acknowledged saves and leases: where that
+    matters, use "postgres".
 
     Args:
         url: The address of the server, as redis-py takes it: redis://, rediss:// (TLS) or unix://; or the name of an

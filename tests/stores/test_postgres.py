@@ -257,13 +257,14 @@ class TestOpening:
         """With prepare=False no statement and no setting stays in a session."""
         store = opened(prepare=False, dsn=f"{dsn()}&options=-csynchronous_commit%3Doff")
         assert chain_of(4, store).execute(State(run_id="a")).step == 4
-        with table_of(store)._connections.use(time.monotonic() + 5) as connection:
+
+        def look(connection: Any) -> None:
             assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
-            within = connection.found(
-                [("SELECT current_setting('synchronous_commit'), current_setting('lock_timeout')", ())]
-            )
-        assert within == [[("on", "1s")]]
+            inside = "SELECT current_setting('synchronous_commit'), current_setting('lock_timeout')"
+            assert connection.found([(inside, ())]) == [[("on", "1s")]]
+
+        table_of(store)._connections.use(look, time.monotonic() + 5)
 
     @pytest.mark.parametrize("prepare", [True, False])
     def test_clients_that_share_sessions(self, opened: Callable[..., PostgresStore], prepare: bool) -> None:
@@ -359,6 +360,15 @@ class TestFaults:
         assert raised == []
         assert {run_id: store.load(run_id).step for run_id in kept} == kept
         store.close()
+
+    def test_a_role_with_a_limit_of_its_own(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """The lower limit counts."""
+        store = opened(dsn=f"{dsn()}&options=-cstatement_timeout%3D200")
+        store.save(numbered("a", 1))
+        with psycopg.connect(dsn()) as stranger:
+            stranger.execute(f"LOCK TABLE {schema}.run")
+            with pytest.raises(CheckpointSaveError, match="statement timeout"):
+                store.save(numbered("a", 2))
 
     def test_a_row_that_a_stranger_has_locked(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """A save of a locked run fails after its patience; saves that share the transaction succeed."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import pytest
 
 from stategraph import CheckpointError, ConfigError, get_checkpoint_store
 from stategraph.stores import Policy, PostgresStore, RedisStore
+from stategraph.stores._servers import Connections
 from tests.stores.inside import table_of
 from tests.stores.servers import SERVERS, StoreServer, again, numbered
 
@@ -122,3 +126,37 @@ def test_a_deletion_whose_answer_is_lost(store: Store, proxy: Any) -> None:
     store.delete("a")
 
     assert store.list() == []
+
+
+class _Idle:
+    """A connection that is always ready."""
+
+    give_up = 0.0
+    is_usable = True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_thread_that_waits_for_a_connection() -> None:
+    """It gets one before a thread that uses one again and again."""
+    connections = Connections[_Idle](lambda _: _Idle(), 1)
+    used: list[str] = []
+    ends = threading.Event()
+
+    def work(name: str) -> None:
+        connections.use(lambda _: time.sleep(0.001), time.monotonic() + 10)
+        used.append(name)
+
+    def work_again_and_again() -> None:
+        while not ends.is_set():
+            work("busy")
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(work_again_and_again)
+        for _ in range(50):
+            work("waiting")
+        ends.set()
+        busy.result()
+
+    assert used.count("busy") < 150

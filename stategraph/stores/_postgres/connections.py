@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import errors, generators
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import _WaitTimeout
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
@@ -55,14 +54,16 @@ class Connection(psycopg.Connection[Any]):
         left = self.give_up - time.monotonic()
         try:
             return super().wait(gen, interval, max(0.001, min(left, _MAX_SECONDS)))
-        except _WaitTimeout:
+        except psycopg.OperationalError:
+            if time.monotonic() < self.give_up:
+                raise
             self.pgconn.finish()
             raise psycopg.OperationalError("the server has not answered in time") from None
 
     @property
     def is_usable(self) -> bool:
         """Whether it is open and not in a transaction."""
-        return not self.closed and self.info.transaction_status == TransactionStatus.IDLE
+        return self.pgconn.transaction_status == TransactionStatus.IDLE
 
     def __del__(self, _: Any = None, /) -> None:
         """Do not warn about an abandoned store: libpq closes the connection, except in a forked child."""
@@ -89,8 +90,9 @@ class Connection(psycopg.Connection[Any]):
 
     def _found(self, several: Sequence[_Sent], *, prepares: bool) -> list[list[tuple[Any, ...]]]:
         if prepares:
-            for text in {text for text, _ in several} - self._names.keys():
-                self._prepare(text)
+            for text, _ in several:
+                if text not in self._names:
+                    self._prepare(text)
         if len(several) == 1:
             self._send(*several[0])
             return [_rows(result) for result in self.wait(generators.execute(self.pgconn))]
@@ -239,19 +241,23 @@ def _settings(connection: Connection, patience: float) -> dict[str, str]:
     Raises:
         ConfigError: the server may lose acknowledged commits.
     """
-    select = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
-    (((fsync, commits),),) = connection.found([(select, ())])
-    if fsync != "on":
-        allowed = "a PostgreSQL server that keeps acknowledged commits: this one runs with fsync = off; turn it on"
-        raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
     limits = {
         "lock_timeout": min(_LOCK_TIMEOUT, patience / 2),
         "statement_timeout": patience,
         "idle_in_transaction_session_timeout": patience,  # a frozen client loses its locks
     }
-    settings = {name: str(max(1, int(min(seconds, _MAX_SECONDS) * 1000))) for name, seconds in limits.items()}
+    select = "SELECT name, setting FROM pg_settings WHERE name = ANY(string_to_array(?, ' '))"
+    (rows,) = connection.found([(select, (" ".join(["fsync", "synchronous_commit", *limits]),))])
+    now = dict(rows)
+    if now["fsync"] != "on":
+        allowed = "a PostgreSQL server that keeps acknowledged commits: this one runs with fsync = off; turn it on"
+        raise ConfigError("checkpoint.options.dsn", "a server without fsync", allowed)
+    settings = {}
+    for name, seconds in limits.items():
+        milliseconds = max(1, int(min(seconds, _MAX_SECONDS) * 1000))
+        settings[name] = str(min(milliseconds, int(now[name]) or milliseconds))  # the role may have a lower limit
     settings["default_transaction_isolation"] = "read committed"
-    if commits in _WEAK:
+    if now["synchronous_commit"] in _WEAK:
         settings["synchronous_commit"] = "on"
     return settings
 

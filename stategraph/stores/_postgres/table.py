@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import count
 from math import inf
 from typing import Any
 
@@ -12,7 +11,7 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.base import Fence, Ownership
-from stategraph._owners.leases import Claim, Lease, LeaseOwners, Worker
+from stategraph._owners.leases import RENEWALS_PER_LEASE, Claim, Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointError, CheckpointSaveError
@@ -165,12 +164,14 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         run_ids = [write.run_id for write in writes]
         # All transactions lock runs in the same order, to avoid deadlocks.
         order = sorted(range(len(writes)), key=run_ids.__getitem__)
-        attempts = count()
+        ordered = [statement for place in order for statement in statements[place]]
+        is_sent = False
 
         def send(server: Connection) -> list[bool]:
-            was_sent = next(attempts) > 0
+            nonlocal is_sent
+            was_sent, is_sent = is_sent, True
             try:
-                changed = iter(server.found([statement for place in order for statement in statements[place]]))
+                changed = iter(server.found(ordered))
             except LockNotAvailable as error:
                 if len(writes) == 1:
                     raise
@@ -275,7 +276,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Record that a process stays alive for so many seconds."""
         values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
-        self.query("", _RENEW, values, max(SHORT_PATIENCE, seconds / 3))
+        self.query("", _RENEW, values, seconds / RENEWALS_PER_LEASE)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""

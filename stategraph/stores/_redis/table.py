@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from stategraph._owners.base import Fence
-from stategraph._owners.leases import Lease, LeaseOwners, Worker
+from stategraph._owners.leases import RENEWALS_PER_LEASE, Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import (
@@ -292,7 +292,7 @@ class RedisTable(ServerTable[Links]):
         """Record that a process stays alive for so many seconds."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._query("", renew, patience=max(SHORT_PATIENCE, seconds / 3))
+        self._query("", renew, patience=seconds / RENEWALS_PER_LEASE)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
