@@ -23,8 +23,8 @@ def _is_number(value: Any, at_least: float = 0) -> bool:
     return type(value) in (int, float) and at_least <= value <= MOST
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
 
 
 def _are_classes(value: Any) -> bool:
@@ -78,7 +78,7 @@ class RetryPolicy:
     backoff_multiplier: float = 2.0
     max_delay: float = 60.0
     jitter: float = 0.0
-    retry_on: RetryOn = attrs.field(default=Exception, converter=_listed)
+    retry_on: RetryOn = attrs.field(default=Exception, converter=_as_tuple)
     random: Callable[[], float] | None = attrs.field(default=None, kw_only=True)
     delay: Callable[[Any], float | None] | None = attrs.field(default=None, kw_only=True)
 
@@ -150,10 +150,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 # --------------------------------------------------------------------------- caches
-
-
-def _as_tuple(value: object) -> object:
-    return value if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
 
 
 def _are_keys(value: Any) -> bool:

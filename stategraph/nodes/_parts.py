@@ -91,11 +91,6 @@ class Workers:
             if not isinstance(node, FunctionNode) or node.is_async or node.wants_context:
                 raise TypeError("processes: a function in a process must be sync, and take only its argument")
 
-    @property
-    def number(self) -> int:
-        """The number of parts at the same time."""
-        return self.max_workers or min(32, (os.cpu_count() or 1) + 4)
-
 
 def part_node(function: Any, part: str, argument: str) -> FunctionNode | GraphNode:
     """Return the node of a part for a function or a graph.
@@ -138,11 +133,6 @@ class PartsNode(CompositeNode):
     has_branches = False
     """Whether its parts may run different graphs."""
     workers: Workers
-
-    @property
-    def inner_nodes(self) -> Collection[FunctionNode | GraphNode]:
-        """The functions and graphs of its parts."""
-        raise NotImplementedError
 
     def jobs(self, step: StepContext) -> list[Job]:
         """Return the parts of a step."""
@@ -247,8 +237,8 @@ class _Work:
 
             self._processes = Processes(functions)
         async_node = self.step.name if any(job.node.is_async for job in jobs) else ""
-        tasks, most = map(self._part, jobs), min(self.workers.number, len(jobs))
-        gathered: Gathered = yield (Gather, None, (tasks, most, async_node))
+        most = self.workers.max_workers or min(32, (os.cpu_count() or 1) + 4)
+        gathered: Gathered = yield (Gather, None, (map(self._part, jobs), min(most, len(jobs)), async_node))
         try:
             while outcomes := (yield (RunHere, gathered.reports, None)):
                 yield from self._take(outcomes)
