@@ -55,13 +55,16 @@ def _shown_options(options: Mapping[str, Any]) -> str:
 
 _CHECKPOINT: Allowed = {
     "store": ("the name of a checkpoint store", is_name),
-    "interval": ("0 turns checkpointing off, n saves every n steps", lambda value: is_count(value, at_least=0)),
+    "interval": (
+        "an integer: 0 turns checkpointing off, n saves every n steps",
+        lambda value: is_count(value, at_least=0),
+    ),
     "preserve": (
         "true keeps the checkpoints of a completed run, false deletes them",
         lambda value: type(value) is bool,
     ),
     "durability": (
-        '"sync" saves before the next step, "async" while the run goes on, "exit" only where the run ends',
+        '"sync" saves before the next step, "async" while the run continues, "exit" only when the call ends',
         lambda value: value in get_args(Durability),
     ),
     "retention": (

@@ -120,7 +120,7 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "observer": ("name of an observer", ["", None, 5, True, ["noop"]]),
     "max_iterations": ("a positive integer", [0, -1, 1.0, "5", True, None, []]),
     "checkpoint.store": ("name of a checkpoint store", ["", None, 5, {"name": "disk"}]),
-    "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, [1]]),
+    "checkpoint.interval": ("an integer: 0 turns checkpointing off", [-1, 1.0, "5", True, False, [1]]),
     "checkpoint.preserve": ("true keeps", [0, 1, "true", "false", None, []]),
     "checkpoint.durability": ('"sync" saves before', ["", None, 5, "SYNC", "none", True, ["sync"]]),
     "checkpoint.retention": ('"latest" keeps the newest', ["", None, 5, "all", 0, ["full"]]),

@@ -184,7 +184,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "class for a name": (lambda graph: sg.StateGraph(Order), "a class is the schema"),
     "kind of store for a path": (lambda graph: sg.StateGraph("g", store="sqlite"), "takes a path or a URL"),
     "schema without the key of errors": (lambda graph: typed(on_error="b").validate(), "error: dict"),
-    "handler that is not there": (lambda graph: typed(on_error="c").validate(), "goes to 'c' on error"),
+    "handler that is not there": (lambda graph: typed(on_error="c").validate(), "has on_error='c', but"),
     "defaults": (lambda graph: typed({"n": "x"}).validate(), "its defaults: 'n' of Order: expected int"),
     "keys of a cache": (
         lambda graph: typed(cache=sg.CachePolicy(("m",), path="c")).validate(),
@@ -202,7 +202,10 @@ CALLS: dict[str, tuple[Any, str]] = {
     "generator of an item": (lambda graph: sg.MapNode(chunks, "l", "out"), "which an item cannot do"),
     "async process": (lambda graph: ParallelNode({"a": awaited}, processes=True), "take only its argument"),
     "keys of a nested graph": (lambda graph: graph.as_node({1: "a"}), "inputs: keys are str"),
-    "schema of an answer": (lambda graph: sg.InterruptNode(None, "ok", schema=len), "no type that an answer can fit"),
+    "schema of an answer": (
+        lambda graph: sg.InterruptNode(None, "ok", schema=len),
+        "schema: answers cannot be checked by",
+    ),
     "updates": (lambda graph: sg.Updates(5), "Updates: 5 is not allowed"),
     "key of a cache": (lambda graph: sg.CachePolicy(("n",), path="c", sign_with=5), "cache.sign_with: "),
     "node of a State": (lambda graph: STATE().set_checkpoint_node(5), "a checkpoint_node is a str, not int"),

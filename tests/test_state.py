@@ -345,9 +345,9 @@ class Whole:
         (array("i", [1]), r"array\.array is not kept exactly; make it plain values: value\.tolist\(\)"),
         (Scalar(1), r"Scalar is not kept exactly; make it a plain value: value\.item\(\)"),
         (Whole(), r"Whole is not kept exactly; make it an int: int\(value\)"),
-        (SecretStr("s"), r"pydantic\.types\.SecretStr are not kept.*such as str\(value\) if that is exact"),
+        (SecretStr("s"), r"pydantic\.types\.SecretStr, which is not kept.*such as str\(value\) if that is exact"),
         (HttpUrl("http://a.example"), r"HttpUrl.* not kept.*str\(value\)"),
-        (Fraction(1, 3), r"fractions\.Fraction are not kept.*such as str\(value\) if that is exact"),
+        (Fraction(1, 3), r"fractions\.Fraction, which is not kept.*such as str\(value\) if that is exact"),
     ],
 )
 def test_the_error_for_a_value_of_another_library_says_how_to_keep_it(value: Any, way_out: str) -> None:

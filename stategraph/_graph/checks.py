@@ -49,9 +49,9 @@ def problems_of(
             problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
     for name, handler in handlers.items():
         if handler not in nodes:
-            problems.append(f"node {name!r} goes to {handler!r} on error, which is not there")
+            problems.append(f"node {name!r} has on_error={handler!r}, but no node has this name")
     problems += [
-        f"stands_at names node {name!r}, which is not there" for name in stands_at.values() if name not in nodes
+        f"stands_at names {name!r}, but no node has this name" for name in stands_at.values() if name not in nodes
     ]
     for name, policy in policies.items():
         if policy.cache is not None:

@@ -201,7 +201,7 @@ def _factory_of(expected: Any) -> _Factory | None:
 
 
 def _refuse(expected: Any) -> Hook:
-    raise TypeError(f"nothing is known of the type {describe_type(expected)}")
+    raise TypeError(f"{describe_type(expected)} is not a type that can be checked")
 
 
 def _is_class(expected: Any) -> bool:

@@ -122,7 +122,7 @@ class Hidden:
         return value if isinstance(value, Hidden) else cls(type(value).__name__)
 
     def __repr__(self) -> str:
-        return f"<a {self.type} that is not shown>"
+        return f"<{self.type}, not shown>"
 
 
 def unreadable(address: str, *schemes: str) -> str:

@@ -69,7 +69,7 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
     else:
         source = config or "graph.toml"
         if config is None and not Path(source).is_file():
-            way_out = "Give --store runs.db, set STATEGRAPH_STORE, or have a graph.toml here that names one"
+            way_out = "Give --store runs.db, set STATEGRAPH_STORE, or name it in a graph.toml in this folder"
             raise Failure(Exit.USAGE, f"which store? {way_out}")
         from stategraph.config import GraphConfig
 
@@ -170,6 +170,9 @@ def _called(name: str, function: Callable[[], Any]) -> Any:
         *_, last = traceback.extract_tb(error.__traceback__)
         # Where code of the user has imported a missing module, its line is the last.
         if isinstance(error, ModuleNotFoundError) and last.filename.startswith("<frozen "):
-            raise Failure(Exit.USAGE, f"{name}: {error}; the working directory is {Path.cwd()}") from error
+            way_out = (
+                "name the module without .py" if name.endswith(".py") else f"the working directory is {Path.cwd()}"
+            )
+            raise Failure(Exit.USAGE, f"{name}: {error}; {way_out}") from error
         place = f"{last.filename}, line {last.lineno}"
         raise Failure(Exit.FAILED, f"{name} failed: {describe_exception(error)} ({place})") from error

@@ -184,7 +184,8 @@ class _Process:
         code = self.process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise BrokenProcessPool(
-            f"its process died ({how}): it was killed, for example because memory ran out, or it crashed"
+            f"its process died ({how}): it crashed or was killed, for example because memory ran out; or the main "
+            'script runs the graph when it is imported: put that below if __name__ == "__main__"'
         )
 
     def end(self, patience: float = 0) -> None:

@@ -131,7 +131,7 @@ class InterruptNode(Node):
         try:
             hook_for(self.schema)
         except Exception as error:
-            raise TypeError(f"schema: {shorten(self.schema)} is no type that an answer can fit: {error}") from error
+            raise TypeError(f"schema: answers cannot be checked by {shorten(self.schema)}: {error}") from error
 
     def _structured(self, answer: Any) -> Any:
         from stategraph._schema.structuring import structured  # imported when used: cattrs takes 60 ms

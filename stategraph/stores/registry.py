@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 from stategraph._values.registry import Registry
-from stategraph.errors import ConfigError
+from stategraph.errors import ConfigError, UnknownNameError
 from stategraph.stores.base import CheckpointStore
 
 
@@ -87,7 +87,12 @@ def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
         UnknownNameError: no store has this name; the message lists the names that exist.
         ConfigError: the store does not accept these options.
     """
-    return _stores.get(name, options)
+    try:
+        return _stores.get(name, options)
+    except UnknownNameError as error:
+        if isinstance(name, str) and {".", "/"} & set(name):
+            error.add_note('A path or a URL is an argument of the graph: StateGraph("orders", store="runs.db").')
+        raise
 
 
 def is_memory_store(store: object) -> bool:
@@ -134,7 +139,7 @@ def store_at(address: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     scheme, separator, _ = text.partition("://")
     if separator:
         if scheme not in _SCHEMES:
-            raise ConfigError("store", f"{scheme}://", f"no store has such URLs; {', '.join(_SCHEMES)} have")
+            raise ConfigError("store", f"{scheme}://", f"the URL of a store begins with {', '.join(_SCHEMES)}")
         kind, option = _SCHEMES[scheme]
         return kind, {option: text}
     if text == "memory":

@@ -82,7 +82,7 @@ class TestWhatOthersMade:
         """A file that is no database is refused and stays as it is."""
         path.write_bytes(b"Dear diary, " * 1_000)
 
-        with pytest.raises(FormatError, match="no SQLite database"):
+        with pytest.raises(FormatError, match="not a SQLite database"):
             SqliteStore(path)
 
         assert path.read_bytes() == b"Dear diary, " * 1_000

@@ -223,9 +223,8 @@ def _why_not(value: Any) -> str:
     if hasattr(cls, "__index__"):
         return f"{name} is not kept exactly; make it an int: int(value)"
     return (
-        f"values of type {name} are not kept, and this is {shorten(value)}; save a value from which "
-        "it can be made again, such as str(value) if that is exact, or an object of a registered class "
-        "(stategraph.register_type)"
+        f"{shorten(value)} is of type {name}, which is not kept; save a value from which it can be made again, "
+        "such as str(value) if that is exact, or an object of a registered class (stategraph.register_type)"
     )
 
 

@@ -214,7 +214,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError:
         raise
     except (sqlite3.Error, UnicodeDecodeError) as error:  # of damaged names
-        raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
+        raise FormatError("", f"{path} is damaged, or is not a SQLite database: {error}") from error
     names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
