@@ -101,7 +101,13 @@ def _emitted(chunks: Iterable[Any] | _Emitted) -> _Emitted:
 
 @attrs.frozen(repr=False)
 class Partial:
-    """The chunks that an unfinished node has emitted so far."""
+    """The chunks that an unfinished node has emitted so far: for branches and items, the finished ones.
+
+    The chunk of a branch is a tuple of its name and its updates; that of an item, of its place and its result.
+
+    Attributes:
+        node: The node.
+    """
 
     node: str = attrs.field(validator=_is_str)
     _emitted: _Emitted = attrs.field(default=_NO_CHUNKS, converter=_emitted, alias="chunks", eq=_Emitted.as_tuple)
