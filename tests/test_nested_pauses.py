@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import AnswerError, ExecutionError, GraphError, InterruptNode, RunStatus, StateGraph, key_equals
+from stategraph import AnswerError, ExecutionError, GraphError, InterruptNode, RunStatus, StateGraph
 from stategraph.testing import Killed, MortalStore
 from tests.scenarios import RUN, Scene, counted, make_graph, reopened, trace
 from tests.test_pauses import reviewed
@@ -98,17 +98,6 @@ class TestAnswering:
 
 class TestWhatElse:
     """Where a pause within meets other things."""
-
-    def test_in_a_loop(self, play: Scene) -> None:
-        """Every visit of a nested graph is a new run, and asks again unless the answer is handed in."""
-        inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
-        nodes = {"inner": inner.as_node(inputs=[]), "end": trace("end")}
-        edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
-        graph = make_graph(nodes, edges, store=play.store, name="outer")
-        assert play.execute(graph).status is RunStatus.PAUSED
-        assert play.resume(graph, {"ok": 0}).status is RunStatus.PAUSED
-
-        assert play.resume(graph, {"ok": 1}).step == 3
 
     def test_checkpoints_are_those_of_the_outer_graph(self, memory_play: Scene) -> None:
         """A nested graph needs no checkpoints, but the outer graph does if the nested one pauses."""

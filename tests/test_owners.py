@@ -83,23 +83,6 @@ def test_two_tasks_of_one_loop_execute_one_run(any_store: CheckpointStore) -> No
     assert ran == ["node", "node"]
 
 
-class TestStreams:
-    """They own their run from the first State to the last, or until they are left."""
-
-    def test_one_that_is_open(self, any_store: CheckpointStore) -> None:
-        """No other call works on its run; closing it releases the run."""
-        graph = make_graph(traces("abc"), store=any_store)
-        stream = graph.stream(State(run_id=RUN))
-        assert any_store.owner(RUN) is None  # it has not begun
-        next(stream)
-
-        with pytest.raises(RunBusyError):
-            graph.resume(RUN)
-        stream.close()
-
-        assert graph.resume(RUN)["trace"] == [*"abc"]
-
-
 # --------------------------------------------------------------------------- processes
 
 OWNER = """

@@ -19,7 +19,6 @@ from stategraph import (
     NodeContext,
     ParallelNode,
     RetryPolicy,
-    RunCancelledError,
     RunStatus,
     State,
     StateGraph,
@@ -32,7 +31,6 @@ from tests.test_events import Recorder
 pytestmark = pytest.mark.timeout(30)
 
 AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
-NEVER_AGAIN = RetryPolicy(max_attempts=3, initial_delay=1000, max_delay=1000)
 SOON = 0.05  # seconds: a timeout for what never ends
 
 
@@ -213,24 +211,6 @@ class TestRetries:
         assert reported(observer) == [("node.error",), ("node.retry",)] * 2 + [("node.error",)]
         assert driver(graph, "resume", RUN)["done"] is True
         assert node.contexts[-1].attempt == 1
-
-    def test_the_cancel_event(self, driver: Any, store: MemoryStore) -> None:
-        """A cancel event ends the delay; the run stays active and resumes with the same step."""
-        cancel = threading.Event()
-        left = [ValueError()]
-
-        def node(state: State) -> Any:
-            if left:
-                threading.Timer(0.01, cancel.set).start()
-                raise left.pop()
-            return {"done": True}
-
-        graph = one_node(node, store, retry=NEVER_AGAIN)
-        with pytest.raises(RunCancelledError):
-            run(driver, graph, cancel=cancel)
-
-        assert (store.load(RUN).step, store.load(RUN).status) == (0, RunStatus.ACTIVE)
-        assert driver(graph, "resume", RUN)["done"] is True
 
     @pytest.mark.parametrize("interval", [0, 1])
     def test_items(self, driver: Any, store: MemoryStore, interval: int) -> None:

@@ -120,17 +120,6 @@ class TestContext:
 class TestSaving:
     """The saves of a run."""
 
-    @pytest.mark.parametrize(
-        ("interval", "steps"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (3, [3]), (4, [4]), (5, []), (0, [])]
-    )
-    def test_every_so_many_steps(self, scene: Scene, interval: int, steps: list[int]) -> None:
-        """A State is saved when its step is a multiple of the interval, but not the last of a run that is forgotten."""
-        store = WatchedStore(scene.store)
-
-        scene.execute(scene.graph(traces("abcde"), store=store, interval=interval))
-
-        assert store.saves == [(step, "active") for step in steps]
-
     @pytest.mark.parametrize("preserve", [True, False])
     def test_interval_0_touches_no_store(self, memory_scene: Scene, preserve: bool) -> None:
         """With interval 0 a run uses no store, not even when it fails."""

@@ -333,6 +333,16 @@ def test_nodes_that_name_an_unknown_field(node: Any, text: str) -> None:
         make({"a": node}).validate()
 
 
+def test_items_of_a_map_are_made_to_fit(call: Call) -> None:
+    """Each result is made into an item of its list as it comes; the error names its place."""
+    priced = MapNode(lambda item: {"name": item.name, "price": 1 if item.name == "a" else "x"}, "items", "items")
+    graph = make({"a": priced})
+
+    assert execute(call, graph, {"id": "1", "items": [Item("a")]})["items"] == [Item("a", 1.0)]
+    with pytest.raises(ExecutionError, match=r"'items\[1\].price' of FrozenAttrs: expected float, found 'x'"):
+        call(graph, "execute", State({"id": "1", "items": [Item("a"), Item("b")]}))
+
+
 def test_answers_are_checked(call: Call) -> None:
     """The run stays paused; an answer that fits is made into what its field wants."""
     graph = make({"a": InterruptNode("id", "status"), "b": returning({})})

@@ -221,24 +221,6 @@ class TestParts:
             None,
         ]
 
-    def test_leaving_between_them(self, play: Scene) -> None:
-        """Parts that were shown before leaving are not repeated, and not saved twice."""
-        done: list[int] = []
-
-        def negative(item: int) -> int:
-            done.append(item)
-            return -item
-
-        nodes = {"each": MapNode(negative, "items", "negative", 1)}
-        graph = make_graph(nodes, store=play.store)
-        stream(play, graph, "stream", State({"items": [1, 2, 3]}, run_id=RUN), most=2)
-        assert play.store.load(RUN).partial is None
-
-        final = play.resume(graph)
-
-        assert (final["negative"], done[:2]) == ([-1, -2, -3], [1, 2])
-        assert sorted(done) == [1, 2, 3]
-
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_reader_takes_the_time_of_none(self, memory_play: Scene, is_async: bool) -> None:
         """A slow reader delays neither running parts nor later ones, and costs them no time of their limits."""

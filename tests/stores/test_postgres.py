@@ -76,14 +76,6 @@ def store(opened: Callable[..., PostgresStore]) -> PostgresStore:
     return opened()
 
 
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """Yield a network that can fail."""
-    made = Proxy(folder_of(dsn()))
-    yield made
-    made.close()
-
-
 # --------------------------------------------------------------------------- statements
 
 
@@ -317,22 +309,6 @@ def open_and_list(schema: str) -> list[str]:
 
 class TestFaults:
     """A save is never reported wrongly, never made twice, and no call waits longer than patience says."""
-
-    @pytest.mark.parametrize("mode", ["hole", "deaf"])
-    def test_a_network_that_swallows_all(self, proxy: Proxy, opened: Callable[..., PostgresStore], mode: str) -> None:
-        """The save fails once patience is at its end; the same State may be saved again, whatever became of it."""
-        store = opened(dsn=proxy.dsn, patience=2)
-        store.save(numbered("a", 1))
-        proxy.mode = mode
-        began = time.monotonic()
-        with pytest.raises(CheckpointSaveError):
-            store.save(numbered("a", 2))
-        assert time.monotonic() - began < 6
-
-        proxy.mode = "pass"
-        store.save(numbered("a", 2))
-        assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
-        store.save(numbered("a", 3))
 
     def test_a_server_that_is_killed(self, own_server: Any) -> None:
         """The server is started again under load: each acknowledged save is there, and no caller sees an error."""

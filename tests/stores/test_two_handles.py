@@ -3,11 +3,11 @@
 import pytest
 
 from stategraph import State
-from stategraph._owners.base import Ownership, own, owned
+from stategraph._owners.base import owned
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunLostError, StepConflictError
+from stategraph.errors import CheckpointNotFoundError, StepConflictError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
@@ -145,43 +145,3 @@ class TestNestedRunsOfARunThatWasDeleted:
 def nested(step, run_id="a/#2/child", status="active", **data):
     parent = ParentStep("a", step_of(run_id) - 1)
     return State({"n": step, **data}, run_id=run_id, step=step, status=status, parent=parent)
-
-
-class TestAChangeThatFails:
-    """Either all of it is done, or nothing."""
-
-    @pytest.fixture
-    def run(self, store):
-        store.retain("a", Policy("full"))
-        saved(store, 1, 2)
-        store.save_parts("a", [Part(3, "map", "x", "kept")])
-        store.save(nested(1, run_id="a/#3/child"))
-        return store
-
-    @staticmethod
-    def check_kept(store):
-        assert store.load_parts("a", 3, "map") == {"x": "kept"}
-        assert store.load("a/#3/child")["n"] == 1
-
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda run: run.rollback("a", 1),
-            lambda run: run.rollback("a", 1, take_over=True),
-            lambda run: run.delete("a"),
-            lambda run: run.delete("a", take_over=True),
-        ],
-    )
-    def test_since_another_has_taken_the_run(self, run, other, monkeypatch, call):
-        """A call loses the run or finds it busy if another one takes it over at the same moment."""
-        apply = table_of(run).apply
-
-        def after_another_has_written(writes):
-            own(other, Ownership("a"), take_over=True)
-            return apply(writes)
-
-        monkeypatch.setattr(table_of(run), "apply", after_another_has_written)
-        with pytest.raises((RunLostError, RunBusyError)):
-            call(run)
-
-        self.check_kept(other)
