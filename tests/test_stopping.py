@@ -317,11 +317,7 @@ INTERRUPTED = """
 """
 
 
-@pytest.mark.xfail(
-    sys.version_info >= (3, 14),
-    reason="an interrupt between the acquisition of a lock and the body of its with statement leaves it locked",
-    strict=False,
-)
+@pytest.mark.skipif(sys.version_info[:2] == (3, 14), reason="Python 3.14 may skip the end of a with: CPython #148874")
 def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
     """A timer interrupts a busy run again and again: no run waits for a lock that was left locked."""
     process = start(INTERRUPTED, measured=False)  # an interrupt would leave the lock of coverage acquired

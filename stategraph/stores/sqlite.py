@@ -170,7 +170,7 @@ class SqliteTable(SqlTable, ForkSafe):
     def _use(self, run_id: str, work: _Work[_Found], kind: _Kind = CheckpointError) -> _Found:
         """Return the result of some work with the connection, in turn with other threads; raise `kind` if it fails."""
         try:
-            with self.alone(run_id, kind):
+            with self.alone(run_id, kind):  # Ctrl-C could leave it locked if a @contextmanager held it
                 self._check_process()
                 return self.database.use(work)
         except _FAILURES as error:
