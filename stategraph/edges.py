@@ -64,11 +64,12 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
         if predicate is None:
             return edge
         try:
-            holds: Any = predicate(state)
+            if type(predicate) is Says:  # the first edge of a route chooses for all of them
+                chosen = predicate.chosen(state)
+                return next(other for other in edges if other.predicate is chosen)
+            holds = predicate(state)
             if holds is True:
                 return edge
-            if type(holds) is Says:
-                return next(other for other in edges if other.predicate is holds)
             if is_true(holds):
                 _check_no_node(holds, edges)
                 return edge
@@ -242,9 +243,7 @@ def stable_repr(value: object) -> str:
 
 @attrs.frozen(repr=False)
 class Says(LibraryPredicate):
-    """The predicate of one edge of a route. It returns the predicate of the edge that the function chooses.
-
-    So the first edge of a route decides for all of them, and the function is called once.
+    """The predicate of one edge of a route: the function of the route chooses this edge.
 
     Attributes:
         function: The function of the route.
@@ -256,7 +255,15 @@ class Says(LibraryPredicate):
     answer: Any = attrs.field(eq=attrs.cmp_using(eq=is_same), hash=False)
     route: list[Says] = attrs.field(eq=False)
 
-    def __call__(self, state: State) -> Any:
+    def __call__(self, state: State) -> bool:
+        return self.chosen(state) is self
+
+    def chosen(self, state: State) -> Says:
+        """Return the predicate of the edge that the function chooses.
+
+        Raises:
+            ValueError: the route has no such edge.
+        """
         answer = answered(self.function(state))
         for says in self.route:
             if answer == says.answer:

@@ -179,6 +179,12 @@ class TestRoutes:
         assert graph.execute(State())["last"] == "third"
         assert steps == [1, 3]
 
+    def test_the_predicates_of_its_edges(self, graph):
+        """The predicate of each edge says whether the route chooses this edge."""
+        graph.add_route("first", lambda state: state["way"], ["second", "third"])
+
+        assert [edge.predicate(State({"way": "third"})) for edge in graph.edges] == [False, True]
+
     def test_edges_before_it_are_tried_first(self, graph):
         """Edges before a route are tried first, and edges after it never: a route has an answer or fails."""
         graph.add_edge("first", "third", lambda state: "x" in state)
