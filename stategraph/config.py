@@ -110,8 +110,8 @@ class CheckpointConfig:
             only the final State of a call is saved; a killed process loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full" or "windowed".
         window: How many of the newest checkpoints retention "windowed" keeps.
-        ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run, or after the completion
-            of the original when it removes a fork of a completed run; None for never.
+        ttl: Seconds after which `CheckpointStore.prune` removes a preserved run, from its completion; for a fork of a
+            completed run, from the completion of the original. None for never.
         persist: The only keys of the State that are saved; or ``{"except": [...]}``, the only keys that are not; None
             for all. A resume first runs the nodes again that wrote unsaved keys (docs/selective-persistence.md). It has
             no effect if nothing is saved.

@@ -25,7 +25,7 @@ _Describe: TypeAlias = Callable[[Predicate], str]
 
 @attrs.frozen
 class Edge:
-    """A possible transition. It is taken if its predicate returns True, or if it has none."""
+    """A possible transition between two nodes. It is taken if its predicate is true, or if it has none."""
 
     source: str
     target: str

@@ -141,7 +141,7 @@ class StateGraph(GraphBuilder[S]):
     def execute(self, state: State[S], **how: Unpack[ExecuteCall]) -> State[S]:
         """Run a State from the entry point to an exit point.
 
-        A State with a past, such as a loaded one, continues to count its steps.
+        Steps are counted from the number of the State: a new State has 0, a loaded one its last step.
 
         Args:
             state: The input.
@@ -187,8 +187,8 @@ class StateGraph(GraphBuilder[S]):
 
         Args:
             run_id: The run.
-            updates: Data laid over the data of the checkpoint and saved before the next node runs. For a paused run,
-                the answer under the key that the pause names, and any other data.
+            updates: New values of keys, saved before the next node runs. For a paused run, the answer under the key
+                that the pause names, and any other values.
             allow_changed: Continue even if nodes or edges of the graph have changed.
             migrate: New names of renamed nodes by their old names. For a node of a nested graph, prefix both names
                 with the name of the node that runs the graph and a slash.
@@ -267,7 +267,7 @@ class StateGraph(GraphBuilder[S]):
 
         Args:
             run_id: The conversation.
-            input: Data laid over the final data of the previous turn.
+            input: New values of keys, applied to the final data of the previous turn.
             allow_changed: As for `resume`, for finishing the previous turn; also `migrate`.
             unfinished: Whether to "finish" an interrupted previous turn or to "discard" it, which rolls the run back to
                 the end of the last completed turn and requires ``retention="full"``.

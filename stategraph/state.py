@@ -136,7 +136,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
     For type checkers, ``State[Order]`` is a State of a graph with the schema ``Order``.
 
     Read values with ``state["key"]``. Every change returns a new State that shares all unchanged values. Lists, dicts
-    and sets become read-only (see `stategraph._values.frozen`).
+    and sets become read-only.
 
     Args:
         data: The application data; keys are str.
@@ -365,7 +365,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return self._changed(EventType.STATE_SET, data, (key,))
 
     def merge(self, other: Mapping[str, Any]) -> State[S_co]:
-        """Return this State with the data of a mapping or another State laid over its own. Its other fields stay."""
+        """Return this State with new values of keys from a mapping or another State. Its other fields stay."""
         check_mapping(other)
         return self._changed(EventType.STATE_MERGE, lay_over(self._data, other), other)
 

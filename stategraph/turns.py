@@ -70,7 +70,7 @@ class Order:
         number: The number of the turn, from 1. Each number is used once, however often the order is delivered, and not
             after a later number. `next_number` returns the next one.
         state: The input of the run, if it does not exist.
-        updates: Data laid over the data of an existing run; for a paused run, the answer.
+        updates: New values of keys of an existing run; for a paused run, the answer.
         pause: The id of the pause to answer. The updates answer no other pause.
         by: The author of the order, for the history.
         labels: The labels of the run, if it begins.

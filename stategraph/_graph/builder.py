@@ -295,9 +295,9 @@ class GraphBuilder(Generic[S]):
             self._defaults.update(freeze_items(dict(defaults)))
 
     def stands_at(self, removed: Mapping[str, str]) -> None:
-        """Name the nodes at which runs continue that stand at a removed node.
+        """Name the nodes that replace removed nodes in saved runs.
 
-        A saved run that waits at a removed node, or has completed it last, runs the named node next. If the run waits
+        A run that waits at a removed node, or has completed it last, runs the named node next. If the run waits
         for an answer there, it no longer requires one; a given answer becomes part of the data. See
         docs/graph-changes.md.
 

@@ -31,24 +31,27 @@ _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
   stategraph work app.flows:orders --once
 
 Runs come from graph.submit, or were left by a process that has ended. After Ctrl-C or SIGTERM the worker finishes its
-runs; after --grace SECONDS it leaves them before their next nodes. A second signal stops it at once. Other workers
-continue its runs. It waits for a store that does not answer at the start; with --once, it fails.
+runs, or after --grace SECONDS leaves them before their next nodes. A second signal stops it at once. Other workers
+continue runs that it leaves. If the store does not answer at the start, the worker waits; with --once, it fails.
 """,
     click.argument("graph", metavar="MODULE:NAME", envvar="STATEGRAPH_GRAPH"),
     click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
-    click.option("--every", default=1.0, help="Seconds between looks.", **EVERY),
-    click.option("--once", is_flag=True, help="End when no run is left; with 1 if a run failed."),
+    click.option("--every", default=1.0, help="Seconds between two searches for runs.", **EVERY),
+    click.option("--once", is_flag=True, help="End when no run is left; exit with 1 if a run failed."),
     click.option(
         "--max-recoveries",
         type=click.IntRange(min=1),
         default=10,
         show_default=True,
-        help="Crashes in a step, then the run fails.",
+        help="Fail a run after so many crashes in one step.",
     ),
     ALLOW_CHANGED,
     RENAMES,
     click.option(
-        "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="When stopped, leave runs that take longer."
+        "--grace",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="When stopped, leave runs that take longer than this.",
     ),
 )
 def work(

@@ -416,6 +416,9 @@ class CheckpointStore(ABC):
             b: A step of the run, or of the other run.
             other: The other run, if `b` is a step of it.
 
+        Returns:
+            The keys with their values: `added`, `removed` and `changed`, which has pairs of values.
+
         Raises:
             ValueError: a step is not a non-negative int.
             CheckpointNotFoundError: a step is not kept.
