@@ -217,7 +217,7 @@ def fail_or_hang_first(path: str) -> str:
 def test_in_processes(tmp_path: Path) -> None:
     """Retries, timeouts and rates hold there, too: a process that takes too long is killed."""
     items = [str(tmp_path / name) for name in ("fails", "hangs", "succeeds")]
-    policies: dict[str, Any] = {"retry": SOON, "rate": 50, "timeout": 6, "max_workers": 2, "processes": True}
+    policies: dict[str, Any] = {"retry": SOON, "rate": 50, "timeout": 3, "max_workers": 2, "processes": True}
     assert graph_of(fail_or_hang_first, **policies).execute(State({"items": items}))["results"] == ["done"] * 3
 
 
