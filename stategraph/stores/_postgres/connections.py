@@ -78,7 +78,7 @@ class Connection(psycopg.Connection[Any]):
             prepares: Prepare frequent statements. Otherwise the server plans each one for its values.
         """
         before = [] if self.settings is None else [self.settings]
-        several = [(_numbered(text), [*map(_sent, values)]) for text, values in (*before, *statements)]
+        several = [(_numbered(text), _sent(values)) for text, values in (*before, *statements)]
         prepares = prepares and self.settings is None
         try:
             found = self._found(several, prepares=prepares)
@@ -130,16 +130,15 @@ class Connection(psycopg.Connection[Any]):
             self.pgconn.send_query_prepared(name, values, formats, _BINARY)
 
 
-def _sent(value: str | int | bytes | None) -> bytes | None:
-    """Return a value in the binary format of PostgreSQL."""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, int):
-        try:
-            return _INT8.pack(value)
-        except error as wrong:
-            raise OverflowError("a number has more than 64 bits") from wrong
-    return value  # bytes, or None
+def _sent(values: Sequence[Any]) -> list[bytes | None]:
+    """Return values (texts, numbers, bytes or None) in the binary format of PostgreSQL."""
+    try:
+        return [
+            value.encode() if isinstance(value, str) else _INT8.pack(value) if isinstance(value, int) else value
+            for value in values
+        ]
+    except error as wrong:
+        raise OverflowError("a number has more than 64 bits") from wrong
 
 
 @lru_cache
