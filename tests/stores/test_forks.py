@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -89,3 +90,27 @@ def test_a_child_that_is_forked_while_others_save(store):
     assert all_ended
     assert failed == []
     use(store, "parent")
+
+
+def test_a_fork_while_others_open_stores(monkeypatch):
+    """The fork still waits for all stores: its hook does not fail."""
+    failed, done, kept = [], threading.Event(), [MemoryStore() for _ in range(300)]
+    monkeypatch.setattr("sys.unraisablehook", lambda hook: failed.append(hook.exc_value))
+    switches = sys.getswitchinterval()
+
+    def open_stores():
+        while not done.is_set():
+            kept.append(MemoryStore())
+
+    thread = threading.Thread(target=open_stores)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        all_ended = all(in_child(lambda: None) for _ in range(20))
+    finally:
+        done.set()
+        thread.join(20)
+        sys.setswitchinterval(switches)
+
+    assert all_ended
+    assert failed == []

@@ -30,7 +30,8 @@ class ForkSafe:
 
     def __init__(self) -> None:
         self.renew()
-        _objects.add(self)
+        with _fork:  # otherwise a fork in another thread could not list the objects
+            _objects.add(self)
 
     def renew(self) -> None:
         """Replace the lock, in a forked child as well."""
@@ -54,7 +55,7 @@ def reentered_error(store: object, run_id: str, kind: type[CheckpointError]) -> 
 
 _objects: weakref.WeakSet[ForkSafe] = weakref.WeakSet()
 _resting = ExitStack()
-_fork = threading.Lock()  # held during a fork
+_fork = threading.RLock()  # held during a fork
 
 
 def _before() -> None:
@@ -71,7 +72,7 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _fork  # noqa: PLW0603 - the lock of the parent is of no use here
     _resting.pop_all()
-    _fork = threading.Lock()
+    _fork = threading.RLock()
     for each in list(_objects):
         each.renew()
 
