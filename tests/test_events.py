@@ -110,18 +110,6 @@ class TestOrder:
 class TestData:
     """The data of events."""
 
-    def test_every_event_names_its_run(self, memory_scene: Scene) -> None:
-        """Every event has the run, the graph, an aware time and the step."""
-        recorder = Recorder()
-
-        memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder))
-
-        assert {event.data["run_id"] for event in recorder.events} == {RUN}
-        assert {event.source for event in recorder.events} == {"flow"}
-        assert all(event.timestamp.tzinfo is not None for event in recorder.events)
-        assert [data["step"] for data in recorder.data(EventType.NODE_START)] == [1, 2]
-        assert [data["step"] for data in recorder.data(EventType.NODE_COMPLETE)] == [1, 2]
-
     def test_events_of_states(self, memory_scene: Scene) -> None:
         """A State in a run reports changes with the keys and without the values."""
         recorder = Recorder(*events_module.STATE_EVENTS)

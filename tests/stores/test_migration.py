@@ -91,18 +91,6 @@ OLD: tuple[int, set[str]] = (1, set())
 NEW = (3, {"tenant", "took"})
 
 
-def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
-    """It has the newest schema then, and all its runs."""
-    with SqliteStore(path) as store:
-        before = store.list()
-        store.save(State(run_id="new", step=1))
-
-    assert schema_of(path) == NEW
-    with SqliteStore(path) as store:
-        assert store.list() == sorted([*before, "new"])
-        assert store.load("history/json").step == 12
-
-
 def test_processes_that_open_it_at_once_migrate_it_once(path):
     """The second process finds it done."""
     processes = [process(OPEN, path) for _ in range(4)]

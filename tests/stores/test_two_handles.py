@@ -61,16 +61,6 @@ def test_a_run_that_another_began_again(store, other):
     assert other.load("a") == state
 
 
-def test_a_run_that_another_deleted_begins_again(store, other):
-    """A new run of a deleted id begins at step 1."""
-    saved(store, 1, 2, 3)
-    other.delete("a")
-
-    saved(store, 1)
-
-    assert other.load("a").step == 1
-
-
 def test_a_run_that_another_rolled_back(store, other):
     """A save after the rollback of another handle builds on the step that it went back to."""
     store.retain("a", Policy("full"))
