@@ -36,15 +36,15 @@ class Own(CommandType):
 
 
 class Load(CommandType):
-    """Load the newest State of a run. The answer is the State, or None where the run may be missing."""
+    """Read from the store: the newest State of a run, its cancellation, or the next run without an owner."""
 
 
 class Save(CommandType):
-    """Save a State. When the answer comes, it is as durable as the store promises."""
+    """Save a State. At the answer, it is as durable as the store promises or, with durability "async", only queued."""
 
 
 class Amend(CommandType):
-    """Replace the newest saved State, whose data may change."""
+    """Change a saved run: replace its newest State, cancel it or clear its cancellation, or roll it back."""
 
 
 class Delete(CommandType):

@@ -1,4 +1,4 @@
-"""The loop that awaits."""
+"""The driver that awaits: it runs a task on an event loop, and blocking calls in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that blocks."""
+"""The driver that blocks: it runs a task in the thread of its caller."""
 
 from __future__ import annotations
 

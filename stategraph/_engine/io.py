@@ -29,7 +29,7 @@ from stategraph.state import State
 _Answer = TypeVar("_Answer")
 
 LOOK_AGAIN = 0.05
-"""Seconds between two checks for cancellation in a run that saves nothing."""
+"""Seconds between two checks for a cancellation by another process, while no save of the run notices it."""
 
 
 class StoreSession:
@@ -44,7 +44,7 @@ class StoreSession:
 
     Attributes:
         ownership: The owner of the run, once it has one.
-        look_at: When to check for a cancellation by other processes again, in time.monotonic.
+        look_at: When to check for a cancellation by other processes again, by time.monotonic.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""The hot loop, and beginning a run: every decision of a run and none of its I/O.
+"""The hot loop, and the beginning of a run.
 
-`execute` and `resume` are generators. They yield commands (run this node, save this State). A driver executes each
-command and sends its result back, or throws its exception; the generator returns the final State. The pattern is known
-as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
+The engine decides everything and does no I/O. Its tasks are generators: they yield commands (run this node, save this
+State). A driver executes each command and sends its result back, or throws its exception; the task of a run returns the
+final State. The pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two
+drivers.
 """
 
 from __future__ import annotations

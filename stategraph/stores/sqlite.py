@@ -163,7 +163,7 @@ class SqliteTable(SqlTable, ForkSafe):
                 outcomes = super().commit([each.write for each in batch])
                 for each, outcome in zip(batch, outcomes, strict=True):
                     each.outcome = outcome
-                # After an interrupt they stay. The next thread makes them, or the store refuses them.
+                # After an interrupt they stay: the next thread makes them, and those already made are refused.
                 del self._waiting[: len(batch)]
         return [each.outcome or False for each in waiting]
 

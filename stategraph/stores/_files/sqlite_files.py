@@ -104,7 +104,7 @@ class OpenFiles:
         return self._identities(self._paths[:2]) == self._opened[:2] and os.access(self._paths[2], os.F_OK)
 
     def check(self) -> None:
-        """Raise CheckpointSaveError if a commit is lost with this process, because others cannot find it."""
+        """Raise CheckpointSaveError if the files were moved or replaced: commits to them are lost with this process."""
         if not self._seem_there():
             file, *others = map(Path, self._paths)
             left = [] if file.exists() else [other.name for other in others if other.exists()]

@@ -71,8 +71,8 @@ def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any
 class CheckpointEncoder:
     """Converts States to rows, and rows to States.
 
-    A row holds the changes since the row before it. A snapshot, which holds all data, is written whenever the rows
-    since the last snapshot have grown as large as that snapshot. So storage, and the time to read any step, stay
+    A row holds the changes since the row before it. A snapshot, which holds all data, is written when the rows since
+    the last snapshot have become 16 KB larger than that snapshot. So storage, and the time to read any step, stay
     linear in the size of the changes.
 
     Args:

@@ -61,8 +61,8 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
 def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
     """Save States of several runs, in one transaction if possible; return an error or None for each run.
 
-    If a run keeps only the newest State, only the newest is saved. If States cannot be saved together, they are saved
-    one by one, up to the first State that raises an error.
+    If a run keeps only the newest State, only the newest is saved. If the States of a run cannot be saved in one batch,
+    they are saved one by one, up to the first State that raises an error.
     """
     prepared = [_prepared_for(log, *saves) for saves in runs]
     outcomes = iter(log.table.commit([each[0] for each in prepared if each is not None]))
@@ -82,7 +82,7 @@ def _prepared_for(log: RunLog, ownership: Ownership | None, states: Sequence[Sta
 
 
 def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool | Exception) -> Exception | None:
-    """Complete a shared save of States, which saves them one by one if it was refused; return the error, if any."""
+    """Finish the save of a batch. If it was refused, save its States one by one; return the error, if any."""
     ownership, states = saves
     if prepared is not None and outcome is True:
         log.remember(prepared[1])
@@ -100,7 +100,7 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
 
 
 def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = False) -> _Prepared | None:
-    """Return the batch for States of one run; None if others write to it at the same time.
+    """Return the batch for States of one run; None if others write to the run at the same time.
 
     Raises:
         NotSerializableError: a State cannot be kept exactly.

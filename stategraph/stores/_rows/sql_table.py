@@ -152,7 +152,7 @@ class SqlTable(Table):
 
     def apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         written = [*self._write(writes, [*map(self._statements, writes)])]
-        if not all(written):
+        if not all(written):  # a cancellation refuses a write as well: once its owner knows of it, the write is made
             for place, write in enumerate(writes):
                 if not written[place] and self._is_still_owned(write):
                     (written[place],) = self._write([write], [self._statements(write)])

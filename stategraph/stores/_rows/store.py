@@ -36,7 +36,7 @@ _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
 
 class RowStore(CheckpointStore):
-    """Base of stores that keep records in a table. It has the public methods; a RunLog does the work.
+    """Base of stores that keep records in a table. It has the public methods; functions of this room do the work.
 
     Args:
         open_table: Opens the table. It is called with a function that takes the id of the store.
