@@ -33,22 +33,6 @@ def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
     return function
 
 
-def test_no_item_begins_once_one_has_failed(driver: Any, as_node: Callable[[Node], Node]) -> None:
-    """With one worker, the items after a failed one do not begin before the resume."""
-    calls: list[int] = []
-    node: Any = MapNode(as_node(failing_at(2, calls)), over="items", into="results", max_workers=1)
-    graph = make_graph({"map": node}, store=MemoryStore())
-
-    with pytest.raises(ExecutionError):
-        driver(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
-    before = list(calls)
-    final = driver(graph, "resume", RUN)
-
-    assert before == [1, 2]
-    assert calls == [1, 2, 2, 3, 4]
-    assert final["results"] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(("on_failure", "expected"), [("cancel", [1, 2]), ("finish", [1, 2, 3])])
 def test_branches_begin_as_on_failure_says(
     driver: Any, as_node: Callable[[Node], Node], on_failure: str, expected: list[int]

@@ -146,22 +146,6 @@ class TestTheWayOut:
         with pytest.raises(InvalidRunIdError):
             store.delete(run_id)
 
-    @pytest.mark.parametrize(
-        ("column", "value"),
-        [("status", "'x'"), ("policy", "'x'"), ("parent", "5"), ("error", "'x'")],
-    )
-    def test_the_column_is_named(self, store, path, column, value):
-        saved(store, 1)
-        sql(path, f"UPDATE run SET {column} = {value}")
-
-        with pytest.raises(CheckpointCorruptError) as caught:
-            store.load("a")
-
-        for named in (f"its column {column} holds", "store.delete('a')"):
-            assert named in str(caught.value)
-        store.delete("a")
-        saved(store, 1)
-
 
 @pytest.mark.parametrize("sign_with", [None, lambda: b"k" * 32], ids=["checksum", "signature"])
 @pytest.mark.parametrize("value", ["5", "1.5", "'text'", "x''", "-1"])
