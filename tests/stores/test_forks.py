@@ -101,12 +101,13 @@ def test_a_fork_while_others_open_stores(monkeypatch):
     def open_stores():
         while not done.is_set():
             kept.append(MemoryStore())
+            del kept[:-300]
 
     thread = threading.Thread(target=open_stores)
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
-        all_ended = all(in_child(lambda: None) for _ in range(20))
+        all_ended = all(in_child(lambda: None) for _ in range(10))
     finally:
         done.set()
         thread.join(20)
