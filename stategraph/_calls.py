@@ -199,9 +199,9 @@ def new_run(
 
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-    services = StoreSession(store, policy, plan.persist, queue)
+    session = StoreSession(store, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    return RunContext(plan, services, observer, wanted, shows, *options)
+    return RunContext(plan, session, observer, wanted, shows, *options)
 
 
 def check_blocking(run: RunContext) -> None:

@@ -203,7 +203,7 @@ def test_an_error_of_a_node_loses_nothing(start: Any, wanted: Any, interval: int
 
 @everywhere
 def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, kind: str) -> None:
-    """It carries its State, which the services saw to; no command follows but that of telling."""
+    """It carries its State, which the store session has set; no command follows except notifications."""
     for number, command in enumerate(commands_of(start, wanted, interval, kind)):
         if command[0] in (Load, Save, Amend):
             drive, thrown = make_drive(start, wanted, interval, kind), CheckpointSaveError(RUN, "full")

@@ -84,7 +84,9 @@ class InThreads(_Gathering):
 
     def __init__(self, tasks: _Tasks, most: int, limits: Limits, new_driver: Callable[..., Any]) -> None:
         self._reports: SimpleQueue[Any] = SimpleQueue()
-        super().__init__(tasks, most, attrs.evolve(limits, telling=limits.telling or threading.RLock()), self._reports)
+        super().__init__(
+            tasks, most, attrs.evolve(limits, notifying=limits.notifying or threading.RLock()), self._reports
+        )
         self._threads = Threads(most, "stategraph part")
         self._new_driver = partial(new_driver, self._signal, self._limits, self._reports.put)
         self._of_thread = threading.local()  # its driver: to make one takes longer than many a task

@@ -125,13 +125,13 @@ class Limits:
     Attributes:
         signal: May stop the run.
         stack: The limits of nodes, the innermost last.
-        telling: Held while an observer receives an event, if several threads may send events.
+        notifying: Held while an observer receives an event, if several threads may send events.
         clock: The clock of the limits of nodes. Parts of the run share it.
     """
 
     signal: StopSignal | None
     stack: list[TimeLimit] = attrs.field(factory=list)
-    telling: threading.RLock | None = None
+    notifying: threading.RLock | None = None
     clock: NodeClock = attrs.field(factory=NodeClock)
 
     def push(self, error: MakeError, seconds: float) -> None:
@@ -175,10 +175,10 @@ class Limits:
     def limited(self, awaitable: Awaitable[Any]) -> Awaitable[Any]:
         """Return an awaitable that awaits the result of an async node within the remaining time."""
         limit = self.of_all()
-        return awaitable if limit is None else _wait_for(awaitable, limit)
+        return awaitable if limit is None else _awaited_within(limit, awaitable)
 
 
-async def _wait_for(awaitable: Awaitable[Any], limit: TimeLimit) -> Any:
+async def _awaited_within(limit: TimeLimit, awaitable: Awaitable[Any]) -> Any:
     import asyncio  # imported when used: 20 ms
 
     loop, waits = asyncio.get_running_loop(), limit.waits()

@@ -120,8 +120,8 @@ class Performer:
         }
         if signal is not None:
             self.perform[RunNode] = self._run_node
-        if outer is not None and outer.telling is not None:
-            self.perform[Notify] = partial(_locked, outer.telling)
+        if outer is not None and outer.notifying is not None:
+            self.perform[Notify] = partial(_locked, outer.notifying)
         if report is not None:
             self.perform[Report] = lambda _, reported: report(reported)
 

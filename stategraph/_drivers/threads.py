@@ -179,7 +179,7 @@ def _saved(calls: Sequence[_Call]) -> list[Outcome]:
     ]
     errors = iter(_session(calls[0]).store._save_runs(ready))
     return [
-        call[0](outcome_of, _session(call).saved, (call[2], next(errors) if failure is None else failure))
+        call[0](outcome_of, _session(call).end_save, (call[2], next(errors) if failure is None else failure))
         for call, (_, failure) in zip(calls, prepared, strict=True)
     ]
 

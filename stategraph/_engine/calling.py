@@ -68,7 +68,7 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
         return (yield from begin(run, state))
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
-    if run.services.is_cancelled and saved.status is RunStatus.ACTIVE:
+    if run.session.is_cancelled and saved.status is RunStatus.ACTIVE:
         return (yield from _cancel_as_told(run, saved))
     return (yield from resume_owned(run, state.run_id))
 
@@ -118,7 +118,7 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
     if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
         return saved
-    if run.services.is_cancelled:
+    if run.session.is_cancelled:
         return (yield from _cancel_as_told(run, saved))
     return (yield from _continue_lost(run, saved, max_recoveries))
 
@@ -139,7 +139,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
         raise ConfigError("checkpoint.preserve", False, allowed)
-    if discards and not run.services.keeps_all:
+    if discards and not run.session.keeps_all:
         raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')
     return task
 
@@ -151,10 +151,10 @@ def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool
     check_not_of_another(run, state)
     waits = state.status is RunStatus.PAUSED and off_removed(run.plan, state) is state
     if discards and not waits and state.status is not RunStatus.COMPLETED:
-        state = yield (Amend, run.services.write, partial(_without_last_turn, run.services.store, run_id, run.by))
+        state = yield (Amend, run.session.write, partial(_without_last_turn, run.session.store, run_id, run.by))
     elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        services = run.services.nested(run.plan.persist)  # for a separate call by the same owner
-        state = yield from resume_owned(attrs.evolve(run, services=services, shows=False, by=None), run_id)
+        session = run.session.nested(run.plan.persist)  # for a separate call by the same owner
+        state = yield from resume_owned(attrs.evolve(run, session=session, shows=False, by=None), run_id)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
     return (yield from begin(run, fitting_saved(run, state, given).update(given), restart=True))
@@ -198,7 +198,7 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
     try:
         yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
     except RunBusyError:
-        yield (Amend, partial(run.services.store._cancel, run_id), run.by)
+        yield (Amend, partial(run.session.store._cancel, run_id), run.by)
     else:
         return
     try:  # again: the owner may have released the run before it received the request
@@ -208,7 +208,7 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
 
 
 def _cancel(run: RunContext, run_id: str) -> Task[None]:
-    saved: State = yield (Load, run.services.load, run_id)
+    saved: State = yield (Load, run.session.load, run_id)
     check_not_of_another(run, saved)
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
@@ -240,7 +240,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
-    if run.services.is_cancelled:
+    if run.session.is_cancelled:
         yield from _cancel_as_told(run, saved)
         return None
     return (yield from _continue_lost(run, saved, max_recoveries))

@@ -40,7 +40,7 @@ class RunContext:
 
     Attributes:
         plan: The graph.
-        services: The store, for commands.
+        session: The store session of the run, whose methods are the functions of commands.
         observer: Receives events.
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
@@ -68,7 +68,7 @@ class RunContext:
     """
 
     plan: CompiledGraph
-    services: StoreSession
+    session: StoreSession
     observer: Listener
     wanted: frozenset[EventType]
     shows: bool = False
@@ -115,7 +115,7 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
 def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
-    is_stopping = StopCheck(run.services, run.signal)
+    is_stopping = StopCheck(run.session, run.signal)
     return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=is_stopping)
 
 
@@ -127,15 +127,15 @@ class StopCheck:
     executes a part of the step has no access to this information.
     """
 
-    _services: StoreSession
+    _session: StoreSession
     _signal: Any
 
     def __call__(self) -> bool:
-        services = self._services
-        if services.is_cancelled or services.is_lost or (self._signal is not None and self._signal.is_due()):
+        session = self._session
+        if session.is_cancelled or session.is_lost or (self._signal is not None and self._signal.is_due()):
             return True
         try:
-            return monotonic() >= services.look_at and services.check_cancelled()
+            return monotonic() >= session.look_at and session.check_cancelled()
         except RunLostError:  # the next save or check of the engine raises it: a node could try again
             return True
 

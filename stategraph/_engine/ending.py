@@ -62,7 +62,7 @@ def complete(run: RunContext) -> Task[None]:
             yield from drop_joined_parts(run)
             yield from flush(run, state)
     elif run.plan.saves and run.outer_step is None:  # a nested run may have to continue until its outer step is saved
-        yield (Delete, run.services.delete, state)
+        yield (Delete, run.session.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)
     yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)
 
@@ -83,8 +83,8 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, state)
-    if run.plan.write_behind or run.services.is_cancelled:
-        yield (Load, run.services.stop_if_cancelled, state)
+    if run.plan.write_behind or run.session.is_cancelled:
+        yield (Load, run.session.stop_if_cancelled, state)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 
@@ -112,7 +112,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     if isinstance(error, GeneratorExit):  # the stream of the run was abandoned: that counts as a crash
         return
     public = error
-    if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
+    if run.session.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
         public = yield from _cancelled(run, error)
     elif isinstance(error, Stopped):
         public = RunCancelledError(run.state, str(error))
@@ -146,7 +146,7 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
 
 def canceller_of(run: RunContext, state: State) -> Task[str | None]:
     """Return the name of the caller that cancelled the run of a State, if given."""
-    by: str | None = yield (Load, run.services.store._cancelled_by, state.run_id)
+    by: str | None = yield (Load, run.session.store._cancelled_by, state.run_id)
     return by
 
 
@@ -195,7 +195,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
             yield from _save_without_chunks(run, state)
             raise
     if run.unsaved_parts and run.plan.loads_parts:
-        yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
+        yield (Parts, run.session.save_parts, (state, run.unsaved_parts))
 
 
 def _save_without_chunks(run: RunContext, last: State) -> Task[None]:

@@ -60,7 +60,7 @@ class StoreSession:
         self._policy, self._persist = policy, persist
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
         self._knows_policy = False
-        self._is_direct = False  # whether saving is one plain call of the store
+        self._is_plain = False  # whether a save is nothing but a call of `store.save`
 
     def nested(self, persist: AbstractSet[str] | None) -> StoreSession:
         """Return the session of a nested run, whose graph has its own saved keys."""
@@ -108,7 +108,7 @@ class StoreSession:
         """Save a State; raise a CheckpointError if the store fails."""
         before, current.ownership = current.ownership, self.ownership
         try:
-            if self._is_direct:
+            if self._is_plain:
                 self.store.save(state)  # the most frequent case by far
             else:
                 self._save_all(self.to_save(state))
@@ -124,7 +124,7 @@ class StoreSession:
             self.store.save_many(states)
         else:
             self.store.save(states[0])
-            self._is_direct = self._persist is None
+            self._is_plain = self._persist is None
 
     @property
     def keeps_all(self) -> bool:
@@ -139,7 +139,7 @@ class StoreSession:
         if self.keeps_all:
             self._before.pop(id(state), None)
             self._before[id(state)] = state
-            self._is_direct = False
+            self._is_plain = False
 
     def to_save(self, state: State) -> list[State]:
         """Return the States to save for a new State: those before it, then itself, with only the persisted keys."""
@@ -160,8 +160,8 @@ class StoreSession:
 
         return persisted(state, self._persist)
 
-    def saved(self, about: tuple[State, BaseException | None]) -> None:
-        """Finish the save of a State that was made elsewhere, given its exception; raise like `save`."""
+    def end_save(self, about: tuple[State, BaseException | None]) -> None:
+        """End the save of a State that was in a batch with others; given its exception, raise as `save`."""
         state, error = about
         if error is not None:
             raise self._unsaved(state, error)
@@ -200,7 +200,7 @@ class StoreSession:
 
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
-        self._knows_policy = self._is_direct = False  # a store may forget the policy of a run it could not begin
+        self._knows_policy = self._is_plain = False  # a store may forget the policy of a run it could not begin
         if isinstance(error, StepConflictError) and self.ownership is not None and self.store._has_lost(self.ownership):
             failure: CheckpointError = lost(state.run_id)
             failure.__cause__ = None if isinstance(error, RunLostError) else error

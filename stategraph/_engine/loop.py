@@ -78,13 +78,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
-    enter, save_state, ownership = run.path.append, run.services.save, run.services.ownership
+    enter, save_state, ownership = run.path.append, run.session.save, run.session.ownership
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     emits_saves = EventType.CHECKPOINT_SAVE in run.wanted
     is_timed = plan.saves or run.shows or bool(run.wanted)
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
-    checks_cancellation, services = plan.saves and (interval != 1 or plan.write_behind), run.services
-    services.look_at = monotonic() + LOOK_AGAIN
+    checks_cancellation, session = plan.saves and (interval != 1 or plan.write_behind), run.session
+    session.look_at = monotonic() + LOOK_AGAIN
     data = data_of(state)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
@@ -148,8 +148,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from drop_joined_parts(run)
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
-        if checks_cancellation and monotonic() >= services.look_at:
-            yield (Load, services.stop_if_cancelled, state)
+        if checks_cancellation and monotonic() >= session.look_at:
+            yield (Load, session.stop_if_cancelled, state)
         if watched:
             yield from show(run, state)
         name = handler
@@ -205,7 +205,7 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if is_new:
         return (yield from _as_submitted(run, state, started))
     if run.plan.loads_parts:  # parts of the incomplete step were made from other data
-        yield (Parts, run.services.drop_parts, (started.run_id, started.step + 1, True))
+        yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, True))
     return (yield from amend(run, started))
 
 
@@ -259,7 +259,7 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
         if saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels):
             run.found = evolve(started, _time_ns=time_ns_of(saved))
             return run.found
-    run.services.save_with_next(started)
+    run.session.save_with_next(started)
     return started
 
 

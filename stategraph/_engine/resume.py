@@ -53,7 +53,7 @@ def resume(
 
 def _taking_over(run: RunContext, run_id: str, updates: Mapping[str, Any], task: Task[State]) -> Task[State]:
     """Run a task that takes over a run, after checking that the run can continue here: otherwise its owner keeps it."""
-    saved = yield (Load, run.services.load, run_id)
+    saved = yield (Load, run.session.load, run_id)
     fitting_saved(run, compatible(run, saved), updates)
     return (yield from task)
 
@@ -71,7 +71,7 @@ def resume_owned(
     `turn` is the number of the turn that begins; it is saved with the other changes.
     """
     began = clock.monotonic_ns()
-    loaded = yield (Load, run.services.load, run_id)
+    loaded = yield (Load, run.session.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)

@@ -74,7 +74,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
     waited, delay = 0.0, _SOONEST
     while True:
         try:
-            yield (Own, run.services.own, (ownership, run.takes_over))
+            yield (Own, run.session.own, (ownership, run.takes_over))
             break
         except RunBusyError as busy:
             if waited >= run.patience:
@@ -93,9 +93,9 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
 
 def clear_cancellation(run: RunContext) -> Task[None]:
     """Clear the cancellation of the run, if there is one."""
-    ownership = run.services.ownership
+    ownership = run.session.ownership
     if ownership is not None and ownership.is_cancelled:
-        yield (Amend, run.services.write, partial(run.services.store._take_up, ownership))
+        yield (Amend, run.session.write, partial(run.session.store._take_up, ownership))
 
 
 # --------------------------------------------------------------------------- loading and saving
@@ -103,20 +103,20 @@ def clear_cancellation(run: RunContext) -> Task[None]:
 
 def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
     """Return the newest saved State of the run, None if there is none."""
-    saved: State | None = (yield (Load, run.services.find, run_id)) if run.plan.saves else None
+    saved: State | None = (yield (Load, run.session.find, run_id)) if run.plan.saves else None
     return saved
 
 
 def save(run: RunContext, state: State) -> Task[State]:
     """Save a State outside the hot loop, durably, and report it; return it."""
-    yield from _write(run, (Save, run.services.save, state), state)
+    yield from _write(run, (Save, run.session.save, state), state)
     yield from flush(run, state)
     return state
 
 
 def amend(run: RunContext, state: State) -> Task[State]:
     """Replace the newest saved State, durably, and report it; return the new one."""
-    yield from _write(run, (Amend, run.services.amend, state), state)
+    yield from _write(run, (Amend, run.session.amend, state), state)
     return state
 
 
@@ -133,17 +133,17 @@ def _write(run: RunContext, command: Command, state: State) -> Task[None]:
 def save_with_next(run: RunContext, state: State) -> None:
     """Save a State, unless it is saved, together with the next one, so that the history includes it."""
     if state is not run.saved and state is not run.found:
-        run.services.save_with_next(state)
+        run.session.save_with_next(state)
 
 
 def flush(run: RunContext, state: State) -> Task[None]:
     """Wait until all saves are durable, if saves are queued."""
     if run.plan.write_behind:
-        yield (Flush, run.services.flush, state)
+        yield (Flush, run.session.flush, state)
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:
     """Delete the saved parts whose results are in a saved State."""
     run.has_joined_parts = False
     if run.plan.loads_parts:
-        yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))
+        yield (Parts, run.session.drop_parts, (run.state.run_id, run.state.step, False))

@@ -1,4 +1,4 @@
-"""StepExecution: a step of a node that is more than a function call, and the services of the run it may use."""
+"""StepExecution: a step of a node that is more than a function call; it is the StepContext of the node."""
 
 from __future__ import annotations
 
@@ -240,9 +240,9 @@ class StepExecution:
         self._show_partial(before.and_chunk(chunk))
         yield from self.emit(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
-        services = self.run.services
-        if services.ownership is not None and (services.is_cancelled or monotonic() >= services.look_at):
-            yield from self.stored((Load, services.stop_if_cancelled, self.run.state))
+        session = self.run.session
+        if session.ownership is not None and (session.is_cancelled or monotonic() >= session.look_at):
+            yield from self.stored((Load, session.stop_if_cancelled, self.run.state))
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part together with the earlier ones. They are not saved with the run a second time."""
@@ -304,7 +304,7 @@ class StepExecution:
             return
         if run.outer_step is not None:
             yield from run.outer_step.keep_incoming(at_last=at_last)
-        yield from self.stored((Save, run.services.save, run.state))
+        yield from self.stored((Save, run.session.save, run.state))
         run.saved = run.state
         self._stop_if_cancelled()
 
@@ -314,7 +314,7 @@ class StepExecution:
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
             about = (self.state.run_id, at, name)
-            loaded: KeptParts = yield from self.stored((Parts, run.services.load_parts, about))
+            loaded: KeptParts = yield from self.stored((Parts, run.session.load_parts, about))
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
@@ -331,12 +331,12 @@ class StepExecution:
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:
-            yield from self.stored((Parts, run.services.save_parts, (run.state, parts)))
+            yield from self.stored((Parts, run.session.save_parts, (run.state, parts)))
             self._stop_if_cancelled()
 
     def _stop_if_cancelled(self) -> None:
         """Raise Stopped if a save has found the run cancelled."""
-        if self.run.services.is_cancelled:
+        if self.run.session.is_cancelled:
             raise Stopped("it was cancelled")
 
     def emit_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:
@@ -367,7 +367,7 @@ class StepExecution:
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
-            yield from self.stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
+            yield from self.stored((Parts, run.session.drop_parts, (self.state.run_id, at, True)))
 
     def stored(self, command: Command) -> Task[Any]:
         """Return the answer to a store command; raise its failure as a failure of the store, not of the node."""

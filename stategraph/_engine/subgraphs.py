@@ -81,7 +81,7 @@ class NestedRun:
         step = self.step
         if not step.run.plan.loads_parts:
             return None
-        state: State | None = yield from step.stored((Load, step.run.services.find, self.run_id))
+        state: State | None = yield from step.stored((Load, step.run.session.find, self.run_id))
         return state
 
     def waiting_step(self, state: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
@@ -146,7 +146,7 @@ class NestedRun:
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
         options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
-        run = RunContext(plan, outer.services.nested(plan.persist), outer.observer, outer.wanted, **options)
+        run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
@@ -175,7 +175,7 @@ class NestedRun:
         )
         begun = prepared(run, begun)
         begun = with_origins(run, begun, begun)
-        run.services.save_with_next(begun)
+        run.session.save_with_next(begun)
         return begun
 
     def _shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
@@ -222,5 +222,5 @@ class NestedRun:
             return
         run.state = recorded(run.state, Kind.UPDATE, progress=evolved(progress, replaced={}))
         step.state = run.state
-        yield from step.stored((Amend, run.services.amend, run.state))
+        yield from step.stored((Amend, run.session.amend, run.state))
         run.saved = run.state

@@ -197,12 +197,12 @@ of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
 
 
 @attrs.frozen
-class _Owned:
+class _Change:
     """An atomic change of one run.
 
     Attributes:
-        ownership: The owner that makes it, by default the owner for whom this thread writes. Once it has lost the run,
-            nothing is written.
+        ownership: The owner that makes the change, by default the owner for whom this thread writes. If that has lost
+            the run, nothing is written.
     """
 
     ownership: Ownership | None = attrs.field(factory=partial(getattr, current, "ownership"), kw_only=True)
@@ -214,7 +214,7 @@ class _Owned:
 
 
 @attrs.frozen
-class WriteBatch(_Owned):
+class WriteBatch(_Change):
     """A change of the record of a run and of its rows.
 
     Attributes:
@@ -244,7 +244,7 @@ class WriteBatch(_Owned):
 
 
 @attrs.frozen
-class Removal(_Owned):
+class Removal(_Change):
     """The removal of a run and of all its nested runs.
 
     Attributes:
