@@ -168,7 +168,7 @@ def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers:
             place = numbers[run_id] << sql.SEQUENCE_BITS | int(sequence)
             try:
                 row = unpack_row(run_id, value)
-                _, *values = row_values(row, sql.WORDS)
+                _, *values = row_values(row, sql.DIALECT)
             except (CheckpointCorruptError, UnicodeDecodeError):
                 values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * 2]
             database.execute(_PUT_ROW, (place, *values))

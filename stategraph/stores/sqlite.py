@@ -113,7 +113,7 @@ class SqliteTable(SqlTable, ForkSafe):
         owners: str = "",
         fill: sql.Fill | None = None,
     ) -> None:
-        super().__init__(sql.WORDS)
+        super().__init__(sql.DIALECT)
         self.store, self._path, self._identify, self._read_only, self._fill = store, path, identify, read_only, fill
         self._file = database_file(path, must_exist=read_only)
         locks = self._file.with_name(owners or f"{self._file.name}-owners")
@@ -262,7 +262,7 @@ class SqliteTable(SqlTable, ForkSafe):
     # ------------------------------------------------------------------ reading
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        found = self._query_many(*select_runs(which, limit, before, self._words, self._query_many))
+        found = self._query_many(*select_runs(which, limit, before, self._dialect, self._query_many))
         return [*map(run_or_unreadable, found)]
 
     def problems(self) -> list[str]:

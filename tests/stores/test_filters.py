@@ -13,7 +13,7 @@ from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_table
-from stategraph.stores._rows.sql_schema import WORDS
+from stategraph.stores._rows.sql_schema import DIALECT
 from tests.postgres_server import open_postgres
 from tests.stores.inside import table_of
 
@@ -117,7 +117,7 @@ def check_list(store: CheckpointStore, options: dict[str, Any]) -> None:
 def test_few_are_found_by_an_index(store: SqliteStore, options, index):
     """A filter with few matches uses an index, not a scan of all runs."""
     table: Any = table_of(store)
-    statement, values = sql_table.select_runs(RunFilter(**options), 10, None, WORDS, table._query_many)
+    statement, values = sql_table.select_runs(RunFilter(**options), 10, None, DIALECT, table._query_many)
     plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
 
     assert index in str(plan)

@@ -111,7 +111,7 @@ _MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) 
 SCHEMA_VERSION = len(_MIGRATIONS)
 
 
-def words_of(schema: str) -> Dialect:
+def dialect_of(schema: str) -> Dialect:
     """Return the dialect of PostgreSQL, for the tables in a schema."""
     return Dialect(
         schema=f"{_quoted(schema)}.",
@@ -120,13 +120,13 @@ def words_of(schema: str) -> Dialect:
         sequence="checkpoint.sequence",
         within="checkpoint.number = run.number AND checkpoint.sequence BETWEEN {first} AND {last}",
         bytes="bytea",
-        together=(1,),
+        row_counts=(1,),
         new=("fence", "?"),
         among="run_id IN (SELECT json_array_elements_text(?::json))",
         labelled=_labelled,
         removes_rows=True,
         json_as_text=False,
-        joins=True,
+        combines=True,
     )
 
 

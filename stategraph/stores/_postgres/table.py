@@ -17,7 +17,7 @@ from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, explained, is_passing
-from stategraph.stores._postgres.schema import prepare, words_of
+from stategraph.stores._postgres.schema import dialect_of, prepare
 from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
 from stategraph.stores._rows.table import Identify
@@ -130,7 +130,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         migrates: bool,
         lease: float,
     ) -> None:
-        super().__init__(words_of(schema))
+        super().__init__(dialect_of(schema))
         self.store, self._connections, self._patience = store, connections, patience
         self.owners = LeaseOwners(self, lease, self)
         try:
@@ -156,7 +156,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         return self._ask("", lambda server: server.found([(statement, values)], prepares=False)[0])
 
     def _here(self, statement: str) -> str:
-        return statement.replace("{s}.", self._words.schema)
+        return statement.replace("{s}.", self._dialect.schema)
 
     # ------------------------------------------------------------------ writing
 
@@ -184,16 +184,18 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def _is_done(self, server: Connection, write: Write) -> bool:
         """Return whether a run is as a write makes it: the seal covers the version as well."""
-        (found,) = server.found([(f"SELECT seal FROM {self._words.schema}run WHERE run_id = ?", (write.run_id,))])
+        (found,) = server.found([(f"SELECT seal FROM {self._dialect.schema}run WHERE run_id = ?", (write.run_id,))])
         return found == ([(write.run.seal,)] if isinstance(write, WriteBatch) else [])
 
     def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:
         if ownership is None:
             return "", ()
-        lease = f"(SELECT 1 FROM {self._words.schema}lease AS l WHERE l.run_id = ? AND"
+        lease = f"(SELECT 1 FROM {self._dialect.schema}lease AS l WHERE l.run_id = ? AND"
         if not ownership.fence:
             is_free = f" AND NOT EXISTS {lease} l.worker IS NOT NULL)"
-            is_same = f" AND run.fence = (SELECT o.fence FROM {self._words.schema}run AS o WHERE o.number = run.number)"
+            is_same = (
+                f" AND run.fence = (SELECT o.fence FROM {self._dialect.schema}run AS o WHERE o.number = run.number)"
+            )
             return is_free if is_new else is_same + is_free, (run_id,)
         # A write that waits for the row of a run compares the fence that the row has afterwards.
         is_owned = f" AND EXISTS {lease} l.fence = ? FOR SHARE)" if is_new else " AND run.fence = ?"
@@ -213,7 +215,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         found: list[RunRecord | Unreadable] = []
         while True:
             size = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
-            page = self._query_many(*select_page(which, size, before, self._words))
+            page = self._query_many(*select_page(which, size, before, self._dialect))
             found += map(run_or_unreadable, page)
             if len(page) < size or len(found) == limit:
                 return found

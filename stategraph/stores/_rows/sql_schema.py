@@ -1,4 +1,4 @@
-"""The schema of a SQLite database: its migrations, its words for `sql_table`, and a check for foreign changes."""
+"""The schema of a SQLite database: its migrations, its dialect for `sql_table`, and a check for foreign changes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _labelled(name: str, value: str) -> Condition:
     return Condition(f"number IN (SELECT number FROM {entries})", (pair, pair), entries, has_label)
 
 
-WORDS = Dialect(
+DIALECT = Dialect(
     key=("id",),
     key_of=f"number << {SEQUENCE_BITS} | ?",
     sequence=f"checkpoint.id & {LAST_SEQUENCE}",
@@ -136,14 +136,14 @@ WORDS = Dialect(
     within=f"run.number BETWEEN 0 AND {LAST_RUN} AND checkpoint.id "
     f"BETWEEN run.number << {SEQUENCE_BITS} | {{first}} AND run.number << {SEQUENCE_BITS} | {{last}}",
     bytes="BLOB",
-    together=(256, 32, 4, 1),  # few statements: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms
+    row_counts=(256, 32, 4, 1),  # few statements: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms
     new=("number", _NEXT_NUMBER),
     among="run_id IN (SELECT value FROM json_each(?))",
     labelled=_labelled,
     removes_rows=False,
     json_as_text=True,  # for other tools to read
 )
-"""The words of SQLite."""
+"""The dialect of SQLite."""
 
 # Compares 2 * fence + cancelled: one value tests both.
 OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"

@@ -1,4 +1,4 @@
-"""SqlTable: runs in the tables of a SQL database. SQLite and PostgreSQL differ in the words of a Dialect.
+"""SqlTable: runs in the tables of a SQL database. SQLite and PostgreSQL differ in their Dialect.
 
 Each value in a statement is a ``?``. The first statement of a save writes the run, if it is as expected; each later one
 applies only to a run with the seal that the first one wrote. So all statements of a save can be sent at once.
@@ -58,7 +58,7 @@ class Condition:
 
 @attrs.frozen(eq=False)
 class Dialect:
-    """The words in which SQL databases differ.
+    """The words and abilities in which SQL databases differ.
 
     Attributes:
         key: The columns that identify a row.
@@ -66,13 +66,13 @@ class Dialect:
         sequence: The sequence number of a row.
         within: The condition that a row belongs to a run, between the sequence numbers {first} and {last}.
         bytes: The type of a payload.
-        together: How many rows a statement may write, largest number first.
+        row_counts: The numbers of rows that a statement may write, largest first.
         new: The column that only a new run sets, and its value.
-        among: The condition that a run is one of several; its value is a list of ids as JSON.
+        among: The condition that a run is one of some runs; its value is a list of their ids as JSON.
         labelled: Returns the condition that a run has a label.
         removes_rows: Whether the database removes the rows of a run with the run.
         json_as_text: Whether payloads in JSON are kept as text.
-        joins: Whether one statement can write both the run and a row.
+        combines: Whether a statement can write both the run and a row.
         schema: The prefix of the name of each table.
     """
 
@@ -81,13 +81,13 @@ class Dialect:
     sequence: str
     within: str
     bytes: str
-    together: Sequence[int]
+    row_counts: Sequence[int]
     new: tuple[str, str]
     among: str
     labelled: Callable[[str, str], Condition]
     removes_rows: bool
     json_as_text: bool
-    joins: bool = False
+    combines: bool = False
     schema: str = ""
 
     def rows_of_run(self, first: str = "?", last: str = "?", run: str = "") -> str:
@@ -105,23 +105,23 @@ class SqlTable(Table):
     """Runs in the tables of a SQL database.
 
     Args:
-        words: The dialect of the database.
+        dialect: The dialect of the database.
     """
 
-    def __init__(self, words: Dialect) -> None:
-        self._words = words
-        self._run = f"SELECT {_RUN} FROM {words.schema}run WHERE run_id = ?"
-        row = ", ".join([words.sequence, *(f"checkpoint.{field}" for field in _ROW_FIELDS)])
-        rows = f"{words.rows_of_run()} AND run.run_id = ?"
-        payload, order = "checkpoint.payload", f"checkpoint.{words.key[-1]}"
-        without_payload = row.replace(payload, f"CAST('' AS {words.bytes})")
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._run = f"SELECT {_RUN} FROM {dialect.schema}run WHERE run_id = ?"
+        row = ", ".join([dialect.sequence, *(f"checkpoint.{field}" for field in _ROW_FIELDS)])
+        rows = f"{dialect.rows_of_run()} AND run.run_id = ?"
+        payload, order = "checkpoint.payload", f"checkpoint.{dialect.key[-1]}"
+        without_payload = row.replace(payload, f"CAST('' AS {dialect.bytes})")
         self._index = f"SELECT {without_payload} FROM {rows} ORDER BY {order}"
-        newest = f"SELECT run.number, checkpoint.base, {words.sequence} FROM {rows} ORDER BY {order} DESC LIMIT 1"
+        newest = f"SELECT run.number, checkpoint.base, {dialect.sequence} FROM {rows} ORDER BY {order} DESC LIMIT 1"
         base = "CASE WHEN run.base < run.last THEN run.base ELSE run.last END"  # damaged, it may be above
         self._chain = (  # in no order: SQLite would sort payloads in a file of its own
             f"WITH newest (number, base, last) AS ({newest}) "
-            f"SELECT {row.replace(payload, f'CAST({payload} AS {words.bytes})')} "
-            f"FROM {words.rows_of_run(base, 'run.last', 'newest')}"
+            f"SELECT {row.replace(payload, f'CAST({payload} AS {dialect.bytes})')} "
+            f"FROM {dialect.rows_of_run(base, 'run.last', 'newest')}"
         )
 
     @abstractmethod
@@ -173,58 +173,60 @@ class SqlTable(Table):
         return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
-        words, run_id = self._words, batch.run.run_id
+        dialect, run_id = self._dialect, batch.run.run_id
         this = run_id, batch.run.seal
         statements = [self._put_run(batch)]
         # First: SQLite puts rows into the pages that these leave, which it would write once more to erase them.
         if batch.cut_below:
-            statements.append((_cut_rows(words), (0, batch.cut_below - 1, *this)))
+            statements.append((_cut_rows(dialect), (0, batch.cut_below - 1, *this)))
         if batch.cut_above is not None:
-            statements.append((_cut_rows(words), (batch.cut_above + 1, MAX_STEP, *this)))
+            statements.append((_cut_rows(dialect), (batch.cut_above + 1, MAX_STEP, *this)))
         if batch.cut_nested or batch.cut_parts:
-            cut = _cut_nested(words, only_parts=not batch.cut_nested)
+            cut = _cut_nested(dialect, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
-        rows = [row_values(row, words) for row in batch.put if row.sequence >= batch.cut_below]
-        if words.joins and len(rows) == len(statements) == 1:
+        rows = [row_values(row, dialect) for row in batch.put if row.sequence >= batch.cut_below]
+        if dialect.combines and len(rows) == len(statements) == 1:
             ((put_run, values),) = statements
-            return [(_put_step(words, put_run), (*values, *rows[0]))]
-        for many in words.together:
+            return [(_put_step(dialect, put_run), (*values, *rows[0]))]
+        for many in dialect.row_counts:
             while len(rows) >= many:
-                statements.append((_put_rows(words, many), [*chained.from_iterable(rows[:many]), *this]))
+                statements.append((_put_rows(dialect, many), [*chained.from_iterable(rows[:many]), *this]))
                 del rows[:many]
         return statements
 
     def _put_run(self, batch: WriteBatch) -> Statement:
         """Return the statement that writes the record of a run, if it is as expected."""
-        run, old, words, owned = batch.run, batch.old, self._words, given_id(batch.run.run_id)
+        run, old, dialect, owned = batch.run, batch.old, self._dialect, given_id(batch.run.run_id)
         guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
         if batch.outer is not None:
-            outer = f" AND EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
+            outer = f" AND EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
             guard, guarding = guard + outer, (*guarding, owned, batch.outer)
         if old is None:
             values = *COLUMNS.of_run(run)[2:], run.run_id, *self._new_values(batch.ownership), *guarding
-            return _new_run(words, guard), values
+            return _new_run(dialect, guard), values
         # An error is written each time: two that are equal may have different tracebacks.
         is_step = run.error is None and lasting_values(old) == lasting_values(run)
         fields, changed = (STEP_COLUMNS, step_values(run)) if is_step else (_RUN_FIELDS, COLUMNS.of_run(run)[2:])
-        return _next_run(words, fields, guard), (*changed, run.run_id, old.version, *guarding)
+        return _next_run(dialect, fields, guard), (*changed, run.run_id, old.version, *guarding)
 
     def _removing(self, removal: Removal) -> list[Statement]:
-        run_id, words = removal.run_id, self._words
+        run_id, dialect = removal.run_id, self._dialect
         guard, guarding = self._guard(given_id(run_id), removal.ownership, is_new=False)
         run = run_id, removal.version, *guarding
         nested = *nested_range(run_id), run_id, *guarding
-        is_removed = f"NOT EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ?)"
+        is_removed = f"NOT EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ?)"
         is_this = f"run.run_id = ? AND run.version = coalesce(?, run.version){guard}"
         return [
-            *((statement, run) for statement in _remove(words, is_this)),
-            *((statement, nested) for statement in _remove(words, f"{_IS_NESTED} AND {is_removed}{guard}")),
+            *((statement, run) for statement in _remove(dialect, is_this)),
+            *((statement, nested) for statement in _remove(dialect, f"{_IS_NESTED} AND {is_removed}{guard}")),
         ]
 
     def remove_damaged(self, run_id: str) -> bool:
-        found = self._query_many(f"SELECT run_id, number FROM {self._words.schema}run", ())
+        found = self._query_many(f"SELECT run_id, number FROM {self._dialect.schema}run", ())
         numbers = [number for kept_id, number in found if str(kept_id) == run_id]
-        removal = [(statement, (number,)) for number in numbers for statement in _remove(self._words, "run.number = ?")]
+        removal = [
+            (statement, (number,)) for number in numbers for statement in _remove(self._dialect, "run.number = ?")
+        ]
         return self._write([Removal(run_id)], [removal])[0]
 
     # ------------------------------------------------------------------ reading
@@ -234,11 +236,11 @@ class SqlTable(Table):
         return COLUMNS.run(found[0]) if found else None
 
     def count(self, which: RunFilter) -> int:
-        ((count,),) = self._query_many(*count_runs(which, self._words)) or [(0,)]
+        ((count,),) = self._query_many(*count_runs(which, self._dialect)) or [(0,)]
         return int(count)
 
     def nested_ids(self, run_id: str) -> list[str]:
-        nested = f"SELECT run_id FROM {self._words.schema}run AS run WHERE {_IS_NESTED} ORDER BY run_id"
+        nested = f"SELECT run_id FROM {self._dialect.schema}run AS run WHERE {_IS_NESTED} ORDER BY run_id"
         return [str(nested_id) for (nested_id,) in self.query(run_id, nested, nested_range(run_id))]
 
     def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
@@ -250,10 +252,10 @@ class SqlTable(Table):
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]
 
 
-def row_values(row: CheckpointRecord, words: Dialect) -> list[Any]:
+def row_values(row: CheckpointRecord, dialect: Dialect) -> list[Any]:
     """Return the columns of a row, from its sequence number on."""
     columns = COLUMNS.of_row(row)
-    if words.json_as_text and row.encoding == "json":
+    if dialect.json_as_text and row.encoding == "json":
         columns[_AT_PAYLOAD] = row.payload.decode()
     return columns
 
@@ -276,7 +278,7 @@ def simple(text: str, *values: Any) -> Condition:
     return Condition(text, values, f"run WHERE {text}", f"+{text}")
 
 
-def _conditions(which: RunFilter, words: Dialect) -> Iterator[Condition]:
+def _conditions(which: RunFilter, dialect: Dialect) -> Iterator[Condition]:
     """Yield the conditions of a filter that an index can answer."""
     if which.status is not None:
         yield simple("status = ?", str(which.status))
@@ -287,11 +289,11 @@ def _conditions(which: RunFilter, words: Dialect) -> Iterator[Condition]:
     if which.parent is not None:
         yield simple("parent BETWEEN ? AND ?", f"{which.parent}!", f"{which.parent}!{_LAST}")
     if which.only_ids is not None:
-        yield simple(words.among, json.dumps(sorted(which.only_ids)))
+        yield simple(dialect.among, json.dumps(sorted(which.only_ids)))
     if which.since is not None:
         yield simple("created_ns >= ?", which.since_ns)
     for pair in (which.labels or {}).items():
-        yield words.labelled(*pair)
+        yield dialect.labelled(*pair)
 
 
 def _found(which: RunFilter, conditions: Sequence[tuple[str, Sequence[Any]]]) -> Statement:
@@ -301,40 +303,40 @@ def _found(which: RunFilter, conditions: Sequence[tuple[str, Sequence[Any]]]) ->
     return where, [value for _, values in conditions for value in values]
 
 
-def count_runs(which: RunFilter, words: Dialect) -> Statement:
+def count_runs(which: RunFilter, dialect: Dialect) -> Statement:
     """Return the statement that counts the runs of a filter by their columns."""
-    found = [(condition.text, condition.values) for condition in _conditions(which, words)]
+    found = [(condition.text, condition.values) for condition in _conditions(which, dialect)]
     if which.owned is False:
-        found.append((f"NOT {words.among}", [json.dumps(sorted(which.owned_ids or ()))]))
+        found.append((f"NOT {dialect.among}", [json.dumps(sorted(which.owned_ids or ()))]))
     for pair in (which.labels or {}).items():  # SQLite decodes text up to a NUL, so the index may have more
         found.append(("replace(labels, ?, '') <> labels", [json.dumps(pair)[1:-1]]))
     if which.parent is not None:  # not the remains of a deleted run
-        incarnation = f"(SELECT o.incarnation FROM {words.schema}run AS o WHERE o.run_id = ?)"
+        incarnation = f"(SELECT o.incarnation FROM {dialect.schema}run AS o WHERE o.run_id = ?)"
         found.append((f"(run_id NOT LIKE '%/#%' OR incarnation = {incarnation})", [given_id(which.parent)]))
     where, values = _found(which, found)
-    return f"SELECT count(*) FROM {words.schema}run AS run WHERE {where}", values
+    return f"SELECT count(*) FROM {dialect.schema}run AS run WHERE {where}", values
 
 
-def select_page(which: RunFilter, limit: int, before: int | None, words: Dialect) -> Statement:
+def select_page(which: RunFilter, limit: int, before: int | None, dialect: Dialect) -> Statement:
     """Return the statement that lists a page of runs, for a database that chooses an index itself."""
-    found = [(condition.text, condition.values) for condition in _conditions(which, words)]
+    found = [(condition.text, condition.values) for condition in _conditions(which, dialect)]
     if before is not None:
         found.append(("number < ?", [before]))
     where, values = _found(which, found)
-    return f"SELECT {_RUN} FROM {words.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
+    return f"SELECT {_RUN} FROM {dialect.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
 
 
-def select_runs(which: RunFilter, limit: int, before: int | None, words: Dialect, query: Query) -> Statement:
+def select_runs(which: RunFilter, limit: int, before: int | None, dialect: Dialect, query: Query) -> Statement:
     """Return the statement that lists runs in SQLite; raise as `query`.
 
     Args:
         which: The filter. The result may include runs that do not match by owner or labels.
         limit: The most runs; all if negative.
         before: Only runs with a number below this one, if given.
-        words: The dialect of SQLite.
+        dialect: The dialect of SQLite.
         query: Counts the entries of an index.
     """
-    indexed = list(_conditions(which, words))
+    indexed = list(_conditions(which, dialect))
     is_ordered = not indexed or (len(indexed) == 1 and indexed[0].text.startswith(_ORDERED))
     counts = {} if is_ordered else {_count(condition, query): condition for condition in indexed}
     few = min(counts, default=_FEW + 1) <= _FEW
@@ -364,79 +366,81 @@ _IS_NESTED = "run.run_id > ? AND run.run_id < ?"
 
 
 @cache
-def _new_run(words: Dialect, guard: str) -> str:
+def _new_run(dialect: Dialect, guard: str) -> str:
     """Return the statement that begins a run.
 
     Its values: the columns of the run and its id, that of the new column, and those of the guard.
     """
-    column, value = words.new
+    column, value = dialect.new
     return (
-        f"INSERT INTO {words.schema}run ({', '.join(_RUN_FIELDS)}, run_id, {column}) "
+        f"INSERT INTO {dialect.schema}run ({', '.join(_RUN_FIELDS)}, run_id, {column}) "
         f"SELECT {', '.join('?' * len(_RUN_FIELDS))}, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
     )
 
 
 @cache
-def _next_run(words: Dialect, fields: tuple[str, ...], guard: str) -> str:
+def _next_run(dialect: Dialect, fields: tuple[str, ...], guard: str) -> str:
     """Return the statement that changes a run. Its values: the fields, the run, its version, and those of the guard."""
     changes = ", ".join(f"{field} = ?" for field in fields)
-    return f"UPDATE {words.schema}run AS run SET {changes} WHERE run.run_id = ? AND run.version = ?{guard}"
+    return f"UPDATE {dialect.schema}run AS run SET {changes} WHERE run.run_id = ? AND run.version = ?{guard}"
 
 
 @cache
-def _put_rows(words: Dialect, many: int) -> str:
+def _put_rows(dialect: Dialect, many: int) -> str:
     """Return the statement that writes rows. Its values: those of each row, the run and its seal."""
     if many == 1:
-        rows = _one_row(words, f"{words.schema}run AS run")
+        rows = _one_row(dialect, f"{dialect.schema}run AS run")
     else:  # one search for the run, which takes as long as the insertion of a row
         row = f"({', '.join('?' * len(ROW_COLUMNS))})"
         columns = ", ".join(f"row.column{place}" for place in range(2, len(ROW_COLUMNS) + 1))
         made = ", ".join([row] * many)
         rows = (
-            f"SELECT {words.key_of.replace('?', 'row.column1')}, {columns} FROM run CROSS JOIN (VALUES {made}) AS row"
+            f"SELECT {dialect.key_of.replace('?', 'row.column1')}, {columns} FROM run CROSS JOIN (VALUES {made}) AS row"
         )
-    return _insertion(words, f"{rows} WHERE run.run_id = ? AND run.seal = ?")
+    return _insertion(dialect, f"{rows} WHERE run.run_id = ? AND run.seal = ?")
 
 
 @cache
-def _put_step(words: Dialect, put_run: str) -> str:
+def _put_step(dialect: Dialect, put_run: str) -> str:
     """Return one statement that writes a run and a row of it. Its values: those for the run, and those of the row."""
-    return f"WITH run AS ({put_run} RETURNING number) {_insertion(words, _one_row(words, 'run'))}"
+    return f"WITH run AS ({put_run} RETURNING number) {_insertion(dialect, _one_row(dialect, 'run'))}"
 
 
-def _one_row(words: Dialect, run: str) -> str:
-    return f"SELECT {words.key_of}, {', '.join('?' * len(_ROW_FIELDS))} FROM {run}"
+def _one_row(dialect: Dialect, run: str) -> str:
+    return f"SELECT {dialect.key_of}, {', '.join('?' * len(_ROW_FIELDS))} FROM {run}"
 
 
-def _insertion(words: Dialect, rows: str) -> str:
-    key, fields = ", ".join(words.key), ", ".join(_ROW_FIELDS)
+def _insertion(dialect: Dialect, rows: str) -> str:
+    key, fields = ", ".join(dialect.key), ", ".join(_ROW_FIELDS)
     # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
     instead = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS)
-    return f"INSERT INTO {words.schema}checkpoint ({key}, {fields}) {rows} ON CONFLICT ({key}) DO UPDATE SET {instead}"
+    return (
+        f"INSERT INTO {dialect.schema}checkpoint ({key}, {fields}) {rows} ON CONFLICT ({key}) DO UPDATE SET {instead}"
+    )
 
 
 @cache
-def _cut_rows(words: Dialect) -> str:
+def _cut_rows(dialect: Dialect) -> str:
     """Return the statement that removes rows between two sequence numbers. Its values: these, the run and its seal."""
-    return _remove_rows(words, f"{words.rows_of_run()} AND run.run_id = ? AND run.seal = ?")
+    return _remove_rows(dialect, f"{dialect.rows_of_run()} AND run.run_id = ? AND run.seal = ?")
 
 
-def _remove_rows(words: Dialect, these: str) -> str:
-    key, found = ", ".join(words.key), ", ".join(f"checkpoint.{column}" for column in words.key)
-    return f"DELETE FROM {words.schema}checkpoint WHERE ({key}) IN (SELECT {found} FROM {these})"
+def _remove_rows(dialect: Dialect, these: str) -> str:
+    key, found = ", ".join(dialect.key), ", ".join(f"checkpoint.{column}" for column in dialect.key)
+    return f"DELETE FROM {dialect.schema}checkpoint WHERE ({key}) IN (SELECT {found} FROM {these})"
 
 
-def _cut_nested(words: Dialect, *, only_parts: bool) -> Sequence[str]:
+def _cut_nested(dialect: Dialect, *, only_parts: bool) -> Sequence[str]:
     """Return the statements that remove nested runs. Their values: the bounds of their ids, the run and its seal."""
     parts = " AND replace(run.run_id, '/#', '') LIKE '%#%'" if only_parts else ""
-    is_written = f"EXISTS (SELECT 1 FROM {words.schema}run AS o WHERE o.run_id = ? AND o.seal = ?)"
-    return _remove(words, f"{_IS_NESTED} AND {is_written}{parts}")
+    is_written = f"EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ? AND o.seal = ?)"
+    return _remove(dialect, f"{_IS_NESTED} AND {is_written}{parts}")
 
 
 @cache
-def _remove(words: Dialect, which: str) -> Sequence[str]:
+def _remove(dialect: Dialect, which: str) -> Sequence[str]:
     """Return the statements that remove the runs that a condition is true of, with their rows."""
-    run = f"DELETE FROM {words.schema}run AS run WHERE {which}"
-    if words.removes_rows:
+    run = f"DELETE FROM {dialect.schema}run AS run WHERE {which}"
+    if dialect.removes_rows:
         return (run,)
-    return _remove_rows(words, f"{words.rows_of_run('0', str(MAX_STEP))} AND {which}"), run
+    return _remove_rows(dialect, f"{dialect.rows_of_run('0', str(MAX_STEP))} AND {which}"), run
