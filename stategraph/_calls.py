@@ -43,7 +43,7 @@ class Call(TypedDict, total=False):
         take_over: Take the run from another call that is at work on it, for example one that hangs: that call can no
             longer save.
         cancel: Stops the run before the next node once it is set.
-        timeout: Seconds after which the run stops before the next node; an async node is cut off.
+        timeout: Seconds after which the run stops before the next node; an async node is cancelled.
         by: The name of the caller, for the history: the author of the input, the answer or the updates.
         progress: Show the progress of the run on stderr or in the notebook.
     """

@@ -458,7 +458,7 @@ def completed_by(
 ) -> State:
     """Return the State after a node: with its data, the next step number and the time, without error and pause.
 
-    `keys` are the keys that were laid over the data of `state`, if the data were made that way.
+    `keys` are the keys that the node has set, if all other items are those of `state`.
     """
     about = state._about
     if not about.is_plain:
@@ -477,7 +477,7 @@ def completed_by(
 
 
 def evolve(state: State, **changes: Any) -> State:
-    """Return the State with other provenance, by the names of its attributes."""
+    """Return the State with other values of these attributes."""
     draft = _draft_of(state)
     for name in changes.keys() & OWN_SLOTS:
         setattr(draft, name, changes.pop(name))

@@ -1,4 +1,4 @@
-"""Limits that stop a run between two nodes, or cut off one."""
+"""Limits of time, and stop signals: they stop a run between two nodes, or cut off a node."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _outcomes(calls: Sequence[_Call]) -> list[Outcome]:
     queues = [_session(call).queue for call in calls if _is_of(StoreSession.flush, call)]
     queues = [queue for queue in queues if queue is not None]
     if len(queues) > 1:
-        queues[0].save_with(queues)  # each flush raises its own failure
+        queues[0].save_all(queues)  # each flush raises its own failure
     saves = [n for n, call in enumerate(calls) if _is_of(StoreSession.save, call) and _session(call).queue is None]
     saved = dict(zip(saves, _saved([calls[n] for n in saves]), strict=True)) if len(saves) > 1 else {}
     return [

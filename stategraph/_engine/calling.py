@@ -69,7 +69,7 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
     if run.session.is_cancelled and saved.status is RunStatus.ACTIVE:
-        return (yield from _cancel_as_told(run, saved))
+        return (yield from _end_cancelled(run, saved))
     return (yield from resume_owned(run, state.run_id))
 
 
@@ -119,7 +119,7 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
         return saved
     if run.session.is_cancelled:
-        return (yield from _cancel_as_told(run, saved))
+        return (yield from _end_cancelled(run, saved))
     return (yield from _continue_lost(run, saved, max_recoveries))
 
 
@@ -216,8 +216,8 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
         yield from save(run, recorded(saved, by=run.by, status=RunStatus.CANCELLED))
 
 
-def _cancel_as_told(run: RunContext, saved: State) -> Task[State]:
-    """Save a run as cancelled because its last owner ended before it obeyed the request."""
+def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
     return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
 
@@ -241,7 +241,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if run.session.is_cancelled:
-        yield from _cancel_as_told(run, saved)
+        yield from _end_cancelled(run, saved)
         return None
     return (yield from _continue_lost(run, saved, max_recoveries))
 

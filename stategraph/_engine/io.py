@@ -242,7 +242,7 @@ class StoreSession:
         return kept
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
-        """Delete the parts of a run that a State of this step has joined; if the last item is true, also newer ones."""
+        """Delete the parts and nested runs of the steps up to this one; if the last item is true, also newer parts."""
         run_id, step, newer_too = about
         if self.queue is not None:
             with on_behalf_of(self.ownership):

@@ -123,7 +123,7 @@ def amend(run: RunContext, state: State) -> Task[State]:
 def _write(run: RunContext, command: Command, state: State) -> Task[None]:
     if run.outer_step is not None:
         # The outer State first: an outer run that begins again must not find this nested run.
-        yield from run.outer_step.keep_incoming(at_last=True)
+        yield from run.outer_step.save_input(at_last=True)
     began = clock.monotonic_ns()
     yield command
     run.saved = state

@@ -293,7 +293,7 @@ class StepExecution:
         """The name under which its parts and its nested run are kept: the name of the node when the step began."""
         return kept_name(self.stage.name, self.state)
 
-    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+    def save_input(self, *, at_last: bool = False) -> Task[None]:
         """Save the input State of the step, unless it is saved: saved parts refer to it.
 
         If States are saved only at the end of a call, save it only with `at_last`, just before a part is saved.
@@ -303,7 +303,7 @@ class StepExecution:
         if not is_needed or run.state is run.saved:
             return
         if run.outer_step is not None:
-            yield from run.outer_step.keep_incoming(at_last=at_last)
+            yield from run.outer_step.save_input(at_last=at_last)
         yield from self.stored((Save, run.session.save, run.state))
         run.saved = run.state
         self._stop_if_cancelled()

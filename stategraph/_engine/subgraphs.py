@@ -114,7 +114,7 @@ class NestedRun:
             updates: Values that replace its data, if it continues.
         """
         step, outer = self.step, self.step.run.plan
-        yield from step.keep_incoming()
+        yield from step.save_input()
         saved = yield from self.load()
         is_done = saved is not None and saved.status is RunStatus.COMPLETED
         if is_done and updates:

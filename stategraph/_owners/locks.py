@@ -43,8 +43,8 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
 """Whether a process can inspect the locks, and close the file, without releasing its own locks."""
-_NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # the owners of bytes; a note may overwrite the note of another byte
-_JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # after the notes, the nodes at work; may overwrite too
+_SLOTS, _OWNER_NOTE = 4096, struct.Struct("<QqI?107s")  # the owners of bytes; bytes may share a slot
+_NODE_NOTES_AT, _NODE_NOTE = _SLOTS * _OWNER_NOTE.size, struct.Struct("<Qq112s")  # after these, the nodes at work
 _UNTIL_NOTED = 1.0  # seconds from the lock to the note, on a busy machine
 
 NodeRecorder: TypeAlias = Callable[[int, bytes], None]
@@ -64,7 +64,7 @@ class LockFile:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
-        self._jots: mmap | None = None
+        self._node_notes: mmap | None = None
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
@@ -92,12 +92,12 @@ class LockFile:
             if error.errno in _BUSY:
                 return False
             raise
-        self._note(byte, _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107]))
+        self._note(byte, _OWNER_NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107]))
         return True
 
     def unlock(self, byte: int) -> None:
         """Unlock a byte, and erase the record of its owner."""
-        self._note(byte, bytes(_NOTE.size))
+        self._note(byte, bytes(_OWNER_NOTE.size))
         try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
             self._set(fcntl.LOCK_UN, byte)
         except OSError:  # the lock ends with the process
@@ -105,7 +105,7 @@ class LockFile:
 
     def _note(self, byte: int, note: bytes) -> None:
         try:  # noqa: SIM105
-            os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
+            os.pwrite(self._fd, note, byte % _SLOTS * _OWNER_NOTE.size)
         except OSError:  # no space left: the owner stays unknown
             pass
 
@@ -127,14 +127,14 @@ class LockFile:
             self.unlock(byte)
             return None
         owner, _ = self.noted(byte)
-        found = self._read(_JOT, _JOTS, byte)
+        found = self._read(_NODE_NOTE, _NODE_NOTES_AT, byte)
         if found is None or owner.since is None or (since := clock.to_datetime(found[1])) < owner.since:
             return owner
         return attrs.evolve(owner, node=found[2].rstrip(b"\0").decode(errors="replace"), node_since=since)
 
     def noted(self, byte: int) -> tuple[Owner, float]:
         """Return the last process to lock a byte, and the most seconds it keeps the lock; 0 if unknown."""
-        found = self._read(_NOTE, 0, byte)
+        found = self._read(_OWNER_NOTE, 0, byte)
         if found is None:  # not written yet, or overwritten by the note of another byte
             return Owner(host_name(), None), _UNTIL_NOTED
         host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
@@ -142,7 +142,7 @@ class LockFile:
 
     def _read(self, note: struct.Struct, start: int, byte: int) -> tuple[Any, ...] | None:
         """Return the note on a byte, if there is one."""
-        kept = os.pread(self._fd, note.size, start + byte % _NOTES * note.size)
+        kept = os.pread(self._fd, note.size, start + byte % _SLOTS * note.size)
         found = note.unpack(kept) if len(kept) == note.size else (None,)
         return found if found[0] == byte else None
 
@@ -161,7 +161,7 @@ class LockFile:
             if kind != fcntl.F_UNLCK:
                 begin = max(start - _FIRST_BYTE, first)
                 end = min(start - _FIRST_BYTE + length, last) if length else last
-                found.update(range(begin, min(end, begin + _NOTES)))  # a longer lock is not from stategraph
+                found.update(range(begin, min(end, begin + _SLOTS)))  # a longer lock is not from stategraph
                 left += [span for span in ((first, begin), (end, last)) if span[0] < span[1]]
         return found
 
@@ -175,22 +175,24 @@ class LockFile:
         """
         if not _OF_FILE:
             return None
-        at = byte % _NOTES * _JOT.size
+        at = byte % _SLOTS * _NODE_NOTE.size
         try:
-            self._jots = self._jots or self._mapped()
-            os.posix_fallocate(self._fd, _JOTS + at, _JOT.size)  # otherwise a full disk would kill the process (SIGBUS)
+            self._node_notes = self._node_notes or self._mapped()
+            os.posix_fallocate(
+                self._fd, _NODE_NOTES_AT + at, _NODE_NOTE.size
+            )  # otherwise a full disk would kill the process (SIGBUS)
         except OSError:  # no space left, or no descriptors
             return None
-        return partial(_JOT.pack_into, self._jots, at, byte)
+        return partial(_NODE_NOTE.pack_into, self._node_notes, at, byte)
 
     def _mapped(self) -> mmap:
         """Map the records into memory through a second descriptor. A run may keep it open: it holds no locks."""
-        size = _NOTES * _JOT.size
-        if os.fstat(self._fd).st_size < _JOTS + size:
-            os.ftruncate(self._fd, _JOTS + size)
+        size = _SLOTS * _NODE_NOTE.size
+        if os.fstat(self._fd).st_size < _NODE_NOTES_AT + size:
+            os.ftruncate(self._fd, _NODE_NOTES_AT + size)
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            return mmap(fd, size, offset=_JOTS)
+            return mmap(fd, size, offset=_NODE_NOTES_AT)
         finally:
             os.close(fd)
 

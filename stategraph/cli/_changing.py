@@ -26,7 +26,7 @@ from stategraph.cli._options import (
     pairs,
     parsed_value,
 )
-from stategraph.cli._output import END_OF_CALL, Exit, Failure, note, shape_of, state_shape, status_cell
+from stategraph.cli._output import EXIT_OF_STATUS, Exit, Failure, note, shape_of, state_shape, status_cell
 from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str,
         reasons = [] if state.pause is None else [pause.reason for pause in state.pause.each]
         why = f": {'; '.join(reasons)}" if reasons else ""
         screen.line((run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{why}")
-    return END_OF_CALL.get(state.status, Exit.OK)
+    return EXIT_OF_STATUS.get(state.status, Exit.OK)
 
 
 # --------------------------------------------------------------------------- without a graph

@@ -28,7 +28,7 @@ from stategraph.cli._options import (
     run_ids,
 )
 from stategraph.cli._output import (
-    END_OF_CALL,
+    EXIT_OF_STATUS,
     STYLES,
     Cell,
     Exit,
@@ -296,8 +296,8 @@ def watch(request: Request, run_id: str, every: float) -> int:
             else:
                 when = newest.timestamp
                 screen.row(_cells(newest, f"{when.astimezone():%H:%M:%S}" if screen.is_terminal else when.isoformat()))
-        if newest.status in END_OF_CALL:
-            return END_OF_CALL[newest.status]
+        if newest.status in EXIT_OF_STATUS:
+            return EXIT_OF_STATUS[newest.status]
         if owner is None and not has_noted and not screen.is_json:
             note(f"{left_text(newest)}; to continue: {_way_on(run_id)}")
         has_noted = owner is None

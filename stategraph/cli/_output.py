@@ -261,8 +261,8 @@ class Failure(Exception):  # noqa: N818 - it may also end a command normally
         self.exit_code = exit_code
 
 
-END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
-"""The exit codes of commands that continue a run, by its last status."""
+EXIT_OF_STATUS = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+"""The exit codes of commands that continue or watch a run, by its last status."""
 
 _EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] = (
     (errors.CheckpointNotFoundError, Exit.NOT_FOUND),

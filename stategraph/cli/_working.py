@@ -152,7 +152,10 @@ class _Worker:
                 self._is_over.wait(self.every)
 
     def _report(self, recovered: Recovered) -> bool:
-        """Report the result of a run; return whether it is new: each sweep meets a run that does not fit its graph."""
+        """Report the result of a run and return True, or False for an error that was reported before.
+
+        A run that does not fit the graph fails again in each sweep.
+        """
         run_id, state, status = recovered.run_id, recovered.state, _status_of(recovered)
         message = None if recovered.error is None else describe_exception(recovered.error)
         if message is not None:

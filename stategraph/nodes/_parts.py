@@ -169,7 +169,7 @@ class PartsNode(CompositeNode):
         Raises:
             ExceptionGroup: some parts failed; it holds all their errors.
         """
-        yield from step.keep_incoming()
+        yield from step.save_input()
         work = _Work(step, self, self.workers, {job.label: job for job in self.jobs(step)})
         yield from work.do()
         labels = work.jobs

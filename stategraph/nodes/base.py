@@ -243,7 +243,7 @@ class StepContext(Protocol):
     def take_answers(self, keys: Iterable[str]) -> None:
         """Use the values of some keys as answers to this step; they answer no other step."""
 
-    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+    def save_input(self, *, at_last: bool = False) -> Task[None]:
         """Save the input State of the step, unless it is saved: saved parts refer to it."""
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:

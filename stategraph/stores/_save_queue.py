@@ -71,13 +71,13 @@ class SaveQueue:
 
     def save(self, states: Sequence[State]) -> None:
         """Queue States; wait while `QUEUE_BOUND` saves are queued."""
-        self._copy("save_many", states[0].run_id, states, copy.deepcopy)
+        self._queue_copies("save_many", states[0].run_id, states, copy.deepcopy)
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Queue finished parts; wait as `save` does."""
-        self._copy("save_parts", run_id, parts, _copy_of)
+        self._queue_copies("save_parts", run_id, parts, _copy_of)
 
-    def _copy(self, method: str, run_id: str, values: Sequence[Any], copy_of: Callable[[Any], Any]) -> None:
+    def _queue_copies(self, method: str, run_id: str, values: Sequence[Any], copy_of: Callable[[Any], Any]) -> None:
         """Queue copies of values: objects in them may change before they are saved; most have none."""
         try:
             writes = [_Write(method, run_id, copy_of(value)) for value in values]
@@ -85,7 +85,7 @@ class SaveQueue:
             self.flush()
             self.call_store(method, run_id, values)
         else:
-            self._put(writes)
+            self._queue(writes)
 
     def call_store(self, method: str, run_id: str, values: Sequence[Any]) -> None:
         """Make writes with these values."""
@@ -99,12 +99,12 @@ class SaveQueue:
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool) -> None:
         """Queue a call of `drop_parts`, to run after the State that has joined the parts is saved."""
-        self._put([_Write("drop_parts", run_id, (step, newer_too))])
+        self._queue([_Write("drop_parts", run_id, (step, newer_too))])
 
-    def _put(self, writes: Sequence[_Write]) -> None:
+    def _queue(self, writes: Sequence[_Write]) -> None:
         self.ownership = current.ownership
         while len(self._writes) >= QUEUE_BOUND and self._error is None:
-            self.save_with([self])
+            self.save_all([self])
         if self._error is not None:
             self._raise_error()
         with self._lock:
@@ -115,7 +115,7 @@ class SaveQueue:
 
     def flush(self) -> None:
         """Save everything in the queue, in this thread, and raise the first error."""
-        self.save_with([self])
+        self.save_all([self])
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -127,9 +127,9 @@ class SaveQueue:
             raise error
 
     @staticmethod
-    def save_with(queues: Collection[SaveQueue]) -> None:
-        """Save the queues of some runs of a store, in one transaction if the store can; flush raises the error of each
-        run."""
+    def save_all(queues: Collection[SaveQueue]) -> None:
+        """Save the queues of some runs of a store, in one transaction if the store can. The next save or flush of a run
+        raises its error."""
         begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
         try:
             while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
@@ -218,7 +218,7 @@ class _Saver:
 
     def _save_all(self, queues: Collection[SaveQueue]) -> None:
         try:
-            SaveQueue.save_with(queues)
+            SaveQueue.save_all(queues)
         except BaseException as error:  # noqa: BLE001 - raised in the threads of the runs
             for queue in queues:
                 queue.end([], error)

@@ -22,7 +22,7 @@ Outcome: TypeAlias = bool | Exception
 class Table(ABC):
     """The records of the runs of one store: read, write and remove them, open and close the database.
 
-    A table returns its contents. The checksums show whether these are as they were written.
+    A table returns its contents unchecked. The seals of the records show whether they are as they were written.
 
     Attributes:
         store: The name of the store, for error messages.
