@@ -207,7 +207,7 @@ def test_an_error_after_the_post_has_returned(store):
     assert change(page, "r", "answer", pause=pause_of(store, "r"), answer="yes").status_code == 303
     before = page.get("/version", params={"id": "r"}).json()
     going_on.set()
-    until(lambda: "done cannot be saved: values of type object" in text_of(page.get("/run", params={"id": "r"})))
+    until(lambda: "is of type object, which is not kept" in text_of(page.get("/run", params={"id": "r"})))
 
     assert page.get("/version", params={"id": "r"}).json() != before
     assert change(page, "r", "cancel").status_code == 303
