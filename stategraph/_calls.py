@@ -158,8 +158,8 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     options = cast(dict[str, Any], how)
     for name, value in options.items():
         if name not in known:
-            way_out = meant(name, known) or f"{', '.join(known)} are; data goes into a mapping: {{{name!r}: ...}}"
-            raise TypeError(f"{name!r} is no argument here; {way_out}")
+            way_out = meant(name, known) or f"there are {', '.join(known)}; data goes into a mapping: {{{name!r}: ...}}"
+            raise TypeError(f"{name!r} is not an argument of this call; {way_out}")
         is_allowed, allowed = _ALLOWED.get(name, (None, ""))
         if is_allowed is not None and not is_allowed(value):
             raise ConfigError(name, value, allowed)

@@ -186,9 +186,7 @@ class AsyncNodeError(StateGraphError, RuntimeError):
     """A sync call met an async node in a thread whose event loop is running."""
 
     node_name: str
-    way_out: str = (
-        "'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
-    )
+    way_out: str = "'await graph.arun(...)', aexecute or aresume, and for streams astream or astream_resume"
 
     def __str__(self) -> str:
         return f"node {self.node_name!r} is async and an event loop is running in this thread: use {self.way_out}"

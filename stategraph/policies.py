@@ -90,7 +90,7 @@ class RetryPolicy:
                 continue
             problem = problem_of(given, arguments) or ("it is a class" if isinstance(given, type) else "")
             if problem:
-                raise ConfigError(f"retry.{name}", given, f"{allowed} is: {problem}")
+                raise ConfigError(f"retry.{name}", given, f"use {allowed}: {problem}")
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
         """Return the seconds to wait after an attempt failed with an error; None to give up.

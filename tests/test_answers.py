@@ -92,7 +92,7 @@ class TestAPause:
         assert first is not None
         assert second is not None
 
-        error = refuses(play, graph, {"ok": 1}, "pause to answer is over", pause=first)
+        error = refuses(play, graph, {"ok": 1}, "does not wait at the given pause", pause=first)
 
         assert error.pause == second
         assert play.resume(graph, {"ok": 2}, pause=second.id)["ok"] == 2
@@ -130,7 +130,7 @@ class TestOver:
         first = any_play.execute(graph).pause
         second = any_play.resume(graph, {"ok": "no"}, pause=first).pause
 
-        error = refuses(any_play, graph, {"ok": "yes"}, "pause to answer is over", pause=first)
+        error = refuses(any_play, graph, {"ok": "yes"}, "does not wait at the given pause", pause=first)
         any_play.resume(graph, {"ok": "yes"}, pause=second)
 
         assert (error.pause, payments.paid) == (second, [200])

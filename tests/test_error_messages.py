@@ -115,7 +115,7 @@ COMPLETE = make_graph({"a": trace("a")}, store=MemoryStore(), preserve=True)
         (StateGraph, ["a"], {"retention": "full"}, "a GraphConfig takes all other settings"),
         (RetryPolicy, [], {"retries": 3}, "it takes max_attempts, initial_delay, "),
         (StateGraph("a").add_node, ["a", dict], {"retries": 3}, "did you mean 'retry'"),
-        (COMPLETE.resume, ["r"], {"wiat": 3}, r"'wiat' is no argument here; did you mean 'wait'\?"),
+        (COMPLETE.resume, ["r"], {"wiat": 3}, r"'wiat' is not an argument of this call; did you mean 'wait'\?"),
         (COMPLETE.resume, ["r"], {"approved": 3}, r"data goes into a mapping: \{'approved': \.\.\.\}"),
         (MapNode, [lambda: 1, "a", "b"], {}, r"the function of an item takes one argument: def function\(item\)"),
         (MapNode, [len], {"over": "a", "to": "b"}, r"MapNode\(\) has no argument 'to'; did you mean 'into'"),

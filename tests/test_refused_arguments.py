@@ -58,7 +58,7 @@ NEWCOMERS: dict[str, tuple[Any, str]] = {
     "no name of a graph": (lambda graph: GRAPH(None), r"None is not allowed; the name of the graph, as in"),
     "no observer": (
         lambda graph: GRAPH("g", observer=print),
-        r"an object with a sync method on_event\(event\) is",
+        r"use an object with a sync method on_event\(event\)",
     ),
     "attribute": (lambda graph: setattr(State({"a": 1}), "a", 2), r"State.set\('a', value\) makes a new one"),
     "key of a table": (lambda graph: sg.GraphConfig.from_dict({"name": "g", "store": "sqlite"}), "as checkpoint.store"),

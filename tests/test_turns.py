@@ -158,7 +158,7 @@ def test_an_answer_to_a_pause_that_is_over_is_refused(store):
     scene.graph.resume("run", {"decision": "yes"})
     before = store.load("run")
 
-    with pytest.raises(AnswerError, match="pause to answer is over"):
+    with pytest.raises(AnswerError, match="does not wait at the given pause"):
         scene.perform(late)
 
     assert store.load("run") == before

@@ -137,7 +137,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
     """
     task = owning_saved(run, run_id, _turn(run, run_id, given, discards))
     if not run.plan.preserve:
-        allowed = "true keeps a conversation for its next turn: with false, each turn would begin again"
+        allowed = "a conversation takes preserve=True: otherwise each turn would begin it again"
         raise ConfigError("checkpoint.preserve", False, allowed)
     if discards and not run.session.keeps_all:
         raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')

@@ -282,7 +282,7 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
     """Return the error for a run that exceeds its limit of nodes."""
     reason = (
         f"is not entered: this call has run {run.plan.max_iterations} nodes (max_iterations) without reaching "
-        "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
+        "an exit point; if that is not an endless loop, raise max_iterations or continue with resume"
     )
     return failure_at(run, name, reason, kind=MaxIterationsError)
 

@@ -277,7 +277,7 @@ def check_answers(
     answered = [other for other in pauses if other.response_param in updates]
     problem = ""
     if pause_id is not None and pause_id not in [other.id for other in pauses]:
-        problem = f"the pause to answer is over: the run is {saved.status.value}, after step {saved.step}"
+        problem = f"the run does not wait at the given pause: it is {saved.status.value}, after step {saved.step}"
     elif closed := sorted(_answered(saved) & updates.keys() - {other.response_param for other in pauses}):
         problem = f"{shorten(closed[0])} has been answered before, and an answer counts once. {_WAY_OUT}"
     elif pause_id is None and waits_since is not None and any(other.at > waits_since for other in answered):

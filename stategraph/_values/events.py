@@ -174,15 +174,15 @@ class Listener(Protocol):
 
 
 def listener_problem(listener: object) -> str:
-    """Return why an object is no observer; empty if it is one."""
+    """Return why an object is not an observer; empty if it is one."""
     if isinstance(listener, type):
-        return f"an object that receives events is: {listener.__name__}() makes one"
+        return f"use an object that receives events, not its class: {listener.__name__}() makes one"
     if not hasattr(listener, "on_event"):
-        return "an object with a sync method on_event(event) is, or the name of an observer"
+        return "use an object with a sync method on_event(event), or the name of an observer"
     for name in ("on_event", "wants"):
         problem = problem_of(getattr(listener, name), 1) if hasattr(listener, name) else ""
         if problem:
-            return f"an object with a sync method on_event(event) is; of its {name}: {problem}"
+            return f"use an object with a sync method on_event(event); its {name}: {problem}"
     return ""
 
 

@@ -62,7 +62,7 @@ class MapNode(PartsNode):
         check_key("over", over)
         check_key("into", into)
         if on_error not in ("raise", "collect"):
-            raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
+            raise ValueError(f'on_error: {shorten(on_error)} is not allowed; use "raise" or "collect"')
         self.over: str = over
         self.into: str = into
         self.reads, self.writes = frozenset([over]), frozenset([into])

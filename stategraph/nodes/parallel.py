@@ -59,11 +59,11 @@ class ParallelNode(PartsNode):
         processes: bool = False,
     ) -> None:
         if not isinstance(branches, Mapping) or not branches:
-            raise TypeError(f"branches: {shorten(branches)} is not allowed; a mapping of names to functions is")
+            raise TypeError(f"branches: {shorten(branches)} is not allowed; use a mapping of names to functions")
         self._branches = {_checked_name(name): _branch(name, function) for name, function in branches.items()}
         self._reducers = _checked_reducers(reducers)
         if on_failure not in ("cancel", "finish"):
-            raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
+            raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; use "cancel" or "finish"')
         self.workers: Workers = Workers(max_workers, processes, stops=on_failure == "cancel")
         self.workers.check(self._branches.values())
 
@@ -157,7 +157,7 @@ def _checked_name(name: object) -> str:
 
 def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reducer]:
     if reducers is not None and not isinstance(reducers, Mapping):
-        raise TypeError(f"reducers: {shorten(reducers)} is not allowed; a mapping of keys to functions is")
+        raise TypeError(f"reducers: {shorten(reducers)} is not allowed; use a mapping of keys to functions")
     for key, reducer in (reducers or {}).items():
         check_function(f"reducers[{key!r}]", reducer, 2, "two values")
     return dict(reducers or {})

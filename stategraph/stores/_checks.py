@@ -39,7 +39,7 @@ def check_state(state: object, error: AttributeError) -> None:
 def check_status(status: str | None) -> None:
     """Raise ValueError unless this is None or a status of runs."""
     if status is not None and status not in list(RunStatus):
-        raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(RunStatus)} are")
+        raise ValueError(f"status: {shorten(status)} is not allowed; use {', '.join(RunStatus)}")
 
 
 def check_limit(limit: int) -> int:

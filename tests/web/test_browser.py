@@ -88,7 +88,7 @@ def test_an_answer_in_one_window_is_seen_in_another_and_a_late_one_refused(site)
     late.get_by_label("no").check()
     late.get_by_role("button", name="Answer").click()
 
-    assert "the run is complete" in late.get_by_role("alert").inner_text()
+    assert "it is completed" in late.get_by_role("alert").inner_text()
     assert store.load("r")["answer"] is True
 
 
