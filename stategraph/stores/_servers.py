@@ -52,7 +52,12 @@ class Connections(ForkSafe, Generic[_Connection]):
     Args:
         connect: Opens a connection; takes the time at which to give up.
         size: How many threads use a connection at the same time.
+
+    Attributes:
+        is_over: Whether a connection is closed after its use.
     """
+
+    is_over = False
 
     def __init__(self, connect: Callable[[float], _Connection], size: int) -> None:
         self._connect, self._size = connect, size
@@ -94,6 +99,8 @@ class Connections(ForkSafe, Generic[_Connection]):
             elif connection is not None:
                 connection.close()
                 self.close()  # the idle connections probably lead to the same failed server
+            if self.is_over:
+                self.close()
             self._free.put(None)
 
     def _wait(self, give_up: float) -> None:
@@ -141,7 +148,7 @@ class ServerTable(Table, Generic[_Connection]):
 
     def close(self) -> None:
         self.owners.leave()
-        self.closed = True
+        self.closed = self._connections.is_over = True
         self._connections.close()
 
     @abstractmethod

@@ -77,6 +77,17 @@ def test_a_closed_store(store: Store) -> None:
             ask()
 
 
+def test_a_store_that_is_closed_during_a_request(store: Store, proxy: Any) -> None:
+    """The connection of the request is closed after it, too."""
+    table_of(store)._ask("", lambda _: store.close())
+
+    _, *links = proxy._threads
+    for link in links:
+        link.join(5)
+    assert links
+    assert not any(link.is_alive() for link in links)
+
+
 def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
     """The first save of a run looks for the run; statements and scripts are prepared once."""
     for step in range(1, 7):
