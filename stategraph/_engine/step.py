@@ -79,7 +79,7 @@ class StepExecution:
             result = yield from self._checked_attempts()
         else:
             result = self.checked((yield from cache.execute(self, self._checked_attempts)))
-        return result if persist is None else self._of_one_kind(result, persist)
+        return result if persist is None else self._as_state(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
         """Return the final result of the node.
@@ -96,7 +96,7 @@ class StepExecution:
         self._start_over()
         return self.checked(unwatched((yield from self._attempts())))
 
-    def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
+    def _as_state(self, result: Any, persist: AbstractSet[str]) -> Any:
         """Return the result as a State. Raises ValueError if the node wrote both saved and unsaved keys."""
         if isinstance(result, State) and result.pause is not None:
             return result

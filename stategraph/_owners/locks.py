@@ -178,9 +178,8 @@ class LockFile:
         at = byte % _SLOTS * _NODE_NOTE.size
         try:
             self._node_notes = self._node_notes or self._mapped()
-            os.posix_fallocate(
-                self._fd, _NODE_NOTES_AT + at, _NODE_NOTE.size
-            )  # otherwise a full disk would kill the process (SIGBUS)
+            # Otherwise a full disk would kill the process (SIGBUS).
+            os.posix_fallocate(self._fd, _NODE_NOTES_AT + at, _NODE_NOTE.size)
         except OSError:  # no space left, or no descriptors
             return None
         return partial(_NODE_NOTE.pack_into, self._node_notes, at, byte)

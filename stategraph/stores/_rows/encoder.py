@@ -44,16 +44,16 @@ class DeltaBase(NamedTuple):
         base: The sequence number of the snapshot that it builds on.
         seal: The seal of its row.
         encoded: The bytes of its values that may still change, by key.
-        snapshot: The size of the snapshot, in bytes.
-        since: The size of the rows since the snapshot, in bytes.
+        snapshot_size: The size of the snapshot, in bytes.
+        delta_size: The size of the rows since the snapshot, in bytes.
     """
 
     state: State
     base: int
     seal: bytes
     encoded: dict[str, bytes]
-    snapshot: int
-    since: int
+    snapshot_size: int
+    delta_size: int
 
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
@@ -98,8 +98,8 @@ class CheckpointEncoder:
     ) -> tuple[CheckpointRecord, DeltaBase]:
         """Return the row of a State, and the base of the next row.
 
-        The row holds the changes since the previous one. It is a snapshot if there is none, or if the changes have
-        become too large. Without a place it is the first row of its run.
+        The row holds the changes since the previous one. If there is none, or if the changes have become too large, it
+        is a snapshot. Without a place it is the first row of its run.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
@@ -108,14 +108,14 @@ class CheckpointEncoder:
         parts, unsettled = changes_between(before, state, encoded)
         kept = self.encoded(parts)
         at = place or (state.step, 0)
-        base, seal, snapshot, since = at[0], b"", len(kept[1]), 0
+        base, seal, snapshot_size, delta_size = at[0], b"", len(kept[1]), 0
         if previous is not None:
-            base, seal, snapshot = previous.base, previous.seal, previous.snapshot
-            since = previous.since + len(kept[1]) + _ROW_WEIGHT
-            if since > snapshot + _LIGHT:
+            base, seal, snapshot_size = previous.base, previous.seal, previous.snapshot_size
+            delta_size = previous.delta_size + len(kept[1]) + _ROW_WEIGHT
+            if delta_size > snapshot_size + _LIGHT:
                 return self.encode(state, incarnation, place)
         row = self._sealed(state, at, base, kept, seal, incarnation)
-        return row, DeltaBase(state, base, row.seal, unsettled, snapshot, since)
+        return row, DeltaBase(state, base, row.seal, unsettled, snapshot_size, delta_size)
 
     def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
         """Return the encoding and the payload of a row.
@@ -186,8 +186,8 @@ class CheckpointEncoder:
     def base_of(self, state: State, rows: Sequence[CheckpointRecord]) -> DeltaBase:
         """Return the base of the next row after the State of these rows."""
         newest = rows[-1]
-        since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
-        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), len(rows[0].payload), since)
+        delta_size = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
+        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), len(rows[0].payload), delta_size)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
         """Check that these are a snapshot and all rows that follow it up to the last, unchanged.

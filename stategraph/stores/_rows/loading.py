@@ -1,6 +1,6 @@
 """Loading: read the States and the history of a run from the chains of its checkpoints.
 
-A chain is a snapshot and consecutive checkpoints that build on it. All parts of a loaded run are from the same moment.
+A chain is a snapshot and consecutive checkpoints that build on it. All rows of a loaded run are from the same moment.
 If a checkpoint is missing, retention removed it; otherwise loading fails.
 """
 
@@ -68,7 +68,7 @@ def loaded(
 ) -> tuple[CheckpointRecord, State]:
     """Return the row and the State of the newest checkpoint of a run, or of a step."""
     wanted = run.step if step is None else step
-    at = run.sequence if step is None and revision is None else _find(log, run, wanted, revision)
+    at = run.sequence if step is None and revision is None else _sequence_of(log, run, wanted, revision)
     rows = newest_chain(log, run) if at == run.sequence else _earlier_chain(log, run, wanted, at, revision)
     state = log.encoder.state(run.run_id, rows, run.incarnation)
     if at == run.sequence:
@@ -107,7 +107,7 @@ def _earlier_chain(
     return rows
 
 
-def _find(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int | None:
+def _sequence_of(log: RunLog, run: RunRecord, step: int, revision: int | None) -> int | None:
     """Return the sequence number of the given revision of a step, or of the newest one; None if there is none."""
     ahead = run.sequence - run.step
     if not ahead:  # most runs have one checkpoint of each step
@@ -151,7 +151,7 @@ def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
 
 
 def chains(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
-    """Yield the chains of a run that together contain these checkpoints.
+    """Yield the chains of a run in which these checkpoints are.
 
     Raises:
         CheckpointCorruptError: a checkpoint is missing; others may have removed it at the same time.

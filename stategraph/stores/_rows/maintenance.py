@@ -1,4 +1,4 @@
-"""Maintenance of a store: verify all runs, and prune those that retention does not keep."""
+"""Maintenance of a store: verify all runs, and remove the runs and checkpoints that retention no longer keeps."""
 
 from __future__ import annotations
 

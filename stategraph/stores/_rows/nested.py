@@ -1,7 +1,7 @@
 """Finished parts of steps; forks and rollbacks, with the nested runs that they copy or remove.
 
 Parts are kept in a run that no list shows: its id names the outer run and the step (see `stategraph._values.ids`). Each
-of its checkpoints has the parts that were saved together.
+of its checkpoints has the parts of one save.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         else:
             place, previous = next_place(log, newest, state), base
         row, following = log.encoder.encode(state, incarnation, place, previous)
+        # A State that replaces this one builds on the checkpoint before it.
         newest, base, before = row, following, None if row.is_snapshot else previous
         rows.append(row)
     run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
