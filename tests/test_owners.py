@@ -362,6 +362,26 @@ def test_a_run_that_another_process_has_taken_over_and_done(handles: Handles, by
             next(hangs)
 
 
+def test_ctrl_c_as_a_run_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call for the run finishes its release."""
+    store, pwrite = sqlite_at(tmp_path), os.pwrite
+
+    def interrupt(fd: int, data: bytes, offset: int) -> int:
+        if any(data):
+            return pwrite(fd, data, offset)
+        monkeypatch.undo()
+        raise KeyboardInterrupt  # as the record of the owner is erased
+
+    monkeypatch.setattr(os, "pwrite", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.save(State(run_id=RUN, step=1))
+
+    store.save(State(run_id=RUN, step=2))
+
+    assert store.load(RUN).step == 2
+    assert not store.runs(owned=True)
+
+
 def test_a_run_that_is_deleted_while_it_is_cancelled() -> None:
     """The cancellation is refused, and the run stays deleted."""
 

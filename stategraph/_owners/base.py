@@ -178,9 +178,11 @@ class Owners:
                 del self._by_run[ownership.run_id]
 
     def forget_lost(self, run_id: str, table: Any) -> None:
-        """Forget the owner of a run that another process has taken over."""
+        """Forget an owner whose release was interrupted, or whose run another process has taken over."""
         other = self._by_run.get(run_id)
-        if other is not None and other.has_known_fence and table.fence(run_id)[0] != other.fence:
+        if other is None:
+            return
+        if other.is_lost or (other.has_known_fence and table.fence(run_id)[0] != other.fence):
             other.is_lost = True
             self.release(other)
 
