@@ -326,3 +326,38 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
 
     assert errors == ""
     assert int(output) > 100  # the others were interrupted before they began
+
+
+WRITE_BEHIND = """
+    import signal
+
+    from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+
+    checkpoint = CheckpointConfig(durability="async", store="sqlite", options={"path": "runs.db"})
+    graph = StateGraph(GraphConfig("busy", observer="noop", max_iterations=10**9, checkpoint=checkpoint))
+    graph.add_node("a", lambda state: {"n": state.get("n", 0) + 1})
+    graph.add_node("b", lambda state: {})
+    graph.add_edge("a", "a", lambda state: state["n"] < 10**6)
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    graph.set_exit_point("b")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for number in range(40):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1 + number / 1000)  # the queue is full by then
+            graph.execute(State(run_id=f"run-{number}"))
+        except KeyboardInterrupt:
+            pass
+    print("ended")
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 14), reason="Python 3.14 may skip the end of a with: CPython #148874")
+def test_an_interrupt_of_a_run_that_waits_for_its_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends; it does not wait for the lock of its queue."""
+    monkeypatch.chdir(tmp_path)
+    process = start(WRITE_BEHIND, measured=False)
+
+    output, errors = process.communicate(timeout=25)
+
+    assert (output, errors) == ("ended\n", "")

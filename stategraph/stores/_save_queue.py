@@ -104,7 +104,7 @@ class SaveQueue:
     def _queue(self, writes: Sequence[_Write]) -> None:
         self.ownership = current.ownership
         while len(self._writes) >= QUEUE_BOUND and self._error is None:
-            self.save_all([self])
+            self._save_here()
         if self._error is not None:
             self._raise_error()
         with self._lock:
@@ -115,8 +115,13 @@ class SaveQueue:
 
     def flush(self) -> None:
         """Save everything in the queue, in this thread, and raise the first error."""
-        self.save_all([self])
+        self._save_here()
         self._raise_error()
+
+    def _save_here(self) -> None:
+        """Save everything in the queue, in this thread. The `with` releases the lock even after Ctrl-C."""
+        with self.saving:
+            _save_begun([self])
 
     def _raise_error(self) -> None:
         with self._lock:
@@ -132,8 +137,7 @@ class SaveQueue:
         raises its error."""
         begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
         try:
-            while writes := [(queue, some) for queue in begun if (some := queue.next_writes())]:
-                _make(writes)
+            _save_begun(begun)
         finally:
             for queue in begun:
                 queue.saving.release()
@@ -154,6 +158,12 @@ class SaveQueue:
             self._error = error
             if error is None:
                 del self._writes[: len(writes)]
+
+
+def _save_begun(queues: Sequence[SaveQueue]) -> None:
+    """Save the queues of some runs, whose locks this thread has."""
+    while writes := [(queue, some) for queue in queues if (some := queue.next_writes())]:
+        _make(writes)
 
 
 def _make(writes: Sequence[tuple[SaveQueue, Sequence[_Write]]]) -> None:
