@@ -65,7 +65,8 @@ class MapNode(PartsNode):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; use "raise" or "collect"')
         self.over: str = over
         self.into: str = into
-        self.reads, self.writes = frozenset([over]), frozenset([into])
+        self.reads: frozenset[str] = frozenset([over])
+        self.writes: frozenset[str] = frozenset([into])
         self.on_error: Literal["raise", "collect"] = on_error
         collects = on_error == "collect"
         self.workers: Workers = Workers(

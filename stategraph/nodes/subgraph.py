@@ -62,9 +62,9 @@ class GraphNode(CompositeNode):
         self._plan = plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
         if isinstance(self._inputs, Mapping):
-            self.reads = frozenset(self._inputs.values())
+            self.reads: frozenset[str] = frozenset(self._inputs.values())
         if isinstance(self._outputs, Mapping):
-            self.writes = frozenset(self._outputs)
+            self.writes: frozenset[str] = frozenset(self._outputs)
 
     @property
     def inner_nodes(self) -> list[Node]:

@@ -103,6 +103,11 @@ class SqliteTable(SqlTable, ForkSafe):
         database: The connection. Use it only in `_use`.
     """
 
+    store: str
+    owners: LockOwners
+    closed: bool
+    database: Database
+
     def __init__(
         self,
         store: str,

@@ -67,7 +67,7 @@ class OpenFiles:
         self.is_fixed = is_fixed
         self._opened = self._identities(self._paths)
         self._check_log_at = 0.0
-        self.is_log_grown = False
+        self.is_log_grown: bool = False
         try:
             check_side_files(file)
         except OSError as error:
@@ -228,6 +228,10 @@ class Database:
         files: The files that it has open.
         opened: A text that is new whenever the file is opened: counters of different connections cannot be compared.
     """
+
+    connection: sqlite3.Connection
+    files: OpenFiles
+    opened: str
 
     def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
         self._file, self._prepare = file, prepare
