@@ -156,7 +156,7 @@ class Call:
     @property
     def ownership(self) -> Any:
         """Its ownership of the run."""
-        return None if self.run is None else self.run.services.ownership
+        return None if self.run is None else self.run.session.ownership
 
     @property
     def is_owner(self) -> bool:
