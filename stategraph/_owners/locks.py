@@ -66,7 +66,7 @@ class LockFile:
         self._path = path
         self._node_notes: mmap | None = None
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
-        self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # a FIFO would block
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(errno.EPERM, f"{path} is not a regular file with one name, or another user owns it")

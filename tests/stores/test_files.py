@@ -109,16 +109,38 @@ class TestModes:
 
         refused(kind, folder, f"{folder} has mode {mode:04o}", f"chmod go-w {folder}")
 
-    def test_of_a_shared_folder_such_as_tmp(self, folder: Path) -> None:
-        """A folder with the sticky bit is accepted: users cannot replace files of others there."""
-        folder.chmod(0o1777)
+    @pytest.mark.parametrize("kind", STORES)
+    @pytest.mark.parametrize("is_link", [False, True])
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_of_a_shared_folder_such_as_tmp(self, kind: str, folder: Path, is_link: bool, read_only: bool) -> None:
+        """A database directly in a folder with the sticky bit is refused: others could put a log next to it.
 
-        with SqliteStore(folder / "runs.db") as store:
-            store.save(State(run_id="a", step=1))
-            assert store.load("a").step == 1
-        with DiskStore(folder / "runs") as other:
-            other.save(State(run_id="a", step=1))
-            assert other.load("a").step == 1
+        A folder of one's own in the shared one is accepted.
+        """
+        file = saved(kind, folder)
+        folder.chmod(0o1777)
+        if is_link:
+            link = folder.parent / "link"
+            link.symlink_to(folder if kind == "disk" else file)
+        path = folder.parent / "link" if is_link else folder if kind == "disk" else file
+
+        with pytest.raises(ConfigError, match=re.escape(f"{folder} has mode 1777")) as caught:
+            STORES[kind](path, read_only=read_only)
+        way_out = re.search(r"mkdir -m 700 (\S+)/NAME", str(caught.value))
+        assert way_out is not None
+        own = Path(way_out[1]) / "NAME"
+        subprocess.run(["mkdir", "-m", "700", own], check=True)
+        assert saved(kind, own).exists()
+
+    def test_of_a_folder_with_a_link(self, folder: Path, tmp_path: Path) -> None:
+        """A link of one's own in a folder with the sticky bit is followed: no other user can replace it."""
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        (shared / "link.db").symlink_to(saved("sqlite", folder))
+
+        with SqliteStore(shared / "link.db") as store:
+            assert store.load("a")["n"] == 1
 
     @pytest.mark.parametrize("kind", STORES)
     def test_of_what_is_made(self, kind: str, tmp_path: Path) -> None:
@@ -214,6 +236,20 @@ class TestPlanted:
         os.mkfifo(named(folder, kind, end) if end else file_of(kind, folder), 0o600)
 
         refused(kind, folder, "is not a regular file")
+
+    @pytest.mark.parametrize("kind", STORES)
+    def test_a_pipe_in_place_of_the_locks(self, kind: str, folder: Path) -> None:
+        """A pipe in place of the file with the locks keeps nobody waiting: it is refused, or ignored by a reader."""
+        file = saved(kind, folder)
+        locks = folder / ("owners" if kind == "disk" else f"{file.name}-owners")
+        locks.unlink()
+        os.mkfifo(locks, 0o600)
+
+        with opened(kind, folder) as store, pytest.raises(CheckpointError, match="is not a regular file"):
+            store.save(State({"n": 2}, run_id="a", step=2))
+        asks = f"from stategraph.stores.{kind} import *; import sys; {STORES[kind].__name__}"
+        done = run(f"{asks}(sys.argv[1], read_only=True).owner('a')", folder if kind == "disk" else file)
+        assert done.stderr == ""
 
 
 def run(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

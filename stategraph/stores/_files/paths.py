@@ -77,6 +77,7 @@ def secure_file(file: Path, *, must_exist: bool = False) -> Path:
     if not must_exist:
         make_folder(file.parent)
     file = _followed(file)
+    _check_folder(file.parent)
     others = [other for other in side_files(file) if os.path.lexists(other)]  # first: SQLite creates the database first
     if must_exist and not file.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such file")
@@ -86,7 +87,9 @@ def secure_file(file: Path, *, must_exist: bool = False) -> Path:
     if not must_exist:
         make_private(file)
     _check_file(file)
-    check_side_files(file)
+    for other in side_files(file):
+        with suppress(FileNotFoundError):  # the last connection that closes removes it
+            _check_file(other)
     return file
 
 
@@ -135,13 +138,6 @@ def side_files(file: Path) -> tuple[Path, Path, Path]:
     return log, index, journal
 
 
-def check_side_files(file: Path) -> None:
-    """Raise OSError if other users can change a file of SQLite next to a database, or it has a second name."""
-    for other in side_files(file):
-        with suppress(FileNotFoundError):  # the last connection that closes removes it
-            _check_file(other)
-
-
 # --------------------------------------------------------------------------- owners and modes
 
 
@@ -153,10 +149,7 @@ def _followed(path: Path) -> Path:
     """Return the path with links resolved. Raises OSError if other users can change where it leads."""
     link = None
     for _ in range(_MAX_LINKS):
-        folder, status = path.parent, path.parent.stat()
-        _check_owner(folder, status)
-        if not status.st_mode & stat.S_ISVTX and not _is_of_own_group(status):
-            _check_mode(folder, status, "replace what is in it")
+        _check_folder(path.parent, may_be_sticky=True)
         if not path.is_symlink():
             if link is not None and not path.exists():
                 raise _refusal(f"{link} is a link to {path}, which is not there: make that first, or remove the link")
@@ -164,6 +157,20 @@ def _followed(path: Path) -> Path:
         _check_owner(path, path.lstat())
         link, path = path, path.parent / path.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _check_folder(folder: Path, *, may_be_sticky: bool = False) -> None:
+    """Raise OSError if other users can replace what is in a folder.
+
+    Args:
+        folder: The folder.
+        may_be_sticky: Accept a folder such as /tmp: others can replace nothing that is there already. They can create a
+            log next to a database, so this is not enough for the folder of a database.
+    """
+    status = folder.stat()
+    _check_owner(folder, status)
+    if not (may_be_sticky and status.st_mode & stat.S_ISVTX) and not _is_of_own_group(status):
+        _check_mode(folder, status, "replace what is in it")
 
 
 def _check_file(path: Path) -> None:
@@ -192,7 +199,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 def _check_mode(path: Path, status: os.stat_result, change: str) -> None:
     if _HAS_MODES and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         is_shared = status.st_mode & stat.S_ISVTX  # such as /tmp
-        way_out = "take a folder of your own in it" if is_shared else f"chmod go-w {path}"
+        way_out = f"make a folder of your own in it (mkdir -m 700 {path}/NAME)" if is_shared else f"chmod go-w {path}"
         raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {change}: {way_out}")
 
 

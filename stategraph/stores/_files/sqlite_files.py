@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointSaveError, ConfigError
-from stategraph.stores._files.paths import check_side_files, secure_file, side_files
+from stategraph.stores._files.paths import secure_file, side_files
 
 _Found = TypeVar("_Found")
 
@@ -39,11 +39,8 @@ def database_file(path: Path, must_exist: bool) -> Path:
     try:
         return secure_file(path, must_exist=must_exist)
     except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError("checkpoint.options.path", str(path), f"a file that can be used ({error.strerror})")
+        allowed = f"a file that can be used ({error.strerror})"
+        raise ConfigError("checkpoint.options.path", str(path), allowed) from error
 
 
 class OpenFiles:
@@ -52,10 +49,6 @@ class OpenFiles:
     Args:
         file: The database.
         is_fixed: Whether the database is read as a file that never changes. Then a changed file counts as replaced.
-
-    Raises:
-        ConfigError: other users can write to a file next to the database. They may have created it after the check
-            before the connection was opened, in a folder such as /tmp.
 
     Attributes:
         is_log_grown: Whether `grow_log` was called.
@@ -68,10 +61,6 @@ class OpenFiles:
         self._opened = self._identities(self._paths)
         self._check_log_at = 0.0
         self.is_log_grown: bool = False
-        try:
-            check_side_files(file)
-        except OSError as error:
-            raise _unusable(file, error) from error
 
     def _identities(self, paths: Sequence[str]) -> list[tuple[int, ...]]:
         """Return what identifies the files with these names; an empty tuple for a missing file."""
