@@ -97,7 +97,7 @@ class _Builder:
     def _node(self, step: Step, name: str) -> Any:
         match step.kind:
             case "ask":
-                return InterruptNode("n", step.key)
+                return InterruptNode("n", step.key, take_given=step.flag)
             case "parallel" | "hopeless branch":
                 return self._parallel(step, name)
             case "map":

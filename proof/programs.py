@@ -196,7 +196,7 @@ class Interpreter:
         data = level.data
         match step.kind:
             case "ask":
-                if step.key not in data or step.key in level.answered:
+                if not step.flag or step.key not in data or step.key in level.answered:
                     self._ask(step.key, data["n"])
                 level.answered.add(step.key)
                 return

@@ -14,6 +14,7 @@ from stategraph import (
     CheckpointStore,
     ExecutionError,
     InterruptNode,
+    MapNode,
     RunStatus,
     State,
     StateGraph,
@@ -21,7 +22,7 @@ from stategraph import (
     register_type,
 )
 from stategraph.testing import Killed, MortalStore
-from tests.scenarios import RUN, Scene, make_graph, raises, reopened, trace, traces
+from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, reopened, returns, trace, traces
 
 ASK = InterruptNode("draft", "verdict", reason="needs a review")
 
@@ -156,8 +157,9 @@ class TestAnswering:
 
     @pytest.mark.parametrize("given", [{}, {"verdict": "again"}])
     def test_every_visit_asks_again(self, any_play: Scene, given: dict[str, Any]) -> None:
-        """An answer, or an input, is one for a single visit."""
-        nodes = {"write": write, "ask": ASK, "publish": trace("publish")}
+        """An answer, or an input that counts as one, is one for a single visit."""
+        ask = attrs.evolve(ASK, take_given=True)
+        nodes = {"write": write, "ask": ask, "publish": trace("publish")}
         edges = [("write", "ask"), ("ask", "write", key_equals("verdict", "again")), ("ask", "publish")]
         graph = make_graph(nodes, edges, store=any_play.store, preserve=True)
         shown = []
@@ -169,6 +171,38 @@ class TestAnswering:
 
         assert shown == ["draft 1", "draft 3", "draft 5"][len(given) :]
         assert (state["draft"], state.step) == ("draft 5", 7)
+
+    @pytest.mark.parametrize("take_given", [False, True])
+    @pytest.mark.parametrize("how", ["input", "default", "node", "update", "turn", "restart", "nested", "item"])
+    def test_only_a_resume_of_the_pause_answers(self, play: Scene, how: str, take_given: bool) -> None:
+        """A value that the key had before the question is no answer, unless the node takes it."""
+        given: dict[str, Any] = {"ok": True} if how in ("input", "nested", "item") else {}
+        ask: Any = InterruptNode("amount", "ok", take_given=take_given)
+        if how in ("nested", "item"):
+            ask = make_graph({"within": ask, "end": trace("end")}, store=play.store, name="inner").as_node()
+        if how == "item":
+            ask = MapNode(ask, over="orders", into="answers")
+            given = {"orders": [{"amount": 120, **given}]}
+        propose: Any = returns({"amount": 120, "ok": True} if how == "node" else {"amount": 120})
+        propose = broken_first(propose, ValueError("down")) if how == "update" else propose
+        graph = make_graph({"propose": propose, "ask": ask, "end": trace("end")}, store=play.store, preserve=True)
+        if how == "default":
+            graph.set_defaults({"ok": True})
+        if how == "turn":
+            state = play.call(graph, "turn", RUN, {"question": "money?", "ok": True})
+        elif how == "update":
+            with pytest.raises(ExecutionError):
+                play.execute(graph)
+            state = play.resume(graph, {"ok": True})
+        elif how == "restart":
+            first = make_graph({"propose": propose, "end": trace("end")}, store=play.store, preserve=True)
+            state = play.execute(graph, play.execute(first).set("ok", True))
+        else:
+            state = play.execute(graph, State(given, run_id=RUN))
+
+        assert state.status == ("completed" if take_given else "paused")
+        if not take_given:
+            assert play.resume(graph, {"ok": False}).status == "completed"
 
     def test_a_crash_does_not_lose_the_answer(self, any_play: Scene) -> None:
         """An answer that resume has accepted survives a crash and is not asked for again."""

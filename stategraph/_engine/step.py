@@ -20,7 +20,16 @@ from stategraph._engine.context import (
     show,
 )
 from stategraph._graph.compiled import CompiledNode
-from stategraph._progress import GIVEN, ReadSet, Written, origins_after, unwatched, watched, without_answers
+from stategraph._progress import (
+    GIVEN,
+    ReadSet,
+    Written,
+    origins_after,
+    progress_of,
+    unwatched,
+    watched,
+    without_answers,
+)
 from stategraph._protocol import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task, limited
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
@@ -257,10 +266,10 @@ class StepExecution:
 
     # ------------------------------------------------------------------ answers
 
-    def is_answer(self, key: str) -> bool:
-        """Return whether the State holds an unused answer under this key."""
-        progress = self.state.progress
-        return key in self.state and (progress is None or key not in progress.answered)
+    def is_answer(self, key: str, *, also_given: bool = False) -> bool:
+        """Return whether the State holds an unused answer under this key; see StepContext."""
+        progress = progress_of(self.state)
+        return key in self.state and key not in progress.answered and (also_given or key in progress.answer)
 
     def answers(self, pause: Pause) -> bool:
         """Return whether the run was resumed to answer this pause of a nested run, and has the answer."""

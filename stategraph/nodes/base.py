@@ -237,8 +237,11 @@ class StepContext(Protocol):
 
     # ------------------------------------------------------------------ answers and parts
 
-    def is_answer(self, key: str) -> bool:
-        """Return whether the State holds an unused answer under this key."""
+    def is_answer(self, key: str, *, also_given: bool = False) -> bool:
+        """Return whether the State holds an unused answer under this key.
+
+        An answer came by a resume of this step. With `also_given`, any value that answered no step counts.
+        """
 
     def take_answers(self, keys: Iterable[str]) -> None:
         """Use the values of some keys as answers to this step; they answer no other step."""

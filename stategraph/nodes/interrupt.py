@@ -21,8 +21,8 @@ def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: 
 
 
 _NOT_ASKED = (
-    "The key was in the State before the run paused, and its value counts as the answer: take a response_param that "
-    "nothing else sets, or remove the key before this node"
+    "The key was in the State before the run paused, and its value counts as the answer (take_given=True): take a "
+    "response_param that nothing else sets, or remove the key before this node"
 )
 
 
@@ -32,8 +32,8 @@ class InterruptNode(Node):
     """Pauses the run until it is answered.
 
     The run is saved with status paused, and `State.pause` shows the value of `input_param`; `execute` returns.
-    ``graph.resume(run_id, {response_param: answer})`` continues it. An existing value of the key, from any source, is
-    an answer as well, but each value answers once: a later step of this node asks again.
+    ``graph.resume(run_id, {response_param: answer})`` continues it. A value that the key had before is no answer,
+    unless `take_given` is true.
 
     Args:
         input_param: The key of the value shown to the person; None to show nothing.
@@ -45,6 +45,8 @@ class InterruptNode(Node):
         deadline: Seconds from the pause in which it can be answered; None for no limit.
         otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
             resumed run continues at its `on_error` or fails; resumed once more, it asks again.
+        take_given: Whether a value that the key has before the run pauses, from any source, is an answer as well. Each
+            value answers once: a later step of this node asks again.
 
     Raises:
         TypeError, ValueError: an argument is invalid, or `otherwise` is an answer that is refused.
@@ -57,6 +59,7 @@ class InterruptNode(Node):
     validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
     deadline: float | None = attrs.field(default=None, kw_only=True)
     otherwise: Any = attrs.field(default=NOTHING, kw_only=True)
+    take_given: bool = attrs.field(default=False, kw_only=True, validator=attrs.validators.instance_of(bool))
 
     pauses = True
 
@@ -94,12 +97,14 @@ class InterruptNode(Node):
         return NodeOutline("pause", (f"asks for {self.response_param}",))
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Use an existing answer, or pause."""
+        """Use the answer, or pause."""
         state, key = step.state, self.response_param
-        if step.is_answer(key):
+        if step.is_answer(key, also_given=self.take_given):
             try:
                 answer = self.accepted(state[key])
             except ValueError as error:
+                if step.is_answer(key):  # and was valid when it came
+                    raise
                 raise ValueError(f"{error}. {_NOT_ASKED}") from error
             step.take_answers([key])
             return {key: answer}
