@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -133,6 +134,44 @@ def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch
         assert error.state is not None
         assert error.state.run_id == f"run-{n}"
         assert list(graph.run(State({"n": n}, run_id=f"run-{n}"))["trace"]) == list("abcd")
+
+
+class Panic(BaseException):
+    """What a native library raises when it fails: not an Exception."""
+
+
+@pytest.mark.parametrize("how", SOME)
+def test_a_batch_that_ends_by_a_base_exception(tmp_path: Path, as_node: Any, how: str) -> None:
+    """No run waits for ever: each gets the exception, and can be resumed."""
+    broken: list[int] = []
+
+    def key() -> bytes:
+        time.sleep(0.01)  # meanwhile the other runs gather for the next batch
+        if broken:
+            raise Panic
+        return b"k" * 32
+
+    nodes = traces("abcd")
+    trace_b = nodes["b"]
+
+    def breaks(state: State) -> Any:
+        broken.append(0)
+        return trace_b(state)
+
+    nodes["b"] = breaks
+    with SqliteStore(tmp_path / "runs.db", sign_with=key) as store:
+        graph = make_graph(
+            {name: as_node(node) for name, node in nodes.items()}, store=store, preserve=True, **HOW[how]
+        )
+        ends = crowd(graph, 5)
+
+        assert [*map(type, ends)] == [Panic] * 5
+        assert not store.runs(owned=True)
+        nodes["b"] = trace_b
+        broken.clear()
+        graph = make_graph(nodes, store=store, preserve=True, **HOW[how])
+        for n in range(5):
+            assert list(graph.run(State({"n": n}, run_id=f"run-{n}"))["trace"]) == list("abcd")
 
 
 class Gate:

@@ -134,13 +134,16 @@ class _BatchedCalls:
         waiting, self._waiting = self._waiting, []
         self._is_busy = True
         batch = _begun(self._threads, _outcomes, [call for _, call in waiting])
-        batch.add_done_callback(lambda batch: self._finish(waiting, batch.result()[0]))
+        batch.add_done_callback(lambda batch: self._finish(waiting, *batch.result()))
 
-    def _finish(self, waiting: Sequence[tuple[Work, _Call]], outcomes: Sequence[Outcome]) -> None:
+    def _finish(
+        self, waiting: Sequence[tuple[Work, _Call]], outcomes: Sequence[Outcome], raised: BaseException | None
+    ) -> None:
+        """Pass each call its outcome. An exception that ends the batch, such as SystemExit, is the outcome of each."""
         self._is_busy = False
         if self._waiting:
             self._begin_batch()
-        for (work, _), outcome in zip(waiting, outcomes, strict=True):
+        for (work, _), outcome in zip(waiting, outcomes or [(None, raised)] * len(waiting), strict=True):
             work.finish(outcome)
 
 

@@ -166,7 +166,7 @@ def begin(change: Callable[[], Any], report: Callable[[Any], None]) -> None:
             done.set_result(change())
         except (ExecutionError, RunCancelledError):  # the run shows these errors
             done.set_result(None)
-        except Exception as error:  # noqa: BLE001 - raised below
+        except BaseException as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
 
     # A daemon thread may die: the next resume continues from the last checkpoint. The run needs its registered types,
