@@ -174,6 +174,8 @@ async def _results(
 ) -> AsyncGenerator[Recovered, None]:
     import asyncio  # imported when used: 20 ms
 
+    from stategraph._util.cancellation import outlast
+
     free, tasks = asyncio.Semaphore(max_workers), set[asyncio.Task[Recovered]]()
 
     async def result_of(state: State) -> Recovered:
@@ -191,7 +193,14 @@ async def _results(
 
     try:
         for job in _in_order(states, begin, max_workers):
-            yield job if isinstance(job, Recovered) else await job
+            if isinstance(job, Recovered):
+                yield job
+                continue
+            cancelled = await outlast(job, hands_on_to=job)
+            if cancelled is None or not job.cancelled():  # a deleted run ends all the same: its State would be lost
+                yield job.result()
+            if cancelled is not None:
+                raise cancelled
     finally:
         active = list(tasks)
         for task in active:

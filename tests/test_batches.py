@@ -7,6 +7,9 @@ import pytest
 
 from stategraph import ConfigError, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
+from tests.scenarios import WatchedStore
+from tests.test_cancellations import in_time
+from tests.test_stopping import Gate, cancel_at
 
 
 def graph_of(node, store=None):
@@ -200,3 +203,25 @@ def test_closing_on_an_event_loop_cancels_what_is_under_way():
 
     assert asyncio.run(batch()) == 1
     assert ended
+
+
+def test_a_cancellation_while_a_run_is_deleted():
+    """The result of the deleted run, which nothing else holds, is yielded. Then the batch raises the cancellation."""
+    gate, results = Gate(), []
+
+    def before(method, _):
+        if method == "delete" and not gate.reached.is_set():
+            gate.wait()
+
+    async def collect(graph):
+        async for result in graph.arun_many(numbers(50), max_workers=1):
+            results.append(result)
+
+    async def main():
+        await cancel_at(
+            gate, asyncio.create_task(collect(graph_of(lambda state: {}, WatchedStore(MemoryStore(), before))))
+        )
+
+    in_time(main)
+    assert [result.run_id for result in results] == ["n0"]
+    assert results[0].state.status is RunStatus.COMPLETED

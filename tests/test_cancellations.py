@@ -8,7 +8,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -117,6 +117,28 @@ class TestIterating:
 
         in_time(main)
         assert make_graph(traces("abcd"), store=inner).resume(RUN)["trace"] == [*"abcd"]
+
+    @pytest.mark.parametrize("shown", [0, 1])
+    def test_while_the_reader_computes(self, as_node: Any, shown: int) -> None:
+        """The cancellation stops the run before its next node and fails no node, whatever the kind of the node."""
+        store = MemoryStore()
+        graph = make_graph({name: as_node(node) for name, node in traces("abc").items()}, store=store)
+
+        async def reads() -> None:
+            async with contextlib.aclosing(graph.astream(State(run_id=RUN))) as states:
+                for _ in range(shown):
+                    await anext(states)
+                cast(Any, asyncio.current_task()).cancel("stop")  # it arrives at the next await, within the run
+                await anext(states)
+
+        async def main() -> None:
+            with pytest.raises(asyncio.CancelledError, match="stop"):
+                await asyncio.create_task(reads())
+            await left_alone()
+
+        in_time(main)
+        assert (store.load(RUN).step, store.load(RUN).status) == (shown, RunStatus.ACTIVE)
+        assert graph.resume(RUN)["trace"] == [*"abc"]
 
 
 class TestExecuting:

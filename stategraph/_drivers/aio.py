@@ -109,6 +109,7 @@ class AsyncPerformer:
         Raises:
             Shown: the task shows a State. It has not ended.
         """
+        await self._cancellations.begin()
         self._enter()
         at_once, send = self.at_once, self._run.send
         try:
@@ -140,7 +141,6 @@ class AsyncPerformer:
     def _enter(self) -> None:
         self._threads = threads_of_loop()
         self._call_of_store = self._threads.calls_of(self._store)
-        self._cancellations.begin()
 
     def _leave(self) -> None:
         """Release the threads: an exception may keep this object alive until garbage collection."""

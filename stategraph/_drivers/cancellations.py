@@ -29,10 +29,19 @@ class Cancellations:
         self._part_of = part_of
         self._newest: asyncio.CancelledError | None = None
 
-    def begin(self) -> None:
-        """Begin to count: cancellations from before are not meant for the run."""
+    async def begin(self) -> None:
+        """Begin to count. Cancellations that the task has received are not meant for the run; a pending one is."""
         self._task = asyncio.current_task()
+        if self._task is not None and self._task.cancelling():
+            await self._receive_pending()
         self._before = self._task.cancelling() if self._task else 0
+
+    async def _receive_pending(self) -> None:
+        """Keep a cancellation that was counted and has interrupted nothing yet: it arrives at the next await."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            self._newest = error
 
     def has_come(self) -> bool:
         """Return whether the task of the run was cancelled since it began: a CancelledError alone does not prove it."""
@@ -88,10 +97,7 @@ class Cancellations:
     async def forget_strays(self) -> None:
         """Ignore cancellations that were counted but interrupted nothing: they came from task groups of a node."""
         if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
-            try:
-                await asyncio.sleep(0)  # a pending cancellation arrives here
-            except asyncio.CancelledError as error:
-                self._newest = error
+            await self._receive_pending()
             self._before = self._task.cancelling()
 
 
