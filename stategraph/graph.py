@@ -296,7 +296,8 @@ class StateGraph(GraphBuilder[S]):
         """Continue unfinished runs of this graph that have no owner, the oldest first. Yield each result.
 
         Paused, cancelled and failed runs are left alone. Of several processes that call this at the same time, only one
-        continues a given run. An error of one run does not stop the others.
+        continues a given run. An error of one run does not stop the others,
+        nor does a SystemExit of a node.
 
         Args:
             limit: The most runs to continue; None, the default, for all.

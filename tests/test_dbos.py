@@ -140,6 +140,18 @@ def test_a_run_that_fails_is_told_and_goes_on_when_it_is_resumed(scene, runner, 
         runner.resume(run_id)
 
 
+def test_a_node_that_exits_fails_its_run(scene, runner, run_id):
+    """A SystemExit of a node ends the turn with an error, and the worker serves the next one."""
+    scene.orders[run_id] = sys.exit
+
+    with pytest.raises(ExecutionError, match="SystemExit") as raised:
+        runner.start(scene.work, State(run_id=run_id)).result(LONG)
+
+    assert (raised.value.node_name, scene.store.load(run_id).error.type) == ("b", "SystemExit")
+    del scene.orders[run_id]
+    assert runner.resume(run_id).result(LONG)["c"] == 1
+
+
 # --------------------------------------------------------------------------- answers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -24,7 +24,8 @@ from stategraph._engine.saving import (
 from stategraph._graph.changed import off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
-from stategraph._protocol import Amend, Load, Task
+from stategraph._owners.company import company
+from stategraph._protocol import Amend, Load, Sleep, Stopped, Task
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
@@ -34,9 +35,12 @@ from stategraph.errors import (
     ConfigError,
     GraphMismatchError,
     RunBusyError,
+    RunCancelledError,
     RunCompleteError,
 )
 from stategraph.state import State, evolve, recorded, with_data
+
+_LOOK_AGAIN = 0.02  # seconds between two looks whether a run may begin beside others
 
 
 @attrs.frozen
@@ -103,7 +107,7 @@ def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         max_recoveries: The number of owners that one step of the run may crash.
     """
     task = owning_saved(run, turn.run_id, _take_turn(run, turn, max_recoveries), takes_up=False)
-    run.plan = attrs.evolve(run.plan, preserve=True)
+    run.plan, run.is_job = attrs.evolve(run.plan, preserve=True), True
     return task
 
 
@@ -112,10 +116,11 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     if saved is None:
         if turn.state is None:
             raise CheckpointNotFoundError(turn.run_id, run.plan.store)
-        return (yield from begin(run, turn.state))
+        return (yield from _in_company(run, turn.state, begin(run, turn.state)))
     if turn_of(saved) < turn.number:
         yield from clear_cancellation(run)
-        return (yield from resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number))
+        resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)
+        return (yield from _in_company(run, saved, resumed))
     if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
         return saved
     if run.session.is_cancelled:
@@ -227,6 +232,7 @@ def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
 
 def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[Recovered | None]:
     """Continue a run if it is unfinished and has no owner."""
+    run.is_job = True
     try:
         state = yield from owning(run, ownership, _recover(run, ownership.run_id, max_recoveries), takes_up=False)
     except RunBusyError:
@@ -255,6 +261,29 @@ def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[S
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, fitting, lost)
+    return (yield from _in_company(run, saved, _resume_counted(run, saved, recoveries), is_suspect=recoveries > 0))
+
+
+def _in_company(run: RunContext, state: State, task: Task[State], *, is_suspect: bool = False) -> Task[State]:
+    """Run a task once its run may be at work beside the others of this process.
+
+    Raises:
+        RunCancelledError: the call was stopped before.
+    """
+    ownership = cast(Ownership, run.session.ownership)
+    try:
+        while not company.admit(ownership, is_suspect=is_suspect):
+            try:
+                yield (Sleep, None, _LOOK_AGAIN)
+            except Stopped as stopped:
+                raise RunCancelledError(state, str(stopped)) from stopped.__cause__
+        return (yield from task)
+    finally:
+        company.leave(ownership)
+
+
+def _resume_counted(run: RunContext, saved: State, recoveries: int) -> Task[State]:
+    """Count a recovery and resume the run. Its owner survives whatever is raised: then the count is reset."""
     yield from _count(run, saved, recoveries + 1)
     try:
         return (yield from resume_owned(run, saved.run_id))

@@ -53,6 +53,7 @@ class RunContext:
         signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
         by: The name of the caller, if given.
         labels: The labels of the run, if this call begins it.
+        is_job: Whether a worker makes the call. Then an exception that would end it, such as SystemExit, fails the run.
         allow_changed: Whether runs continue although the graph, or a nested one, has changed since they were saved.
         migrate: New names of nodes by their old ones.
         place: The position of the run in the tree of events; part of each event.
@@ -83,6 +84,7 @@ class RunContext:
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
+    is_job: bool = attrs.field(default=False, init=False)
     place: Mapping[str, Any] = attrs.field(init=False)
     began_ns: int | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -26,7 +28,7 @@ from stategraph._engine.saving import (
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.callables import begin_with_users
+from stategraph._util.callables import begin_with_users, failures
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
@@ -119,6 +121,11 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         public.__cause__ = error.__cause__
     elif isinstance(error, StoreFailed | CannotAwait):
         public = cast(BaseException, error.__cause__)
+    elif run.is_job and _is_exit(error):
+        begin_with_users(error)
+        name = run.path[-1] if run.path else run.state.checkpoint_node
+        public = failure_at(run, name, f"failed: {describe_exception(error)}", error)
+        public.__cause__ = error
     if public is not error:
         copy_notes(error, public)
     yield from save_pending(run, public)
@@ -127,6 +134,18 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         yield from noting(public, "While its cancellation was being cleared", clear_cancellation(run))
     if public is not error:
         raise public from public.__cause__
+
+
+def _is_exit(error: BaseException) -> bool:
+    """Return whether code of a node raised an exception such as SystemExit, and no signal of the program did."""
+    if isinstance(error, (*failures(), Stopped, StoreFailed, CannotAwait)):
+        return False
+    if isinstance(error, KeyboardInterrupt):  # Ctrl-C comes to the main thread
+        return threading.current_thread() is not threading.main_thread()
+    from traceback import walk_tb  # imported when used
+
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return all(frame.f_code not in handlers for frame, _ in walk_tb(error.__traceback__))
 
 
 def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]:
@@ -270,7 +289,11 @@ def _keys_at(state: State, error: KeyError) -> str:
 
 
 def failure_at(
-    run: RunContext, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
+    run: RunContext,
+    name: str,
+    reason: str,
+    cause: BaseException | None = None,
+    kind: type[ExecutionError] = ExecutionError,
 ) -> ExecutionError:
     """Return the error for a failed node, or for a node that the engine cannot pass, with the State to save."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
+from stategraph._owners.company import company
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
@@ -125,6 +126,7 @@ class StoreSession:
         else:
             self.store.save(states[0])
             self._is_plain = self._persist is None
+        company.clear(self.ownership)
 
     @property
     def keeps_all(self) -> bool:
@@ -165,6 +167,7 @@ class StoreSession:
         state, error = about
         if error is not None:
             raise self._unsaved(state, error)
+        company.clear(self.ownership)
 
     def amend(self, state: State) -> None:
         """Replace the newest saved State; raise a CheckpointError if the store fails."""

@@ -127,7 +127,7 @@ class ErrorInfo:
         return [self.type, self.message, self.node, self.traceback]
 
     @classmethod
-    def of(cls, error: Exception, node: str) -> ErrorInfo:
+    def of(cls, error: BaseException, node: str) -> ErrorInfo:
         """Return the ErrorInfo of an exception that a node raised."""
         name = type(error).__name__
         info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
