@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    address: str | None, config: str | None, *, to_change: bool = False, may_make: bool = False, migrates: bool = False
+    address: str | None,
+    config: str | None,
+    *,
+    to_change: bool = False,
+    may_make: bool = False,
+    migrates: bool = False,
+    completes: bool = False,
 ) -> CheckpointStore:
     """Open the store at an address, or that of a configuration.
 
@@ -39,15 +45,18 @@ def open_store(
         to_change: Whether the command writes to the store.
         may_make: Whether to create a missing store or, unless the configuration forbids it, missing tables.
         migrates: Whether to create missing tables, whatever the configuration has.
+        completes: Whether it is for completion in a shell. Then no configuration may name a server.
 
     Raises:
-        Failure: no store is named, or it is missing.
+        Failure: no store is named, it is missing, or other users can change ``graph.toml`` in this folder.
         FormatError: its tables are missing.
     """
     from stategraph.stores.registry import get_checkpoint_store  # imported when used: few calls open stores
 
     kind, options = _kind_and_options(address, config)
     if kind in ("postgres", "redis"):
+        if completes and not address:  # pressing TAB sends no password to a server
+            raise Failure(Exit.USAGE, "completion connects to no server that a configuration names")
         options.setdefault("patience", 10)  # a person at a terminal does not wait for a minute
     if kind == "postgres":
         options["migrate"] = migrates or (may_make and options.get("migrate", True))
@@ -67,10 +76,7 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
 
         source, (kind, options) = "--store", store_at(address)
     else:
-        source = config or "graph.toml"
-        if config is None and not Path(source).is_file():
-            way_out = "Give --store runs.db, set STATEGRAPH_STORE, or name it in a graph.toml in this folder"
-            raise Failure(Exit.USAGE, f"which store? {way_out}")
+        source = config or _found_here()
         from stategraph.config import GraphConfig
 
         checkpoint = GraphConfig.from_file(source).checkpoint
@@ -78,6 +84,22 @@ def _kind_and_options(address: str | None, config: str | None) -> tuple[str, dic
     if kind == "memory":
         raise Failure(Exit.USAGE, f'{source} has the store "memory", which does not outlive its process')
     return kind, options
+
+
+def _found_here() -> str:
+    """Return the configuration in this folder. In a folder of others, it may be theirs."""
+    from stategraph.stores._files.paths import check_trusted
+
+    file = Path("graph.toml")
+    if not file.is_file():
+        way_out = "Give --store runs.db, set STATEGRAPH_STORE, or name it in a graph.toml in this folder"
+        raise Failure(Exit.USAGE, f"which store? {way_out}")
+    try:
+        check_trusted(file.absolute())
+    except OSError as error:
+        way_out = "name the store with --store or, if you trust this file, give --config graph.toml"
+        raise Failure(Exit.USAGE, f"graph.toml in this folder is not used: {error.strerror}. Or {way_out}") from error
+    return str(file)
 
 
 def _hint(path: Path) -> str:

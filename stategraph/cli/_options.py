@@ -214,7 +214,7 @@ def parsed_moment(text: str) -> datetime:
 def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
     """Return the newest run ids with this beginning, for completion in shells; none without a store."""
     try:
-        with context.ensure_object(Request).find() as store:
+        with context.ensure_object(Request).find(completes=True) as store:
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
     except Exception:  # noqa: BLE001 - completion shows no errors
         return []

@@ -176,6 +176,14 @@ def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Resu
         return Result(code, files[1].read_text(encoding="utf-8"), files[2].read_text(encoding="utf-8"))
 
 
+def completed(*words: str, cwd: Path) -> list[str]:
+    """Return what a shell offers to complete the last of these words."""
+    line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return [
+        found.partition(",")[2] for found in process(cwd=cwd, _STATEGRAPH_COMPLETE="bash_complete", **line).out.split()
+    ]
+
+
 @contextlib.contextmanager
 def started(*arguments: str, cwd: Path) -> Iterator[Any]:
     """Start the command as a process, whose output is in pipes; kill it at the end of the block."""

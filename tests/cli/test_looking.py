@@ -1,7 +1,9 @@
 """The commands that look: their output for people and programs; they change nothing."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 import stategraph
 from stategraph import ErrorInfo, State
 from stategraph.stores import PostgresStore, RetentionPolicy, SqliteStore
-from tests.cli.shop import TOML, at_terminal, call, commands, environment, listing, process
+from tests.cli.shop import TOML, at_terminal, call, commands, completed, environment, listing, process
 from tests.postgres_server import dsn
 
+is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 LOOKS = [
     ["runs"],
     ["show", "waiting"],
@@ -163,6 +166,47 @@ def test_options_name_the_store_before_the_environment_and_a_file_in_the_folder(
     assert call("runs", "--config", "other.toml").code == 3
     assert call("runs", "--store", "none.db").code == 3
     assert call("--store", "none.db", "runs").code == 3
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        lambda file: file.chmod(0o666),
+        lambda file: file.parent.chmod(0o777),
+        pytest.param(lambda file: os.chown(file, 65534, -1), marks=is_root),
+        pytest.param(lambda file: os.chown(file.parent, 65534, -1), marks=is_root),
+    ],
+    ids=["mode", "mode of the folder", "owner", "owner of the folder"],
+)
+def test_a_configuration_of_another_user_in_the_folder_is_not_obeyed(shop, theirs):
+    """A file that others own, or can change or replace, is only used if an option names it."""
+    file = shop / "graph.toml"
+    file.write_text(TOML, encoding="utf-8")
+    file.chmod(0o600)
+    theirs(file)
+
+    refused = call("runs")
+    assert (refused.code, refused.out) == (2, "")
+    assert "graph.toml in this folder is not used" in refused.err
+    assert "--config graph.toml" in refused.err
+    assert completed("stategraph", "show", "", cwd=shop) == []
+    shop.chmod(0o700)
+    os.chown(shop, os.geteuid(), -1)
+    assert call("runs", "--config", "graph.toml").out.count("\n") == 4
+
+
+def test_completion_connects_to_no_server_that_a_configuration_names(shop):
+    """Otherwise pressing TAB would send $PGPASSWORD to it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"postgresql://127.0.0.1:{server.getsockname()[1]}/runs?connect_timeout=2"
+        toml = TOML.replace("sqlite", "postgres").replace('path = "runs.db"', f'dsn = "{address}"')
+        (shop / "graph.toml").write_text(toml, encoding="utf-8")
+
+        assert completed("stategraph", "show", "", cwd=shop) == []
+        assert completed("stategraph", "--config", "graph.toml", "show", "", cwd=shop) == []
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_a_store_on_a_server(shop, monkeypatch):

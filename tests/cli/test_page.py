@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.cli.shop import call, commands, environment, process
+from tests.cli.shop import call, commands, completed, environment
 from tests.pages import save_files, text_of
 
 PAGE = "docs/command-line.md"
@@ -46,16 +46,12 @@ def test_it_lists_every_command_and_names_options_that_exist():
 
 def test_the_shell_completes_commands_and_run_ids(shop):
     """The shell completes the run ids of the store that the line names."""
-
-    def completed(*words):
-        env = {
-            "_STATEGRAPH_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(words),
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        return [line.partition(",")[2] for line in process(cwd=shop, **env).out.split()]
-
-    assert completed("stategraph", "hi") == ["history"]
-    assert completed("stategraph", "--store", "runs.db", "show", "d") == ["done"]
-    assert sorted(completed("stategraph", "show", "--store", "runs", "")) == ["burnt", "done", "left", "waiting"]
-    assert completed("stategraph", "--store", "none.db", "show", "d") == []
+    assert completed("stategraph", "hi", cwd=shop) == ["history"]
+    assert completed("stategraph", "--store", "runs.db", "show", "d", cwd=shop) == ["done"]
+    assert sorted(completed("stategraph", "show", "--store", "runs", "", cwd=shop)) == [
+        "burnt",
+        "done",
+        "left",
+        "waiting",
+    ]
+    assert completed("stategraph", "--store", "none.db", "show", "d", cwd=shop) == []

@@ -111,6 +111,14 @@ def secure_folder(folder: Path) -> Path:
     return folder
 
 
+def check_trusted(file: Path) -> None:
+    """Raise OSError if another user owns a file that a program is about to obey, or can change or replace it."""
+    file = _followed(file)
+    status = file.lstat()
+    _check_owner(file, status)
+    _check_group(file, status, "write to it")
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents with access for their owner only, whatever the umask allows."""
     if not folder.exists():
@@ -169,8 +177,8 @@ def _check_folder(folder: Path, *, may_be_sticky: bool = False) -> None:
     """
     status = folder.stat()
     _check_owner(folder, status)
-    if not (may_be_sticky and status.st_mode & stat.S_ISVTX) and not _is_of_own_group(status):
-        _check_mode(folder, status, "replace what is in it")
+    if not (may_be_sticky and status.st_mode & stat.S_ISVTX):
+        _check_group(folder, status, "replace what is in it")
 
 
 def _check_file(path: Path) -> None:
@@ -203,8 +211,14 @@ def _check_mode(path: Path, status: os.stat_result, change: str) -> None:
         raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {change}: {way_out}")
 
 
+def _check_group(path: Path, status: os.stat_result, change: str) -> None:
+    """Check a mode, but let a group write that has only this user as a member. Many systems make one for each user."""
+    if not _is_of_own_group(status):
+        _check_mode(path, status, change)
+
+
 def _is_of_own_group(status: os.stat_result) -> bool:
-    """Return whether only a group with this user as its one member can write. Many systems make one for each user."""
+    """Return whether only a group with this user as its one member can write."""
     if not _HAS_MODES or status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
         return False
     if not status.st_gid:  # containers do not list all users in the group of root
