@@ -40,7 +40,8 @@ class PostgresStore(RowStore):
 
     Raises:
         ConfigError: an option is not allowed, psycopg is not installed, or the server is not durable.
-        FormatError: the tables are of a newer version, or of an older one and may not be changed.
+        FormatError: the tables are of a newer version, or of an older one and may not be changed; or other roles can
+            change them.
         CheckpointError: the server does not answer.
     """
 
@@ -60,6 +61,8 @@ class PostgresStore(RowStore):
     ) -> None:
         if not is_name(schema) or len(schema.encode(errors="replace")) > _MAX_NAME or schema.startswith("pg_"):
             raise ConfigError("checkpoint.options.schema", schema, f"the name of a schema, of up to {_MAX_NAME} bytes")
+        if "?" in schema or "{s}." in schema:  # placeholders of our statements
+            raise ConfigError("checkpoint.options.schema", schema, "the name of a schema without ? and {s}.")
         if not is_count(pool, at_least=1):
             raise ConfigError("checkpoint.options.pool", pool, "a positive number of connections")
         check_seconds(patience=patience, lease=lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,62 @@ class TestOpening:
             store.save(numbered("a", 1))
             assert open_and_list(schema) == ["a"]
         admin.execute(psycopg.sql.SQL("DROP SCHEMA {} CASCADE").format(psycopg.sql.Identifier(schema)))
+
+    @pytest.mark.parametrize("schema", ["what?", "{s}.runs"])
+    def test_schemas_whose_names_are_refused(self, schema: str) -> None:
+        """A schema in which no statement would work is refused before anything is made in it."""
+        with pytest.raises(ConfigError, match=r"without \? and {s}"):
+            open_postgres(schema)
+
+    @pytest.mark.parametrize(
+        ("is_made", "planted", "named"),
+        [
+            (False, "SET ROLE {other}; CREATE SCHEMA {schema}", "schema {schema} of role {other}"),
+            (False, "{may}; SET ROLE {other}; CREATE VIEW {schema}.run AS SELECT 1", "table run of role {other}"),
+            (True, "{may}; SET ROLE {other}; {function}; {trigger}", "trigger theirs of role {other}"),
+            (True, "CREATE RULE theirs AS ON INSERT TO {schema}.run DO ALSO SELECT 1", "rule theirs on run"),
+        ],
+        ids=["schema", "view", "trigger", "rule"],
+    )
+    def test_parts_of_another_role(self, schema: str, admin: Any, is_made: bool, planted: str, named: str) -> None:
+        """Code that another role made would run with the rights of this one, even of a superuser: it is refused."""
+        names = {
+            "schema": schema,
+            "other": f"other_{schema}",
+            "may": f"GRANT USAGE, CREATE ON SCHEMA {schema} TO other_{schema}",
+            "function": "CREATE FUNCTION pg_temp.gain() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "trigger": f"CREATE TRIGGER theirs BEFORE INSERT ON {schema}.run EXECUTE FUNCTION pg_temp.gain()",
+        }
+        admin.execute(f"CREATE ROLE other_{schema}; GRANT CREATE ON DATABASE postgres TO other_{schema}")
+        if is_made:
+            open_postgres(schema).close()
+            admin.execute(f"GRANT TRIGGER ON {schema}.run TO other_{schema}")
+        elif "{may}" in planted:
+            admin.execute(f"CREATE SCHEMA {schema}")
+        admin.execute(f"{planted.format(**names)}; RESET ROLE")
+
+        with pytest.raises(FormatError, match=re.escape(named.format(**names))):
+            open_postgres(schema)
+        admin.execute(f"DROP OWNED BY other_{schema} CASCADE")
+        if "RULE" in planted:
+            admin.execute(f"DROP RULE theirs ON {schema}.run")
+        open_postgres(schema).close()
+
+    def test_tables_of_the_owner_of_the_database(self, schema: str, admin: Any) -> None:
+        """The owner of a database administers it: other roles use its tables."""
+        owner, app = f"owner_{schema}", f"app_{schema}"
+        admin.execute(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {app} LOGIN")
+        admin.execute(f"CREATE DATABASE {schema} OWNER {owner}")
+        place = psycopg.conninfo.make_conninfo(dsn(), dbname=schema)
+        as_owner, as_app = (psycopg.conninfo.make_conninfo(place, user=role) for role in (owner, app))
+        open_postgres("runs", dsn=as_owner).close()
+        with psycopg.connect(as_owner) as connection:
+            connection.execute(f"GRANT USAGE ON SCHEMA runs TO {app}")
+            connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA runs TO {app}")
+
+        with open_postgres("runs", dsn=as_app) as store:
+            assert chain_of(3, store).execute(State(run_id="a")).step == 3
+        admin.execute(f"DROP DATABASE {schema} WITH (FORCE)")
 
     def test_an_administrator_makes_the_tables(self, schema: str, admin: Any) -> None:
         """The error has the statements that are to be run; then it is as if the store had made them."""

@@ -185,11 +185,13 @@ def _found(server: Connection, schema: str, store: object) -> tuple[int, bytes]:
     """Return the version of the schema, 0 if there is none, and the id of the store.
 
     Raises:
-        FormatError: the schema is of a newer version, or does not have exactly one id.
+        FormatError: the schema is of a newer version, does not have exactly one id, or another role can change it.
     """
     name = _quoted(schema)
     exists = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'store'"
-    if server.execute(exists, (schema,)).fetchone() == (0,):
+    is_there = server.execute(exists, (schema,)).fetchone() != (0,)
+    _check_owners(server, schema, store)  # last: what is not there yet is checked once it is made
+    if not is_there:
         return 0, b""
     found = server.execute(f"SELECT version, id FROM {name}.store LIMIT 2", binary=True).fetchall()
     if len(found) != 1:
@@ -199,3 +201,29 @@ def _found(server: Connection, schema: str, store: object) -> tuple[int, bytes]:
         reads = f"this version of stategraph reads up to {SCHEMA_VERSION}; update it"
         raise FormatError("", f"the {store} has schema {version} and {reads}")
     return int(version), bytes(store_id)
+
+
+_FOREIGN = """
+WITH ours AS (
+    SELECT c.oid, relname, relowner FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+    WHERE nspname = $1 AND relname IN ('store', 'run', 'checkpoint', 'worker', 'lease', 'checkpoints'))
+SELECT format('%s %s of role %s', kind, name, pg_get_userbyid(owner)) FROM (
+    SELECT 'schema', nspname, nspowner FROM pg_namespace WHERE nspname = $1
+    UNION ALL SELECT 'table', relname, relowner FROM ours
+    UNION ALL SELECT 'trigger', tgname, proowner FROM ours JOIN pg_trigger ON tgrelid = ours.oid
+        JOIN pg_proc AS p ON p.oid = tgfoid WHERE NOT tgisinternal) AS found (kind, name, owner)
+WHERE owner NOT IN (SELECT oid FROM pg_roles WHERE rolsuper OR rolname IN (current_user, 'pg_database_owner')
+    UNION ALL SELECT datdba FROM pg_database WHERE datname = current_database())
+UNION ALL SELECT format('rule %s on %s', rulename, relname) FROM ours JOIN pg_rewrite ON ev_class = ours.oid
+WHERE rulename <> '_RETURN'
+"""
+"""Finds code that would run with the rights of this role, and what other roles could replace by such code."""
+
+
+def _check_owners(server: Connection, schema: str, store: object) -> None:
+    """Raise FormatError if others than this role, superusers and the owner of the database can change the tables."""
+    foreign = [text for (text,) in server.execute(_FOREIGN, (schema,)).fetchall()]
+    if foreign:
+        way_out = "take another schema or, if you trust these, have an administrator drop them or change their owner"
+        reason = f"others than this role and its administrators made parts of it ({', '.join(foreign[:5])})"
+        raise FormatError("", f"the {store} is not used: {reason}: {way_out}")
