@@ -193,9 +193,9 @@ class AsyncNodeError(StateGraphError, RuntimeError):
 
 
 class RunExistsError(StateGraphError):
-    """The store already has a run with this id, or the State of a run that is not complete was executed.
+    """The store has a run with this id, or one that began with other data; or a run that is not complete was executed.
 
-    In the latter case, `status` is the status of the run.
+    In the last case, `status` is the status of the run.
     """
 
     run_id: str

@@ -224,7 +224,10 @@ class StateGraph(GraphBuilder[S]):
         A new run is executed. An unfinished run is resumed. If the run is complete, paused or cancelled, nothing runs,
         and its State is returned. Completed runs remain in the store only with ``preserve=True``.
 
-        The options are those of `execute`, the errors those of `execute` and `resume`.
+        The options are those of `execute`, the errors those of `execute` and `resume`, and:
+
+        Raises:
+            RunExistsError: The run began with other data. Labels, and keys that are not saved, do not count.
         """
         return drive(*self._task(RunCall, run_task, how, state))
 

@@ -20,6 +20,7 @@ from stategraph._values.provenance import (
     NO_LABELS,
     ErrorInfo,
     Facts,
+    InputDigest,
     GraphStructure,
     Kind,
     ParentStep,
@@ -62,6 +63,7 @@ class Provenance(NamedTuple):
 
     Attributes:
         is_plain: Whether there is no error, pause, progress and facts, as in most steps.
+        input_digest: Comes last, and with a default, as States pickled by older versions lack it.
     """
 
     run_id: str
@@ -77,6 +79,7 @@ class Provenance(NamedTuple):
     progress: Progress | None
     facts: Facts | None
     is_plain: bool
+    input_digest: InputDigest | str = ""
 
 
 class Draft:
@@ -98,8 +101,9 @@ class Draft:
 
 OWN_SLOTS = Draft.__slots__[1:]
 _PLACES = {name: place for place, name in enumerate(Provenance._fields)}
-for _name in Provenance._fields[:-1]:
+for _name in {*_PLACES} - {"is_plain", "input_digest"}:
     setattr(Draft, _name, property(attrgetter(f"_about.{_name}")))
+Draft.input_digest = property(lambda self: str(self._about.input_digest))  # type: ignore[attr-defined]
 
 
 def _to_ns(value: datetime | int) -> int:
@@ -156,6 +160,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         facts: The origin of the State, if the other fields do not show it. Not compared.
         took_ns: The duration of its step in nanoseconds, if known. Not compared.
         labels: The labels of its run, a mapping of str to str. Not compared.
+        input_digest: The digest of the input of its run; empty if there is none. Not compared.
 
     Raises:
         InvalidRunIdError: The run id is not valid, or is that of a nested run.
@@ -180,6 +185,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
     facts: Facts | None = attrs.field(eq=False)
     _took_ns: int | None = attrs.field(alias="took_ns", eq=False)
     labels: Mapping[str, str] = attrs.field(eq=False)
+    input_digest: str = attrs.field(eq=False)
     __slots__ = ()
 
     def __init__(  # noqa: PLR0913 - the fields
@@ -202,6 +208,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         facts: Facts | None = None,
         took_ns: int | None = None,
         labels: Mapping[str, str] = NO_LABELS,
+        input_digest: str = "",
     ) -> None:
         if not isinstance(checkpoint_node, str):
             raise TypeError(f"checkpoint_node: {shorten(checkpoint_node)} is not allowed; a str is")
@@ -223,7 +230,8 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
             pause,
             progress,
             _optional("facts", facts, Facts),
-            is_plain=not (error or pause or progress or facts),
+            not (error or pause or progress or facts),
+            _optional("input_digest", input_digest, str) or "",
         )
         if is_nested_id(about.run_id):
             _check_place(about)
@@ -491,8 +499,8 @@ def _changed(about: Provenance, changes: Mapping[str, Any]) -> Provenance:
     values = list(about)  # faster than the _replace of a named tuple
     for name, value in changes.items():
         values[_PLACES[name]] = value
-    *_, error, pause, progress, facts, _ = values
-    values[-1] = not (error or pause or progress or facts)
+    *_, error, pause, progress, facts, _, _ = values
+    values[_PLACES["is_plain"]] = not (error or pause or progress or facts)
     return Provenance._make(values)
 
 

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -29,7 +30,9 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    register_type,
 )
+from stategraph.turns import Order, perform
 from tests.conftest import make_store
 from tests.scenarios import (
     HOW,
@@ -87,6 +90,35 @@ def recovered(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered
 # --------------------------------------------------------------------------- run
 
 
+class Lines(TypedDict):
+    """Values that are converted."""
+
+    n: float
+    lines: list[Line]
+    ok: int
+
+
+@register_type
+@dataclass
+class Line:
+    """What becomes of a mapping."""
+
+    sku: str
+
+
+def begins(scene: Scene, graph: StateGraph, how: str, data: dict[str, Any]) -> State:
+    """Begin the run with these data, in one of the ways to do that; return its State."""
+    state = State(data, run_id=RUN)
+    if how == "perform":
+        return perform(Order("flow", RUN, state=state), [graph])
+    if how == "submit":
+        graph.submit(state)
+        (done,) = recovered(scene, graph)
+        assert done.state is not None
+        return done.state
+    return scene.call(graph, how, state)
+
+
 class TestRun:
     """`run` does the work once, however often it is called."""
 
@@ -95,7 +127,7 @@ class TestRun:
         final = any_play.call(chat(any_play), "run", State(run_id=RUN))
         dead = chat(any_play, {"a": raises(AssertionError()), "b": trace("b")})
 
-        assert any_play.call(dead, "run", State({"other": "input"}, run_id=RUN)) == final
+        assert any_play.call(dead, "run", State(run_id=RUN)) == final
 
     def test_it_is_unfinished(self, any_play: Scene) -> None:
         """It is resumed."""
@@ -110,10 +142,56 @@ class TestRun:
         graph = chat(any_play, {"ask": InterruptNode("what", "ok"), "b": trace("b")})
         paused = any_play.call(graph, "run", State({"what": 1}, run_id=RUN))
 
-        again = any_play.call(graph, "run", State({"what": 2}, run_id=RUN))
+        again = any_play.call(graph, "run", State({"what": 1}, run_id=RUN))
 
         assert (again.status, again.pause) == (RunStatus.PAUSED, paused.pause)
         assert any_play.resume(graph, {"ok": 1})["trace"] == ["b"]
+
+    @pytest.mark.parametrize("begun_by", ["run", "execute", "submit", "perform"])
+    @pytest.mark.parametrize("how", HOW)
+    def test_it_began_with_other_data(self, any_play: Scene, how: str, begun_by: str) -> None:
+        """Other data under the id of a run are refused in each of its states; the data that it began with never are."""
+        nodes = {
+            "a": lambda state: {"n": state["n"] + 1},
+            "ask": InterruptNode(None, "ok"),
+            "b": broken_first(lambda state: {"n": state["n"] + 1}, ValueError()),
+            "c": lambda state: {"n": state["n"] + 1},
+        }
+        ours, others = ({"n": n, "lines": [{"sku": "x"}]} for n in (1, 2))
+
+        def agree(*statuses: str) -> None:
+            for begin in ("run", "perform"):
+                graph = chat(any_play, nodes, store=reopened(any_play.store), schema=Lines, **HOW[how])
+                with pytest.raises(RunExistsError, match="began with other data"):
+                    begins(any_play, graph, begin, others)
+                found = begins(any_play, graph, begin, dict(reversed(ours.items())))
+                assert found.status in statuses
+
+        begins(any_play, chat(any_play, nodes, schema=Lines, **HOW[how]), begun_by, ours)
+        agree("paused")
+        with pytest.raises(ExecutionError):
+            any_play.resume(chat(any_play, nodes, store=reopened(any_play.store), schema=Lines, **HOW[how]), {"ok": 1})
+        agree("completed")
+
+    def test_what_counts_as_other_data(self, any_play: Scene) -> None:
+        """Types count. Labels, the author, and keys that are not saved do not, whatever they hold."""
+        left_out: Any = {"persist": {"except": ["token"]}}
+        graph = chat(any_play, **left_out)
+        any_play.call(graph, "run", State({"n": 1, "token": object()}, run_id=RUN), labels={"team": "a"}, by="ann")
+
+        again = any_play.call(graph, "run", State({"n": 1, "token": 5}, run_id=RUN), labels={"team": "b"}, by="bob")
+
+        assert again["trace"] == ["a", "b"]
+        assert any_play.call(graph, "run", again)["trace"] == ["a", "b"]  # what the run itself returned
+        for other in (State({"n": 1.0}, run_id=RUN), State(run_id=RUN), again.set("n", 2)):
+            with pytest.raises(RunExistsError, match="began with other data.*is completed; turn"):
+                any_play.call(graph, "run", other)
+
+    def test_a_run_that_an_older_version_began(self, any_play: Scene) -> None:
+        """It does not know its input: `run` returns its State for any data."""
+        any_play.store.save(State({"n": 1}, run_id=RUN, graph="flow", status="completed", checkpoint_node="b", step=2))
+
+        assert any_play.call(chat(any_play), "run", State({"n": 5}, run_id=RUN))["n"] == 1
 
 
 # --------------------------------------------------------------------------- turn

@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
-from stategraph._engine.loop import admit, begin, check_not_of_another, id_of
+from stategraph._engine.loop import admit, begin, check_not_of_another, digest_of_input, exists, id_of
 from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
     amend,
@@ -67,7 +67,7 @@ def run_once(run: RunContext, state: State) -> Task[State]:
 
 
 def _run_once(run: RunContext, state: State) -> Task[State]:
-    saved = yield from _begun(run, state.run_id)
+    saved = yield from _begun(run, state.run_id, state)
     if saved is None:
         return (yield from begin(run, state))
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
@@ -77,11 +77,12 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
     return (yield from resume_owned(run, state.run_id))
 
 
-def _begun(run: RunContext, run_id: str) -> Task[State | None]:
+def _begun(run: RunContext, run_id: str, given: State | None) -> Task[State | None]:
     """Return the newest State of a run to continue; None if the run has not begun.
 
     Raises:
         GraphMismatchError: the run belongs to another graph.
+        RunExistsError: the run began with other data than these, if any are given.
     """
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.graph is None:
@@ -90,7 +91,17 @@ def _begun(run: RunContext, run_id: str) -> Task[State | None]:
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
+    if given is not None and _is_other_input(run, saved, given):
+        raise exists(run, saved, "it began with other data; ")
     return saved
+
+
+def _is_other_input(run: RunContext, saved: State, given: State) -> bool:
+    """Return whether the data of a State are known to be neither the input of a saved run nor its newest data."""
+    digest = str(digest_of_input(run, given))
+    if not digest or saved.input_digest in ("", digest):
+        return False
+    return given.graph is None or digest != str(digest_of_input(run, saved))
 
 
 def turn_of(state: State) -> int:
@@ -112,7 +123,7 @@ def take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
 
 
 def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
-    saved = yield from _begun(run, turn.run_id)
+    saved = yield from _begun(run, turn.run_id, turn.state)
     if saved is None:
         if turn.state is None:
             raise CheckpointNotFoundError(turn.run_id, run.plan.store)

@@ -9,6 +9,7 @@ drivers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, TypeAlias, cast
@@ -32,10 +33,10 @@ from stategraph._owners.base import Ownership
 from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
-from stategraph._values.frozen import freeze_items, lay_over, plain_key
+from stategraph._values.frozen import are_settled, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import InputDigest, RunStatus
 from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
@@ -191,7 +192,9 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     before = state
     put: _Keys = ()
     gone: _Keys = ()
-    if not is_new:
+    if is_new:
+        state = _as_input(run, state)
+    else:
         before, state, put, gone = yield from _continued(run, state, restart=restart)
     given = data_of(state)
     if run.plan.schema is not None:
@@ -207,6 +210,24 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if run.plan.loads_parts:  # parts of the incomplete step were made from other data
         yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, True))
     return (yield from amend(run, started))
+
+
+def digest_of_input(run: RunContext, data: Mapping[str, Any]) -> InputDigest:
+    """Return a digest of data that a caller gives, which recognises them when they are given again.
+
+    Keys that are not saved do not count: they may be secrets. It is empty if a value cannot be saved.
+    """
+    persist = run.plan.persist
+    counted = {key: value for key, value in data.items() if persist is None or key in persist}
+    digest = InputDigest(partial(run.plan.digest, counted))
+    if not are_settled(counted.values()):
+        str(digest)  # made now: nodes may change the objects
+    return digest
+
+
+def _as_input(run: RunContext, state: State) -> State:
+    """Return the State with which a run begins, with the digest of its data."""
+    return evolve(state, input_digest=digest_of_input(run, data_of(state))) if run.plan.saves else state
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +274,7 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
         if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison
-            raise RunExistsError(state.run_id, run.plan.store, way_out=_way_out(saved))
+            raise exists(run, saved)
         if not run.labels:
             started = evolve(started, labels=saved.labels)
         if saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels):
@@ -263,14 +284,15 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
     return started
 
 
-def _way_out(saved: State) -> str:
-    """Return what a caller with a fresh State can do about the saved run of the same id."""
+def exists(run: RunContext, saved: State, but: str = "") -> RunExistsError:
+    """Return the error for a caller with a State that is not the input of the saved run of the same id."""
     loaded = f"execute(store.load({saved.run_id!r})"
     if saved.status is RunStatus.COMPLETED:
         ways = f"turn({saved.run_id!r}, {{...}}) gives it new input, {loaded}) begins it again"
     else:
         ways = f"resume({saved.run_id!r}) continues it, {loaded}, restart=True) begins it again"
-    return f"it is {saved.status}; {ways}, and new work takes another run_id"
+    way_out = f"{but}it is {saved.status}; {ways}, and new work takes another run_id"
+    return RunExistsError(saved.run_id, run.plan.store, way_out=way_out)
 
 
 # --------------------------------------------------------------------------- States with a past
@@ -292,6 +314,8 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     check_not_of_another(run, newest)
     if newest is not None and not restart:
         _check_complete(run, newest, state)
+    if newest is None:
+        state = _as_input(run, state)
     progress = state.progress
     if progress is None:
         return state, state, (), ()

@@ -5,7 +5,7 @@ What few runs have, such as a pause, is in `stategraph._values.progress`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -102,6 +102,21 @@ class Facts:
     kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
     by: str | None = attrs.field(default=None, validator=is_optional(str))
     attempts: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+
+
+@attrs.define(eq=False)
+class InputDigest:
+    """A digest that is made when it is first needed: a run on the memory store may never need it."""
+
+    _make: Callable[[], str] | None
+    _text: str = attrs.field(default="", init=False)
+
+    def __str__(self) -> str:
+        make = self._make
+        if make is not None:
+            self._text = make()
+            self._make = None  # and no longer keep the input in memory
+        return self._text
 
 
 @attrs.frozen

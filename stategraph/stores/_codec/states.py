@@ -303,7 +303,7 @@ def have_same_provenance(old: State, new: State) -> bool:
     return is_same_progress and _PLAIN(old) == _PLAIN(new) and _drawing_of(old) == _drawing_of(new)
 
 
-_PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels")
+_PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels", "input_digest")
 
 
 def _drawing_of(state: State) -> list[Any]:
@@ -311,7 +311,7 @@ def _drawing_of(state: State) -> list[Any]:
 
 
 def provenance_parts(state: State) -> list[Any]:
-    """Return the graph, the structure, the parent, the generation, the labels and the progress as plain values."""
+    """Return the provenance as plain values. Values that few States have come last, and are left out if empty."""
     structure, parent = state.structure, state.parent
     parts = [
         state.graph,
@@ -320,12 +320,16 @@ def provenance_parts(state: State) -> list[Any]:
         state.generation,
         dict(state.labels),
         None if state.progress is None else _progress_parts(state.progress),
+        None,
+        state.input_digest or None,
     ]
     if structure is not None and (structure.entry or structure.exits or structure.outlines):
         drawing = drawing_parts(structure)
         is_plain = not structure.outlines and not drawing[3]  # most graphs
-        return [*parts, drawing[:2] if is_plain else drawing]
-    return parts if state.progress is not None else parts[:-1]
+        parts[-2] = drawing[:2] if is_plain else drawing
+    while parts[-1] is None:
+        del parts[-1]
+    return parts
 
 
 def _progress_parts(progress: Progress) -> dict[str, Any]:
@@ -388,7 +392,7 @@ def provenance_from(parts: list[Any] | None) -> dict[str, Any]:
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
     graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
-    progress, drawing = [*further, None, None][:2]
+    progress, drawing, input_digest = [*further, None, None, None][:3]
     return {
         "graph": graph,
         "structure": None if nodes is None else structure_of(nodes, edges, drawing),
@@ -396,4 +400,5 @@ def provenance_from(parts: list[Any] | None) -> dict[str, Any]:
         "generation": generation,
         "labels": labels,
         "progress": None if progress is None else _progress_of(progress),
+        "input_digest": input_digest or "",
     }
