@@ -312,7 +312,7 @@ def afollow(
 def fresh_rows(store: CheckpointStore, run_id: str) -> Iterator[list[Summary]]:
     """Yield the checkpoints since the last look; end when the run is gone.
 
-    Each iteration looks once. It reads the history only if the store reports a change.
+    Each iteration looks once. It reads only new checkpoints, and only if the store reports a change.
     """
     token, last = None, None
     while True:
@@ -320,11 +320,11 @@ def fresh_rows(store: CheckpointStore, run_id: str) -> Iterator[list[Summary]]:
         if newer is None:
             yield []
             continue
-        token, rows = newer, store.history(run_id)
-        if not rows:
+        token, rows = newer, _rows_after(store, run_id, last)
+        if not rows and not (last and store.history(run_id)):
             return
-        yield _after(last, rows)
-        last = rows[-1]
+        yield rows
+        last = rows[-1] if rows else last
 
 
 def _check(wait: float | None, timeout: float | None) -> None:
@@ -403,15 +403,11 @@ def _states(store: CheckpointStore, run_id: str, rows: Sequence[Summary]) -> Ite
             yield state
 
 
-def _after(last: Summary | None, rows: list[Summary]) -> list[Summary]:
+def _rows_after(store: CheckpointStore, run_id: str, last: Summary | None) -> list[Summary]:
     """Return the rows after the last one, which may no longer exist."""
-    if last is None:
-        return rows
-    keys = [_key(row) for row in rows]
-    if _key(last) in keys:
-        return rows[keys.index(_key(last)) + 1 :]
-    return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
-
-
-def _key(row: Summary) -> tuple[object, ...]:
-    return row.step, row.revision, row.kind, row.timestamp
+    if last is not None and last.cursor is not None:
+        return store.history(run_id, after=last.cursor)
+    rows = store.history(run_id)  # a history of a store of one's own need not have cursors
+    if last in rows:
+        return rows[rows.index(last) + 1 :]
+    return rows if last is None else [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]

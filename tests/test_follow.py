@@ -100,8 +100,8 @@ def test_a_run_that_is_deleted_and_begins_again_between_two_reads(
     any_store.amend(State({"n": 3}, run_id="a", step=3, status=RunStatus.COMPLETED))
     history, reads = any_store.history, iter([None, None])
 
-    def read(run_id: str) -> Any:
-        rows = history(run_id)
+    def read(run_id: str, **how: Any) -> Any:
+        rows = history(run_id, **how)
         if next(reads, "over") == "over":
             monkeypatch.undo()
             any_store.delete("a")
@@ -112,6 +112,30 @@ def test_a_run_that_is_deleted_and_begins_again_between_two_reads(
     monkeypatch.setattr(any_store, "history", read)
 
     assert {"n": 3} not in [dict(state) for state in follow(counting(any_store), "a")]
+
+
+class Counted(SqliteStore):
+    """A store that counts the rows of the histories that were read."""
+
+    rows_read = 0
+
+    def history(self, *which: Any, **how: Any) -> Any:
+        rows = super().history(*which, **how)
+        self.rows_read += len(rows)
+        return rows
+
+
+def test_a_row_is_read_once(tmp_path: Any) -> None:
+    """A follower of a growing run reads each new row once, and not the rows before it."""
+    with Counted(tmp_path / "runs.db") as store, SqliteStore(tmp_path / "runs.db") as writer:
+        writer.retain("a", Policy("full"))
+        writer.save(State(run_id="a", step=1, checkpoint_node="count"))
+        for state in counting(store).follow("a"):
+            if state.status is RunStatus.ACTIVE:
+                status = RunStatus.COMPLETED if state.step == 20 else RunStatus.ACTIVE
+                writer.save(State(run_id="a", step=state.step + 1, checkpoint_node="count", status=status))
+
+        assert (state.step, store.rows_read) == (21, 22)  # it looks for the first one twice
 
 
 _OTHER = """

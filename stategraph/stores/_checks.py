@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import attrs
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**63 - 1
 """The largest number in a store."""
+
+_Row = TypeVar("_Row")
 
 
 def check_flags(**options: object) -> None:
@@ -57,6 +59,37 @@ def from_cursor(cursor: str | None) -> int | None:
     if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:
         return int(cursor)
     raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is, from runs() of this store")
+
+
+def row_cursor(place: object, time_ns: int) -> str:
+    """Return the cursor of a checkpoint in the history of its run: its place, and when it was saved."""
+    return f"{place}-{time_ns}"
+
+
+def place_of(cursor: str) -> int:
+    """Return the place in the cursor of a checkpoint. Raise ValueError if it is no cursor."""
+    place, _, time_ns = cursor.partition("-") if isinstance(cursor, str) else ("", "", "")
+    if place.isdecimal() and time_ns.removeprefix("-").isdecimal() and len(place) <= len(str(_LARGEST)):
+        return int(place)
+    raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is, from history() of this run")
+
+
+def later(rows: Sequence[_Row], after: str, cursor_of: Callable[[_Row], str | None]) -> Sequence[_Row]:
+    """Return the checkpoints after the one with a cursor; if that is gone, those saved later, or else the newest."""
+    place_of(after)
+    is_later = True
+    first = len(rows)
+    for place in range(len(rows), 0, -1):
+        cursor = cursor_of(rows[place - 1]) or ""
+        if cursor == after:
+            return rows[place:]
+        is_later &= _time_in(cursor) > _time_in(after)
+        first -= is_later
+    return rows[first:] or rows[-1:]
+
+
+def _time_in(cursor: str) -> int:
+    return int(cursor.partition("-")[2] or 0)
 
 
 def check_number(step: object, name: str = "step") -> None:

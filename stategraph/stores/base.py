@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
@@ -24,7 +25,7 @@ from stategraph.errors import (
     RunExistsError,
     StepConflictError,
 )
-from stategraph.state import State, recorded
+from stategraph.state import State, recorded, time_ns_of
 from stategraph.stores._checks import (
     ExtraFilters,
     Filters,
@@ -35,7 +36,9 @@ from stategraph.stores._checks import (
     filtered,
     forked_from,
     from_cursor,
+    later,
     rolled_back,
+    row_cursor,
 )
 
 if TYPE_CHECKING:
@@ -237,17 +240,27 @@ class CheckpointStore(ABC):
         """
         raise NotImplementedError
 
-    def history(self, run_id: str) -> builtins.list[Summary]:
+    def history(self, run_id: str, *, after: str | None = None) -> builtins.list[Summary]:
         """Return the kept checkpoints of a run, in order, without their data.
 
         The list is empty if there is no such run. Data is not read, so it is not checked: only `load` finds all damage.
+
+        Args:
+            run_id: The run.
+            after: Only checkpoints after the one with this cursor; the built-in stores do not read those before. If
+                that checkpoint is gone, return those that were saved later, or else the newest.
+
+        Raises:
+            ValueError: `after` is no cursor.
         """
         from stategraph.stores.summaries import Summary  # imported when used, here and below: no run needs it
 
         try:
-            return [Summary.of(self.load(run_id))]
+            state = self.load(run_id)
         except CheckpointNotFoundError:
             return []
+        rows = [Summary.of(state, row_cursor(state.step, time_ns_of(state)))]
+        return rows if after is None else [*later(rows, after, attrgetter("cursor"))]
 
     def runs(
         self,

@@ -33,7 +33,9 @@ from stategraph.stores._checks import (
     forked_from,
     is_in_story,
     keeps_nested,
+    later,
     rolled_back,
+    row_cursor,
 )
 from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
@@ -266,14 +268,16 @@ class MemoryStore(ForkSafe, CheckpointStore):
     def list(self) -> builtins.list[str]:
         return sorted(run_id for run_id in [*self._runs_by_id] if not is_nested_id(run_id))
 
-    def history(self, run_id: str) -> builtins.list[Summary]:
+    def history(self, run_id: str, *, after: str | None = None) -> builtins.list[Summary]:
         run = self._runs_by_id.get(check_run_id(run_id))
         if run is None:
             return []
+        rows = tuple(run.kept)
+        newer = rows if after is None else later(rows, after, _cursor_of)
         found: builtins.list[Summary] = []
-        revisions = Counter[int]()
-        for kept in tuple(run.kept):
-            found.append(run.summary(kept, revisions[kept.step], owner=process_name()))
+        revisions = Counter(kept.step for kept in rows[: len(rows) - len(newer)])
+        for kept in newer:
+            found.append(run.summary(kept, revisions[kept.step], owner=process_name(), cursor=_cursor_of(kept)))
             revisions[kept.step] += 1
         return found
 
@@ -287,7 +291,10 @@ class MemoryStore(ForkSafe, CheckpointStore):
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
 
     def _change_token(self, run_id: str | None) -> str:
-        return str(self._changes)
+        if run_id is None:
+            return str(self._changes)
+        run = self._runs_by_id.get(check_run_id(run_id))
+        return "" if run is None else f"{run.number}-{len(run.kept)}-{_cursor_of(run.kept[-1])}"
 
     # ------------------------------------------------------------------ time travel
 
@@ -380,6 +387,10 @@ def _state_of(kept: _Kept) -> State:
     from stategraph.stores.toolkit import state_from_bytes
 
     return state_from_bytes(kept.head.run_id, kept.payload)
+
+
+def _cursor_of(kept: _Kept) -> str:
+    return row_cursor(kept.step, time_ns_of(kept if isinstance(kept, State) else kept.head))
 
 
 def _head_of(kept: _Kept) -> State:

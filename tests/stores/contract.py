@@ -174,6 +174,25 @@ class StoreContract(CheckpointStoreContract):
             found = full.diff("a", 1, 2, other=other)
             assert (found.added, found.removed, found.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
 
+    def test_the_history_goes_on_after_a_cursor(self, long_run: CheckpointStore) -> None:
+        """After the cursor of a row come the rows after it; if that is gone, at least the newest."""
+        long_run.amend(State({"n": 60}, run_id="a", step=60))
+        rows = long_run.history("a")
+        for place in (0, 30, 58, 59, 60):
+            assert long_run.history("a", after=rows[place].cursor) == rows[place + 1 :]
+        for wrong in ("x", "5", "-", "1-2-3", 5):
+            with pytest.raises(ValueError, match="after: .* is not allowed; the cursor of a summary is"):
+                long_run.history("a", after=wrong)  # type: ignore[arg-type]
+
+        long_run.retain("a", RetentionPolicy("windowed", window=2))
+        long_run.save(State({"n": 61}, run_id="a", step=61))
+        assert [row.step for row in long_run.history("a", after=rows[-1].cursor)] == [61]
+
+        long_run.delete("a")
+        assert long_run.history("a", after=rows[0].cursor) == []
+        long_run.save(State({"n": "again"}, run_id="a", step=60, timestamp=rows[0].timestamp))
+        assert [row.step for row in long_run.history("a", after=rows[-1].cursor)] == [60]
+
     def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
         """Prune removes checkpoints that only the wider policy kept; the rest can be loaded."""
         long_run.retain("a", RetentionPolicy("windowed", window=3))

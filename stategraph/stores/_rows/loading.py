@@ -6,14 +6,15 @@ If a checkpoint is missing, retention removed it; otherwise loading fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import TypeVar
 
 from stategraph._values.ids import is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 from stategraph.state import State
-from stategraph.stores._checks import RunFilter
+from stategraph.stores._checks import RunFilter, later, place_of
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
@@ -186,12 +187,27 @@ def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
             raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")
 
 
-def history(log: RunLog, run_id: str) -> list[Summary]:
-    """Return the checkpoints of a run without their data; none if the run does not exist."""
+def history(log: RunLog, run_id: str, after: str | None = None) -> list[Summary]:
+    """Return the checkpoints of a run without their data, as `CheckpointStore.history`."""
     try:
-        return read(log, run_id, lambda run: [*summaries(log, run)])
+        return read(log, run_id, lambda run: [*(summaries(log, run) if after is None else _newer(log, run, after))])
     except CheckpointNotFoundError:
         return []
+
+
+def _newer(log: RunLog, run: RunRecord, after: str) -> Iterable[Summary]:
+    """Return the checkpoints after the one with a cursor, without their data."""
+    rows = log.table.index(run.run_id, place_of(after))
+    if not rows or rows[0].cursor != after:  # it was replaced or removed, or another run has begun under this id
+        return later([*summaries(log, run)], after, attrgetter("cursor"))
+    if rows[-1].seal != run.tip:
+        raise _newest_missing(run)
+    if run.policy.keeps_all:
+        _check_gapless(run, rows)
+    newer = rows[max(1, run.policy.first_kept(rows)) :]
+    if log.sealer.signs:
+        check_indexed(log, run, newer)
+    return run.summaries_of(newer)
 
 
 def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:

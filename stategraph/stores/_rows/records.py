@@ -23,6 +23,7 @@ from stategraph._values.ids import check_stored_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
 from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
+from stategraph.stores._checks import row_cursor
 from stategraph.stores._codec.states import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError, unknown_shown
 from stategraph.stores.base import RetentionPolicy
@@ -87,6 +88,11 @@ class CheckpointRecord(NamedTuple):
         return self.base == self.sequence
 
     @property
+    def cursor(self) -> str:
+        """Its cursor in the history of its run."""
+        return row_cursor(self.sequence, self.time_ns)
+
+    @property
     def facts(self) -> Facts | None:
         """The provenance of its State, unless the other fields imply it."""
         is_told = self.kind is kind_of(self.status, self.node)
@@ -149,7 +155,7 @@ class RunRecord(NamedTuple):
         created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
         for row in rows:
             took = None if row.took_ns is None else row.took_ns / 1e9
-            yield self._summary_of(row, created, labels, None, (took, row.attempts, row.owner))
+            yield self._summary_of(row, created, labels, row.cursor, (took, row.attempts, row.owner))
 
     def _summary_of(
         self,

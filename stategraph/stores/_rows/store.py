@@ -178,8 +178,8 @@ class RowStore(CheckpointStore):
         with unknown_shown() if unknown else nullcontext():
             return load(self._log, check_run_id(run_id), step, revision)
 
-    def history(self, run_id: str) -> builtins.list[Summary]:
-        return history(self._log, check_run_id(run_id))
+    def history(self, run_id: str, *, after: str | None = None) -> builtins.list[Summary]:
+        return history(self._log, check_run_id(run_id), after)
 
     def iter_history(self, run_id: str) -> Iterator[Summary]:
         return iter_history(self._log, check_run_id(run_id))
