@@ -157,6 +157,52 @@ class TestIncarnations:
         assert fresh.load("a/#2/child")["n"] == "new"
 
 
+class TestReplay:
+    """The record of a run from before its newest checkpoints, put back alone, is refused."""
+
+    @pytest.fixture
+    def replayed(self, opened, sql):
+        """-> saves a run that completed and later waits, and puts the record of its completion back."""
+
+        def replay(policy):
+            store = opened()
+            store.retain("a", policy)
+            saved(store, 1)
+            saved(store, 2, status="completed")
+            (old,) = sql("SELECT * FROM run")
+            saved(store, 3, 4, status="paused")
+            sql(f"REPLACE INTO run VALUES ({', '.join('?' * len(old))})", *old)
+            return opened()
+
+        return replay
+
+    @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)])
+    def test_every_way_to_read_it(self, replayed, policy):
+        """Whatever would continue, copy or list the checkpoints below those that the record does not know."""
+        store = replayed(policy)
+
+        for read in (
+            store.load,
+            store.history,
+            lambda run_id: list(store.iter_history(run_id)),
+            lambda run_id: list(store.export_run(run_id)),
+            lambda run_id: store.load(run_id, 1),
+            lambda run_id: store.rollback(run_id, 1),
+            lambda run_id: store.fork(run_id, "b"),
+        ):
+            with pytest.raises(CheckpointCorruptError):
+                read("a")
+        assert [damage.run_id for damage in store.verify().damaged] == ["a"]
+
+    def test_prune_does_not_delete_a_run_by_it(self, replayed):
+        """The time of a completed run has passed; the one of the run that waits has not begun."""
+        store = replayed(Policy("full", ttl=1e-9))
+
+        pruned = store.prune()
+
+        assert (pruned.runs, pruned.damaged, store.list()) == ((), ("a",), ["a"])
+
+
 class TestKeys:
     @pytest.mark.parametrize("key", [b"k", b"k" * 15, "k" * 32, None, bytearray(32)])
     def test_a_key_that_is_none(self, opened, key):

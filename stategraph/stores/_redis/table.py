@@ -231,10 +231,11 @@ class RedisTable(ServerTable[Links]):
         (found,) = self._query(run_id, nested)
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
 
-    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        ((members, payloads),) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, sequence))
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        last = MAX_STEP if sequence is None else sequence
+        ((members, payloads),) = self._query(run_id, self._nodes.script(run_id, scripts.CHAIN, last))
         rows = [_row_of(run_id, member, payload) for member, payload in zip(members, payloads, strict=True)]
-        return rows if rows and rows[-1].sequence == sequence else []
+        return rows if rows and sequence in (None, rows[-1].sequence) else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         (members,) = self._query(run_id, self._nodes.command(run_id, "ZRANGEBYSCORE", b":rows:", first, last))

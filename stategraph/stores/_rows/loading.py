@@ -83,14 +83,17 @@ def newest_chain(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
     Raises:
         CheckpointCorruptError: it is damaged, or others have written to the run.
     """
-    rows = log.table.chain(run.run_id, run.sequence)
+    rows = log.table.chain(run.run_id, None)  # a row that the record does not know shows that this is an older record
     if not rows or rows[-1].seal != run.tip:
-        raise _newest_missing(run)
+        raise _newest_missing(run, rows)
     return rows
 
 
-def _newest_missing(run: RunRecord) -> CheckpointCorruptError:
-    return CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another than was saved")
+def _newest_missing(run: RunRecord, rows: Sequence[CheckpointRecord] = ()) -> CheckpointCorruptError:
+    reason = f"its newest step {run.step} is missing, or is another than was saved"
+    if rows and rows[-1].sequence > run.sequence:
+        reason = f"its record ends at step {run.step}, and later ones are there: an older copy of the record was put back"
+    return CheckpointCorruptError(run.run_id, reason)
 
 
 def _earlier_chain(
@@ -103,6 +106,8 @@ def _earlier_chain(
     is_kept = rows and (run.policy.max_checkpoints is None or any(row.sequence == at for row in visible(log, run)))
     if not is_kept:
         raise CheckpointNotFoundError(run.run_id, log.table.store, step, revision)
+    if log.sealer.signs and (later := log.table.index(run.run_id, run.sequence + 1)):
+        raise _newest_missing(run, later)
     if revision is None and run.sequence > run.step:
         _check_followed(log, run, rows[-1])
     return rows
@@ -147,7 +152,7 @@ def visible(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
     """Return the checkpoints of a run that retention keeps. The table may hold more, which these build on."""
     rows = log.table.index(run.run_id)
     if not (rows and rows[-1].seal == run.tip) and not log.is_stale(run):
-        raise _newest_missing(run)
+        raise _newest_missing(run, rows)
     return rows[run.policy.first_kept(rows) :]
 
 
@@ -241,7 +246,12 @@ def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRe
     """Yield the checkpoints of a run that keeps all, a page at a time. There must be no gap between them."""
     newest: list[CheckpointRecord] = []
     for first in range(0, run.sequence + 1, page):
-        rows = log.table.index(run.run_id, first, min(first + page - 1, run.sequence))
+        last = first + page - 1
+        rows = log.table.index(run.run_id, first, last if last < run.sequence else MAX_STEP)
+        if rows and rows[-1].sequence > run.sequence:
+            if not log.is_stale(run):
+                raise _newest_missing(run, rows)
+            rows = [row for row in rows if row.sequence <= run.sequence]
         if rows and not newest and not rows[0].is_snapshot:
             raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
         _check_gapless(run, newest + rows)

@@ -243,10 +243,10 @@ class SqlTable(Table):
         nested = f"SELECT run_id FROM {self._dialect.schema}run AS run WHERE {_IS_NESTED} ORDER BY run_id"
         return [str(nested_id) for (nested_id,) in self.query(run_id, nested, nested_range(run_id))]
 
-    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        found = self.query(run_id, self._chain, (0, sequence, run_id))
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        found = self.query(run_id, self._chain, (0, MAX_STEP if sequence is None else sequence, run_id))
         rows = sorted((COLUMNS.row(run_id, columns) for columns in found), key=attrgetter("sequence"))
-        return rows if rows and rows[-1].sequence == sequence else []
+        return rows if rows and sequence in (None, rows[-1].sequence) else []
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]

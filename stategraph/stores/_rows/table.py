@@ -93,8 +93,8 @@ class Table(ABC):
         """Return the ids of all runs that are nested in a run, at any depth."""
 
     @abstractmethod
-    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        """Return the checkpoint with this sequence number, after the checkpoints that it builds on.
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        """Return the checkpoint with this sequence number, or the last one, after the checkpoints that it builds on.
 
         They are in order and consistent. The list is empty if there is no such checkpoint.
         """
