@@ -1,14 +1,19 @@
 """Runs as lines of JSON are imported completely into a store of any kind, or not at all."""
 
 import json
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 
 from stategraph import ExecutionError, FormatError, MapNode, State
-from stategraph.stores import DiskStore, SqliteStore
+from stategraph._values.provenance import ParentStep
+from stategraph.errors import CheckpointSaveError
+from stategraph.stores import DiskStore, Policy, SqliteStore
 from tests import scenarios
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 
 STORES: dict[str, Any] = {
     "sqlite": lambda path: SqliteStore(path / "runs.db"),
@@ -103,3 +108,38 @@ def test_lines_in_which_something_is_missing_are_refused(stores):
         with pytest.raises(FormatError):
             other.import_runs(wrong)
         assert other.runs() == []
+
+
+_WRONG = [None, True, "text", -1, 1e300, 2**40, 10**400, ["x", 2], {"x": 1}]
+"""Values that are of another type, or out of range, somewhere."""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_field_of_another_type_or_range_never_ends_a_list(kind, tmp_path):
+    """Whatever stands in a field of a line, the run is refused, or every list and report names it or reads it."""
+    (tmp_path / "other").mkdir()
+    with SqliteStore(tmp_path / "one.db") as one:
+        one.retain("a", Policy("windowed", window=3, ttl=1e9))
+        one.save(State({"n": 1}, run_id="a", step=1, graph="g", labels={"x": "y"}, parent=ParentStep("x", 1)))
+        one.save(State({"n": 2}, run_id="a", step=2, graph="g", labels={"x": "y"}, status="completed"))
+        lines = [json.loads(line) for line in one.export_run("a")]
+
+    store = redis_at(tmp_path / "other") if kind == "redis" else STORES[kind](tmp_path / "other")
+    with store:
+        store.save(State(run_id="b", step=1))
+        for place, line in enumerate(lines):
+            for name, wrong in product(sorted(line.keys() - {"type", "run_id"}), _WRONG):
+                changed = [*lines[:place], line | {name: wrong}, *lines[place + 1 :]]
+                with suppress(FormatError, CheckpointSaveError):
+                    store.import_runs(map(json.dumps, changed))
+
+                where = f"{name} of line {place + 1}: {wrong!r}"
+                listed = [run.run_id for run in store.iter_runs()]
+                damaged = [damage.run_id for damage in store.verify().damaged]
+                assert set(store.list()) >= {"b"}, where
+                assert "b" in listed, where
+                if "a" in listed:
+                    assert (store.load("a").run_id, len(store.history("a"))) == ("a", 2), where
+                    assert list(store.export_run("a")), where
+                assert (damaged, store.prune().damaged) == ([], ()), where
+                store.delete("a")

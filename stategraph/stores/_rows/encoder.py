@@ -204,7 +204,7 @@ class CheckpointEncoder:
             if row.base != rows[0].sequence:
                 reason = f"its step {row.step} builds on an earlier checkpoint (number {row.base}), which is missing"
                 raise CheckpointCorruptError(run_id, reason)
-            if not 0 <= row.step <= row.sequence:
+            if not 0 <= row.step <= row.sequence <= MAX_STEP:
                 raise CheckpointCorruptError(run_id, f"its checkpoint number {row.sequence} is of step {row.step}")
         self._sealer.check(run_id, rows, incarnation)
 

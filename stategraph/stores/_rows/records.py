@@ -11,7 +11,8 @@ from datetime import datetime
 from functools import lru_cache, partial
 from itertools import product
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import attrs
 import ormsgpack
@@ -293,8 +294,15 @@ NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, 
 """Errors of reading damaged columns; RecursionError of a text that is nested without end."""
 
 
-_TYPES_OF_ROWS = frozenset(product(*(get_args(hint) or (hint,) for hint in get_type_hints(CheckpointRecord).values())))
-"""The types that the fields of a row may have."""
+def _types_of(record: type) -> list[tuple[type, ...]]:
+    """Return the types that each field of a record may have."""
+    hints = get_type_hints(record).values()
+    return [get_args(hint) if isinstance(hint, UnionType) else (get_origin(hint) or hint,) for hint in hints]
+
+
+_TYPES_OF_ROWS = frozenset(product(*_types_of(CheckpointRecord)))
+_TYPES_OF_RUNS = frozenset(product(*_types_of(RunRecord)))
+"""The types that the fields of a row, or of a run, may have."""
 _value: _Convert = attrgetter("_value_")
 
 
@@ -356,9 +364,13 @@ class Columns:
                     fields[at] = read(fields[at])
         except NOT_READ as error:
             raise _not_held(at, found) from error
-        if type(fields[_AT_NUMBER]) is not int:  # all else is sealed
-            raise _not_held(_AT_NUMBER, found)
-        return tuple.__new__(RunRecord, fields)
+        if tuple(map(type, fields)) not in _TYPES_OF_RUNS:
+            types = zip(map(type, fields), _types_of(RunRecord), strict=True)
+            raise _not_held(next(at for at, (cls, allowed) in enumerate(types) if cls not in allowed), found)
+        run = tuple.__new__(RunRecord, fields)
+        if not 0 <= run.step <= run.sequence <= MAX_STEP:
+            raise no_run(run_id, f"its checkpoint number {run.sequence} is of step {run.step}")
+        return run
 
 
 def _not_held(at: int, found: Sequence[Any]) -> CheckpointCorruptError:

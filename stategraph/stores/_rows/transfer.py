@@ -148,6 +148,7 @@ def _batch(
         check_stored_id(run_id)
         rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
         run = log.sealer.sealed_run(_run(fields, rows[-1], incarnation))
+        _ = [*run.summaries_of(rows)]  # a list of them must never fail
     except (CheckpointCorruptError, *NOT_READ) as error:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
@@ -180,4 +181,5 @@ def _run(fields: dict[str, Any], newest: CheckpointRecord, incarnation: bytes) -
     policy = RetentionPolicy(fields["retention"], fields["window"], fields["ttl"])
     version, labels = int.from_bytes(os.urandom(6)), tuple(sorted(fields["labels"].items()))
     about = fields["graph"], parent, policy, fields["created_ns"], labels, newest.pause
-    return RunRecord._make((fields["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))
+    run = RunRecord._make((fields["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))
+    return PLAIN.run(PLAIN.of_run(run))  # checks the types of the fields
