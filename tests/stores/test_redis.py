@@ -168,6 +168,29 @@ class TestValues:
         assert store.count(status="active") == len(active)
 
 
+    @pytest.mark.parametrize("field", ["number", "score"])
+    @pytest.mark.parametrize("number", ["9e15", "inf", "1", "x"])
+    def test_a_list_ends(self, store: RedisStore, admin: Any, prefix: str, field: str, number: str) -> None:
+        """No number of a run, which is not sealed, lets a list begin again, or hides other runs."""
+        for run_id in "abc":
+            store.save(numbered(run_id, 1))
+        (tag,) = {f"{{{prefix}:{table_of(store)._nodes.partition_of('a')}}}"}
+        if field == "number":
+            admin.hset(f"{tag}:run:a", "n", number)
+        elif number != "x":
+            admin.zadd(f"{tag}:runs", {"a": number})
+
+        for limit in (1, 2, 100):
+            found: list[str] = []
+            after = None
+            while page := store.runs(limit=limit, after=after):
+                found += [run.run_id for run in page]
+                assert len(found) <= 3
+                after = page[-1].cursor
+            assert sorted(found) == ["a", "b", "c"]
+        assert store.count() == 3
+
+
 # --------------------------------------------------------------------------- the server
 
 

@@ -153,18 +153,18 @@ local t, most = KEYS[1], tonumber(ARGV[3])
 local ids = redis.call('ZREVRANGEBYSCORE', t..ARGV[1], ARGV[2], '-inf', 'WITHSCORES', 'LIMIT', 0, 1000)
 local answer = {#ids == 2000 and '('..ids[2000] or ''}
 for i = 1, #ids, 2 do
-  local kept = redis.pcall('HMGET', t..':run:'..ids[i], 'n', 'd', 's', 'g', 'p')
+  local kept = redis.pcall('HMGET', t..':run:'..ids[i], 'd', 's', 'g', 'p')
   if kept.err then kept = {} end
   local wanted = ids[i]:sub(1, #ARGV[7]) == ARGV[7]
   for j = 4, 6 do
-    wanted = wanted and (ARGV[j] == '' or not kept[2] or '='..(kept[j - 1] or '') == ARGV[j])
+    wanted = wanted and (ARGV[j] == '' or not kept[1] or '='..(kept[j - 2] or '') == ARGV[j])
   end
   if wanted then
     if #answer > 3 * most then
       answer[1] = '('..ids[i - 1]
       return answer
     end
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = ids[i], kept[1] or ids[i + 1], kept[2] or false
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = ids[i], ids[i + 1], kept[1] or false
   end
 end
 return answer

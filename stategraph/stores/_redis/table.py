@@ -391,7 +391,7 @@ def _run_of(run_id: str, number: bytes | None, record: bytes | None) -> RunRecor
 
 def _number_of(text: bytes | None) -> int | None:
     try:
-        number = int(float(text or b""))
+        number = int(min(float(text or b""), 2.0**53 - 1))  # of an infinite score, which others may have set
     except (ValueError, OverflowError):
         return None
-    return number if 0 < number < 2**53 else None
+    return number if number > 0 else None
