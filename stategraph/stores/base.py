@@ -15,7 +15,7 @@ import attrs
 
 from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_of, owned
 from stategraph._text.shown import shorten
-from stategraph._util.validators import is_count, is_duration
+from stategraph._util.validators import is_seconds
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
@@ -72,9 +72,10 @@ class RetentionPolicy:
     ttl: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        is_window, is_ttl = self.window is None or is_count(self.window, 1), self.ttl is None or is_duration(self.ttl)
+        is_window = self.window is None or (is_seconds(self.window) and isinstance(self.window, int))
+        is_ttl = isinstance(self.ttl, int | float | None) and not isinstance(self.ttl, bool)
         if self.retention not in RETENTIONS or not is_window or not is_ttl:
-            allowed = f"{', '.join(RETENTIONS)}, a positive window and a non-negative ttl in seconds are"
+            allowed = f"{', '.join(RETENTIONS)}, a positive number of checkpoints and a number of seconds are"
             raise ValueError(f"{shorten(self)} is not allowed; {allowed}")
 
     def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:

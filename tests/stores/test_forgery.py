@@ -11,9 +11,10 @@ import pytest
 from stategraph import ConfigError, State
 from stategraph._values.progress import Part, Pause
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunCancelledError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import make_graph
 
 KEY, OLD_KEY = b"k" * 32, b"o" * 32
 
@@ -201,6 +202,21 @@ class TestReplay:
         pruned = store.prune()
 
         assert (pruned.runs, pruned.damaged, store.list()) == ((), ("a",), ["a"])
+
+
+@pytest.mark.parametrize(("forged", "by"), [(None, "ann lee"), ("eve", None), ("eve 00", None), ("ann lee", None)])
+def test_the_author_of_a_cancellation(opened, sql, forged, by):
+    """A name that others wrote while the run was at work is never signed as the author of its cancellation."""
+    store = opened()
+
+    def cancelled(_):
+        opened().cancel("a", by="ann lee")
+        sql("UPDATE fence SET by_whom = coalesce(?, by_whom)", forged)
+
+    with pytest.raises(RunCancelledError):
+        make_graph({"work": cancelled, "more": lambda state: {}}, store=store).execute(State(run_id="a"))
+
+    assert [row.by for row in opened().history("a") if row.kind == "cancel"] == [by]
 
 
 class TestKeys:

@@ -167,7 +167,6 @@ class TestValues:
         assert [run.run_id for run in store.iter_runs(prefix="03")] == newest[:10]
         assert store.count(status="active") == len(active)
 
-
     @pytest.mark.parametrize("field", ["number", "score"])
     @pytest.mark.parametrize("number", ["9e15", "inf", "1", "x"])
     def test_a_list_ends(self, store: RedisStore, admin: Any, prefix: str, field: str, number: str) -> None:

@@ -92,7 +92,9 @@ def newest_chain(log: RunLog, run: RunRecord) -> list[CheckpointRecord]:
 def _newest_missing(run: RunRecord, rows: Sequence[CheckpointRecord] = ()) -> CheckpointCorruptError:
     reason = f"its newest step {run.step} is missing, or is another than was saved"
     if rows and rows[-1].sequence > run.sequence:
-        reason = f"its record ends at step {run.step}, and later ones are there: an older copy of the record was put back"
+        reason = (
+            f"its record ends at step {run.step}, and later ones are there: an older copy of the record was put back"
+        )
     return CheckpointCorruptError(run.run_id, reason)
 
 

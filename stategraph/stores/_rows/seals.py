@@ -112,6 +112,28 @@ class Sealer:
         ]
         return _pack(parts)
 
+    # ------------------------------------------------------------------ authors of cancellations
+
+    def signed_author(self, run_id: str, by: str | None) -> str | None:
+        """Return the author of a cancellation, followed by a signature if this store signs."""
+        if by is None or self._key is None:
+            return by
+        return f"{by} {self._digest(self._packed_author(run_id, by), b'', self._key).hex()}"
+
+    def author(self, run_id: str, kept: str | None) -> str | None:
+        """Return the author that `signed_author` was given; None if a store that signs did not write it."""
+        if kept is None or self._key is None:
+            return kept
+        by, _, digits = kept.rpartition(" ")
+        try:
+            is_right = self._is_right(bytes.fromhex(digits), b"", self._packed_author, run_id, by)
+        except ValueError:
+            is_right = False
+        return by if is_right else None
+
+    def _packed_author(self, run_id: str, by: str) -> bytes:
+        return _pack(["canceller", self._store_id, run_id, by])
+
     # ------------------------------------------------------------------ digests
 
     def _is_right(self, seal: bytes, payload: bytes, pack: Callable[..., bytes], *parts: Any) -> bool:

@@ -111,7 +111,7 @@ class RowStore(CheckpointStore):
         return self._log.has_lost(ownership)
 
     def _cancel(self, run_id: str, by: str | None) -> None:
-        self._table.set_cancelled(run_id, True, by)
+        self._table.set_cancelled(run_id, True, self._log.sealer.signed_author(run_id, by))
         ownership = self._table.owners.get(run_id)
         if ownership is not None:
             ownership.is_cancelled = True
@@ -125,7 +125,7 @@ class RowStore(CheckpointStore):
         return ownership.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
-        return self._table.cancelled_by(run_id)
+        return self._log.sealer.author(run_id, self._table.cancelled_by(run_id))
 
     def _take_up(self, ownership: Ownership) -> None:
         self._table.set_cancelled(ownership.run_id, False)
