@@ -264,17 +264,21 @@ class RecomputeError(StateGraphError, RuntimeError):
 class AnswerError(StateGraphError, ValueError):
     """A paused run was resumed without an answer, or with an invalid one. The run has not changed.
 
-    `pause` is the pause to answer; None if the run waits for nothing, so that the answer is too late.
+    `pause` is the pause to answer; None if the run waits for nothing, so that the answer is too late. `way_out` says how
+    the run goes on if no answer does it.
     """
 
     run_id: str
     pause: _Pause | None
     problem: str
+    way_out: str = ""
 
     def __str__(self) -> str:
         pause = self.pause
         if pause is None:
             return f"run {self.run_id!r}: {brief(self.problem, 500)}"
+        if self.way_out:
+            return f"run {self.run_id!r}: {brief(self.problem, 500)}; {self.way_out}"
         until = f" until {pause.deadline}" if pause.deadline else ""
         which = ", pause=state.pause.each[0]" if pause.others else ""
         question = "" if pause.value is None else f" The question is {shorten(pause.value)}."

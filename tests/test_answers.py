@@ -156,6 +156,29 @@ class TestAnsweredBefore:
         assert (final["ok"], final["note"], payments.paid) == ("yes", 1, [100, 100])
 
 
+class TestCancelled:
+    """A cancelled run waits on at its pause."""
+
+    @pytest.mark.parametrize("names", [(), ("inner",)], ids=["alone", "nested"])
+    @pytest.mark.parametrize("named", [False, True])
+    def test_it_can_be_answered_at_every_visit(self, play: Scene, names: tuple[str, ...], named: bool) -> None:
+        """An answer continues it, named or not; without one it asks, and another pause is refused."""
+        payments = Payments(2)
+        graph = payments.graph(play.store)
+        graph = within(graph, *names) if names else graph
+        state, pauses = play.execute(graph), []
+        while state.pause is not None:
+            pauses.append(state.pause)
+            graph.cancel(RUN)
+
+            refuses(play, graph, None, "no answer is given")
+            if len(pauses) > 1:
+                refuses(play, graph, {"ok": "yes"}, "at the given pause", pause=pauses[0])
+            state = play.resume(graph, {"ok": "yes"}, pause=pauses[-1] if named else None)
+
+        assert payments.paid == [100, 200]
+
+
 class TestAtTheSameTime:
     """Exactly one of several simultaneous answers counts; all others get an error."""
 

@@ -197,8 +197,8 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
-            problem = "the answer comes too late: resume without an answer to go on with the default answer"
-            raise AnswerError(saved.run_id, pause, problem)
+            problem = f"the answer comes too late: node {shorten(pause.node)} took one until {pause.deadline}"
+            raise AnswerError(saved.run_id, pause, problem, f"resume({saved.run_id!r}) goes on with the default answer")
         updates = {**updates, cast(str, key): question.otherwise}
     elif key is not None and key not in updates:
         given = ", ".join(map(shorten, updates))
@@ -272,7 +272,7 @@ def check_answers(
         pause_id: The id of the pause to answer, if given.
         waits_since: When the call began to wait for the run. It cannot answer a question asked after that.
     """
-    pause = saved.pause if saved.status is RunStatus.PAUSED else None
+    pause = saved.pause if saved.status in (RunStatus.PAUSED, RunStatus.CANCELLED) else None  # cancelled, it waits on
     pauses = () if pause is None else pause.each
     answered = [other for other in pauses if other.response_param in updates]
     problem = ""

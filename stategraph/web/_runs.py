@@ -18,7 +18,6 @@ import attrs
 from stategraph._text.shown import span
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
 from stategraph.cli._opening import history_of
 from stategraph.cli._options import parsed_value
@@ -211,15 +210,14 @@ def _step(given: Mapping[str, str]) -> tuple[int, int | None]:
 
 def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of a resume with an answer."""
-    pause_id, how = given.get("pause", ""), dict[str, Any]()
+    pause_id = given.get("pause", "")
     if not pause_id:
         raise Failure(Exit.USAGE, "the form names no pause")
+    how: dict[str, Any] = {"pause": pause_id}  # resume refuses the answer if the run waits at another pause
     pause = next((pause for pause in (run.pause.each if run.pause else ()) if pause.id == pause_id), None)
     form = None if pause is None else form_of(graph, pause)
     if pause is not None and form is not None:
         how["updates"] = {pause.response_param: form.answer(given)}
-    if not how or run.status != RunStatus.CANCELLED:
-        how["pause"] = pause_id  # resume refuses the answer if the run waits at another pause
     return how
 
 
