@@ -264,8 +264,8 @@ class RecomputeError(StateGraphError, RuntimeError):
 class AnswerError(StateGraphError, ValueError):
     """A paused run was resumed without an answer, or with an invalid one. The run has not changed.
 
-    `pause` is the pause to answer; None if the run waits for nothing, so that the answer is too late. `way_out` says how
-    the run goes on if no answer does it.
+    `pause` is the pause to answer; None if the run waits for nothing, so that the answer is too late. `way_out` says
+    how the run goes on if no answer does it.
     """
 
     run_id: str

@@ -29,7 +29,7 @@ from stategraph._values.provenance import (
     checked_labels,
     kind_of,
 )
-from stategraph.errors import InvalidRunIdError
+from stategraph.errors import InvalidRunIdError, StepConflictError
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
@@ -539,6 +539,32 @@ def recorded(state: State, kind: Kind | None = None, by: str | None = None, **ch
     """
     facts = None if kind is None and by is None else Facts(kind, by)
     return evolve(state, **{"facts": facts, "_took_ns": None, "_time_ns": clock.now_ns(), **changes})
+
+
+def check_successor(saved: State, state: State, same_data: bool) -> None:
+    """Raise StepConflictError unless a State may be saved after the newest one.
+
+    It must have a later step, or the same step and the same data, and not be from before a rollback. A State that no
+    graph has run, but the caller constructed, has no past.
+    """
+    reason = ""
+    if state.generation < saved.generation and state.graph is not None:
+        reason = (
+            f"this State is from before a rollback of the run (generation {state.generation}, and the saved one has "
+            f"{saved.generation}): load the newest State, or give this one another run_id"
+        )
+    elif state.step < saved.step:
+        reason = (
+            f"step {state.step} is older than the saved step {saved.step}: another process has continued the run, or "
+            "an old State was executed; load the newest State, or give this one another run_id"
+        )
+    elif state.step == saved.step and not same_data:
+        reason = (
+            f"step {state.step} is saved with other data, and a saved step never changes: another process or thread "
+            "has continued the run; load the newest State"
+        )
+    if reason:
+        raise StepConflictError(state.run_id, reason)
 
 
 provenance_of: Callable[[State], Provenance] = attrgetter("_about")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stategraph import ExecutionError, NodeContext, State
+from stategraph import ExecutionError, NodeContext, RunExistsError, State, StepConflictError
 from stategraph._values.ids import check_run_id, nested_id
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, broken_first, make_graph, returns, trace
+from tests.scenarios import RUN, Scene, broken_first, make_graph, reopened, returns, trace
 
 
 class Notes:
@@ -136,3 +136,38 @@ def test_a_step_of_another_life_of_the_run(play: Scene, notes: Notes) -> None:
     play.resume(graph)
 
     assert len(notes.keys) == len(set(notes.keys)) == 3 + 3 + 2 + 2
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_a_state_from_before_a_rollback(play: Scene, notes: Notes, is_restart: bool) -> None:
+    """It is refused, and changes nothing: what was rolled back does not come to life, nor its keys."""
+    nodes = {"a": returns({}), "b": returns({}), "pay": notes.node}
+    graph = make_graph(nodes, store=play.store, preserve=True, retention="full")
+    play.execute(graph)
+    page, paid = play.store.load(RUN, 0), play.store.load(RUN)
+    play.store.rollback(RUN, 0)
+    if not is_restart:
+        play.resume(graph)
+    before = play.store.history(RUN)
+
+    for store in (play.store, reopened(play.store)):
+        for old in (page, paid):
+            with pytest.raises(StepConflictError, match="before a rollback"):
+                store.save(old)
+            with pytest.raises(StepConflictError, match="before a rollback"):
+                play.execute(make_graph(nodes, store=store, preserve=True), old.set("order", 3), restart=is_restart)
+    with pytest.raises(RunExistsError if is_restart else StepConflictError):
+        graph.submit(paid)
+
+    assert play.store.history(RUN) == before
+
+
+def test_every_rollback_begins_another_generation(play: Scene, notes: Notes) -> None:
+    """Steps after a rollback to a revision from before another rollback are other steps as well."""
+    graph = make_graph({"a": returns({}), "pay": notes.node}, store=play.store, preserve=True, retention="full")
+    play.execute(graph)
+    for _ in range(3):
+        play.store.rollback(RUN, 1, 0)
+        play.resume(graph)
+
+    assert notes.keys == ["flow/run/#2/pay", *(f"flow/run/#2~{number}/pay" for number in (1, 2, 3))]

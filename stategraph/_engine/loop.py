@@ -41,7 +41,7 @@ from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
-from stategraph.state import State, completed_by, data_of, evolve, recorded, time_ns_of, with_data
+from stategraph.state import State, check_successor, completed_by, data_of, evolve, recorded, time_ns_of, with_data
 
 _MANY_KEYS = 500  # of a State: with fewer, comparing all keys is faster than tracking the changed ones
 
@@ -312,10 +312,12 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     """
     newest = yield from newest_of(run, state.run_id)
     check_not_of_another(run, newest)
-    if newest is not None and not restart:
-        _check_complete(run, newest, state)
     if newest is None:
         state = _as_input(run, state)
+    else:
+        if not restart:
+            _check_complete(run, newest, state)
+        check_successor(newest, state, same_data=True)  # before the parts of its step are dropped
     progress = state.progress
     if progress is None:
         return state, state, (), ()

@@ -13,7 +13,7 @@ from stategraph._text.shown import meant, shorten
 from stategraph._values import clock
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
-from stategraph.errors import ConfigError, StepConflictError
+from stategraph.errors import ConfigError
 from stategraph.state import State, evolve, recorded
 
 if TYPE_CHECKING:
@@ -201,27 +201,6 @@ def check_numbers(step: object = None, revision: object = None) -> None:
             check_number(number, name)
 
 
-def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
-    """Raise StepConflictError unless a State may be saved after the newest one.
-
-    It must have a later step, or the same step and the same data.
-    """
-    if step > saved_step:
-        return
-    if step < saved_step:
-        reason = (
-            f"step {step} is older than the saved step {saved_step}: another process has continued the run, or an old "
-            "State was executed; load the newest State, or give this one another run_id"
-        )
-        raise StepConflictError(run_id, reason)
-    if not same_data:
-        reason = (
-            f"step {step} is saved with other data, and a saved step never changes: another process or thread has "
-            "continued the run; load the newest State"
-        )
-        raise StepConflictError(run_id, reason)
-
-
 def filtered(which: Filters) -> RunFilter:
     """Return a filter of runs. Raise TypeError for an argument that `runs` does not have."""
     names = Filters.__annotations__
@@ -256,14 +235,14 @@ def keeps_nested(source: State) -> bool:
     return source.pause is not None or not gives_back(source)
 
 
-def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) -> State:
-    """Return the State of a run with this parent after a rollback to `state`. If that waited for an answer, it asks
-    again, with a new pause."""
+def rolled_back(state: State, newest: State, by: str | None = None) -> State:
+    """Return the State of a run after a rollback from its newest State to `state`. If that waited for an answer, it
+    asks again, with a new pause."""
     if by is not None and not isinstance(by, str):
         raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)
-    return recorded(back, Kind.ROLLBACK, by, generation=state.generation + 1, parent=parent)
+    return recorded(back, Kind.ROLLBACK, by, generation=newest.generation + 1, parent=newest.parent)
 
 
 def is_in_story(nested_id: str, step: int, generation: int) -> bool:

@@ -390,7 +390,7 @@ class CheckpointStore(ABC):
             return self._roll_back(run_id, step, revision, by)
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        state = rolled_back(self._revision(run_id, step, revision), self.load(run_id).parent, by)
+        state = rolled_back(self._revision(run_id, step, revision), self.load(run_id), by)
         self.amend(state)
         return state
 

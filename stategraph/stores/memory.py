@@ -23,12 +23,11 @@ from stategraph.errors import (
     NotSerializableError,
     RunExistsError,
 )
-from stategraph.state import State, data_of, evolve, provenance_of, time_ns_of, with_data
+from stategraph.state import State, check_successor, data_of, evolve, provenance_of, time_ns_of, with_data
 from stategraph.stores._checks import (
     RunFilter,
     check_numbers,
     check_state,
-    check_step,
     check_unknown,
     forked_from,
     is_in_story,
@@ -158,7 +157,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             run = self._runs_by_id.get(run_id)
             if run is None:
                 self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
-            elif run.kept[-1].step >= state.step:
+            elif run.kept[-1].step >= state.step or _head_of(run.kept[-1]).generation > state.generation:
                 self._keep_again(run, kept, state, may_change_data)
             elif run.policy.retention == "latest":
                 run.kept = [kept]
@@ -167,14 +166,14 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 run.cut()
 
     def _keep_again(self, run: _Run, kept: _Kept, state: State, may_change_data: bool) -> None:
-        """Save a State whose step is not later than the newest one."""
+        """Save a State whose step or generation is not later than the newest one."""
         newest = _state_of(run.kept[-1])
         is_same = data_of(newest) is data_of(state)  # for instance if only the status is new
         if run.policy.keeps_all or not is_same:
             from stategraph.stores._codec.states import are_of_one_save, have_same_data
 
             is_same = is_same or have_same_data(newest, state, {})
-        check_step(state.run_id, newest.step, state.step, may_change_data or is_same)
+        check_successor(newest, state, may_change_data or is_same)
         is_replaced = not run.policy.keeps_all or (is_same and are_of_one_save(newest, state))
         run.kept[len(run.kept) - is_replaced :] = [kept]
 
@@ -301,7 +300,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         with self._changing(run_id):
             run, place, kept = self._found(run_id, step, revision)
-            state = rolled_back(_state_of(kept), _head_of(run.kept[-1]).parent, by)
+            state = rolled_back(_state_of(kept), _head_of(run.kept[-1]), by)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
             run.parts.clear()
             if not run.policy.keeps_all:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stategraph._values.ids import check_run_id
-from stategraph.state import State
-from stategraph.stores._checks import check_step
+from stategraph.state import State, check_successor
 from stategraph.stores._codec.states import have_same_data
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.records import pack_row, unpack_row
@@ -39,10 +38,10 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
 def check_follows(saved: State, state: State) -> None:
     """Check that `save` may replace the saved State of a run with another one.
 
-    That State must have a later step, or the same step and the same data.
+    That State must have a later step, or the same step and the same data, and not be from before a rollback.
 
     Raises:
         StepConflictError: it may not.
     """
     same_data = state.step == saved.step and have_same_data(saved, state, {})
-    check_step(state.run_id, saved.step, state.step, same_data)
+    check_successor(saved, state, same_data)

@@ -127,7 +127,7 @@ def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str 
 def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
     """Roll a run back; return its State, or None if others write to the run at the same time."""
     to, loaded_state = loaded(log, run, step, revision)
-    state = rolled_back(loaded_state, run.parent, by)
+    state = rolled_back(loaded_state, _newest(log, run, loaded_state), by)
     keeps_all = log.policy_of(run.run_id, run).keeps_all
     place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
     row, base = log.encoder.encode(state, run.incarnation, place)
@@ -146,6 +146,14 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
         return None
     log.remember((back, base, None))
     return state
+
+
+def _newest(log: RunLog, run: RunRecord, otherwise: State) -> State:
+    """Return the newest State of a run or, if that is damaged, a State with its parent."""
+    try:
+        return load(log, run.run_id)
+    except CheckpointError:
+        return evolve(otherwise, parent=run.parent)
 
 
 # --------------------------------------------------------------------------- forks

@@ -14,8 +14,7 @@ from stategraph.errors import (
     NotSerializableError,
     StepConflictError,
 )
-from stategraph.state import State
-from stategraph.stores._checks import check_step
+from stategraph.state import State, check_successor
 from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
@@ -113,7 +112,8 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         states = states[-1:]
     if old is not None and base is None:
         log.check_known(given_id(run_id), old.incarnation)
-        if states[0].step <= old.step:  # it is compared with the newest State
+        # It is compared with the newest State, which is a later one if the run may have been rolled back.
+        if states[0].step <= old.step or old.step < old.sequence:
             return _prepared(log, states, may_change_data) if _is_loaded(log, run_id) else None
     incarnation = old.incarnation if old else log.incarnation_for(run_id)
     rows: list[CheckpointRecord] = []
@@ -138,10 +138,10 @@ def _replaces(
     newest: RunRecord | CheckpointRecord, base: DeltaBase, state: State, policy: RetentionPolicy, may_change_data: bool
 ) -> bool:
     """Return whether a State replaces the newest checkpoint; raise StepConflictError if it conflicts with it."""
-    if state.step > newest.step:
+    if state.step > newest.step and state.generation >= base.state.generation:
         return False
     same_data = have_same_data(base.state, state, base.encoded)
-    check_step(state.run_id, newest.step, state.step, may_change_data or same_data)
+    check_successor(base.state, state, may_change_data or same_data)
     return not policy.keeps_all or (same_data and are_of_one_save(base.state, state))
 
 
