@@ -83,10 +83,12 @@ class ChangedCall(Call, total=False):
         allow_changed: Continue even if nodes or edges of the graph have changed since.
         migrate: New names of nodes that were renamed since, by their old ones. For a node of a nested graph, prefix
             both names with the name of the node that runs the graph and a slash.
+        abandon_parts: Continue even if parts of the step under way are finished that the changed graph has no use for.
     """
 
     allow_changed: bool
     migrate: Mapping[str, str] | None
+    abandon_parts: bool
 
 
 class RecoverCall(TypedDict, total=False):
@@ -96,6 +98,7 @@ class RecoverCall(TypedDict, total=False):
     max_recoveries: int
     allow_changed: bool
     migrate: Mapping[str, str] | None
+    abandon_parts: bool
     cancel: threading.Event | None
 
 
@@ -126,6 +129,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "progress": _FLAG,
     "restart": _FLAG,
     "allow_changed": _FLAG,
+    "abandon_parts": _FLAG,
     "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
     "labels": (lambda labels: labels is None or maps_texts(labels), "a mapping of str to str"),
     "migrate": (
@@ -166,7 +170,8 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     get = options.get
     owning = get("wait") or 0.0, get("take_over", False)
     origin = get("by"), checked_labels(get("labels") or NO_LABELS)
-    return *owning, signal_of(how), *origin, get("allow_changed", False), get("migrate") or {}
+    changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False)
+    return *owning, signal_of(how), *origin, *changed
 
 
 def signal_of(how: Call) -> StopSignal | None:

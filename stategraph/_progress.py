@@ -21,6 +21,7 @@ from stategraph._values import clock
 from stategraph._values.frozen import changed_items
 from stategraph._values.progress import NO_PROGRESS, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.state import State, data_of, evolve, with_data
 
 # --------------------------------------------------------------------------- answers to pauses, and their withdrawal
@@ -94,9 +95,27 @@ def is_overdue(pause: Pause) -> bool:
 
 
 def before_updates(state: State) -> State | None:
-    """Return the State without the updates of a resume that nested runs have not received; None if there are none."""
-    replaced = progress_of(state).replaced
-    return _with_old_values(state, replaced) if replaced else None
+    """Return the State without the changes that nested runs have not received; None if there are none."""
+    progress = progress_of(state)
+    olds = {**progress.replaced, **progress.overtaken}
+    return _with_old_values(state, olds) if olds else None
+
+
+def as_begun(state: State) -> State:
+    """Return the State with the data with which the step began, except for updates: without its answers, and without
+    what nodes have written that a changed graph has put before."""
+    progress = progress_of(state)
+    olds = {key: old for key, old in progress.overtaken.items() if key not in progress.replaced}
+    return _with_old_values(without_answers(state), olds) if olds else without_answers(state)
+
+
+def old_values(
+    persist: AbstractSet[str] | None, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the old values of keys that differ, as in `Progress.replaced`; `persist` names the only saved keys."""
+    saved = before if persist is None else {key: value for key, value in before.items() if key in persist}
+    changed = differing_items(before, after).keys() | (before.keys() - after.keys())
+    return {key: (saved[key],) if key in saved else () for key in sorted(changed)}
 
 
 def _with_old_values(state: State, olds: Mapping[str, tuple[Any, ...]]) -> State:

@@ -192,6 +192,8 @@ class StateGraph(GraphBuilder[S]):
             allow_changed: Continue even if nodes or edges of the graph have changed.
             migrate: New names of renamed nodes by their old names. For a node of a nested graph, prefix both names
                 with the name of the node that runs the graph and a slash.
+            abandon_parts: Continue even if parts of the step under way are finished that the changed graph has no use
+                for; they are deleted.
             pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
             by: The author of the answer or the updates, for the history.
             wait: As for `execute`, like all other options.
@@ -271,7 +273,7 @@ class StateGraph(GraphBuilder[S]):
         Args:
             run_id: The conversation.
             input: New values of keys, applied to the final data of the previous turn.
-            allow_changed: As for `resume`, for finishing the previous turn; also `migrate`.
+            allow_changed: As for `resume`, for finishing the previous turn; also `migrate` and `abandon_parts`.
             unfinished: Whether to "finish" an interrupted previous turn or to "discard" it, which rolls the run back to
                 the end of the last completed turn and requires ``retention="full"``.
 
@@ -306,7 +308,7 @@ class StateGraph(GraphBuilder[S]):
             limit: The most runs to continue; None, the default, for all.
             max_recoveries: The most owners that one step of a run may lose before the run fails; 10 by default.
             allow_changed: As for `resume`, for each run.
-            migrate: As for `resume`, for each run.
+            migrate: As for `resume`, for each run; also `abandon_parts`.
             cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
                 unfinished at its last step.
 

@@ -470,7 +470,7 @@ def completed_by(
     """
     about = state._about
     if not about.is_plain:
-        progress = about.progress and about.progress.after_step()
+        progress = about.progress and about.progress.after_step(node)
         about = _changed(about, {"error": None, "pause": None, "facts": None, "progress": progress})
     draft = Draft()
     draft._data = data

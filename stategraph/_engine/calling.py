@@ -265,7 +265,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
 
 def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
     """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
-    fitting = compatible(run, saved)
+    fitting = yield from compatible(run, saved)
     fitting_saved(run, fitting, {})
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.

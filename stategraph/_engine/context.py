@@ -56,6 +56,7 @@ class RunContext:
         is_job: Whether a worker makes the call. Then an exception that would end it, such as SystemExit, fails the run.
         allow_changed: Whether runs continue although the graph, or a nested one, has changed since they were saved.
         migrate: New names of nodes by their old ones.
+        abandon_parts: Whether runs continue although the graph has no use for finished parts of the step under way.
         place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
@@ -80,6 +81,7 @@ class RunContext:
     labels: Mapping[str, str] = NOTHING_GIVEN
     allow_changed: bool = False
     migrate: Mapping[str, str] = NOTHING_GIVEN
+    abandon_parts: bool = False
     waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
@@ -118,7 +120,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
     is_stopping = StopCheck(run.session, run.signal)
-    return NodeContext(*step, kept_name=kept_name(name, state), outermost=run.outermost, is_stopping=is_stopping)
+    return NodeContext(*step, kept_at=kept_at(name, state), outermost=run.outermost, is_stopping=is_stopping)
 
 
 @attrs.define(eq=False)
@@ -145,9 +147,10 @@ class StopCheck:
         return partial, (bool,)
 
 
-def kept_name(name: str, state: State) -> str:
-    """Return the name under which a step keeps its parts and nested run: the name of the node when the step began."""
-    return name if state.progress is None else state.progress.kept_name(name)
+def kept_at(name: str, state: State) -> tuple[int, str]:
+    """Return the step and the name under which the next step keeps its parts and nested run if it is of this node."""
+    step = state.step + 1
+    return (step, name) if state.progress is None else state.progress.kept_at(name, step)
 
 
 # --------------------------------------------------------------------------- events, and States that are shown

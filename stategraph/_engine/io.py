@@ -16,6 +16,7 @@ from stategraph._owners.company import company
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
+from stategraph._values.ids import nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import (
     CheckpointError,
@@ -243,6 +244,16 @@ class StoreSession:
         """Return the saved parts of a step of a run."""
         kept: KeptParts = self._query(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return kept
+
+    def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
+        """Return the labels of the finished parts of a step, and the ids of its nested runs."""
+        state, (step, name) = about
+        if not self.store.keeps_parts:
+            return []
+        parts = self.load_parts((state.run_id, step, name))
+        runs = self._query(state.run_id, "list its nested runs", lambda: [*self.store.iter_runs(parent=state.run_id)])
+        own = nested_id(state.run_id, step, name, state.generation)
+        return [*parts, *(run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~"))]
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
         """Delete the parts and nested runs of the steps up to this one; if the last item is true, also newer parts."""

@@ -86,7 +86,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     checks_cancellation, session = plan.saves and (interval != 1 or plan.write_behind), run.session
     session.look_at = monotonic() + LOOK_AGAIN
-    data = data_of(state)
+    data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
     record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)
@@ -129,9 +129,12 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
+        before = state
         run.state = state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(handler))
+        if overtakes:
+            run.state = state = _overtaking(run, before, state)
         if handler:
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=handler))
         if watched:
@@ -155,6 +158,16 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             yield from show(run, state)
         name = handler
     return None
+
+
+def _overtaking(run: RunContext, before: State, state: State) -> State:
+    """Record the values that a node has changed before a node that was under way earlier; see `Progress.kept_names`."""
+    if not run.plan.loads_parts or state.progress is None or not state.progress.kept_names:
+        return state
+    from stategraph._progress import old_values
+
+    changed = old_values(run.plan.persist, data_of(before), data_of(state))
+    return evolve(state, progress=evolved(state.progress, overtaken={**changed, **state.progress.overtaken}))
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:

@@ -12,9 +12,9 @@ from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution
-from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
+from stategraph._graph.changed import carried_over, check_compatible, split_migration
 from stategraph._graph.compiled import CompiledNode
-from stategraph._progress import awaited, awake, is_overdue
+from stategraph._progress import awaited, awake, is_overdue, old_values
 from stategraph._protocol import Load, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
@@ -22,8 +22,7 @@ from stategraph._values.events import EventType
 from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
-from stategraph._values.sameness import differing_items
-from stategraph.errors import AnswerError, ExecutionError, SchemaError
+from stategraph.errors import AnswerError, ExecutionError, GraphMismatchError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
 
@@ -54,7 +53,7 @@ def resume(
 def _taking_over(run: RunContext, run_id: str, updates: Mapping[str, Any], task: Task[State]) -> Task[State]:
     """Run a task that takes over a run, after checking that the run can continue here: otherwise its owner keeps it."""
     saved = yield (Load, run.session.load, run_id)
-    fitting_saved(run, compatible(run, saved), updates)
+    fitting_saved(run, (yield from compatible(run, saved)), updates)
     return (yield from task)
 
 
@@ -75,7 +74,7 @@ def resume_owned(
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
-    saved = compatible(run, loaded)
+    saved = yield from compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
@@ -84,17 +83,25 @@ def resume_owned(
     return (yield from run_from(run, (yield from revive(run, saved, updates, is_same=is_same))))
 
 
-def compatible(run: RunContext, saved: State) -> State:
+def compatible(run: RunContext, saved: State) -> Task[State]:
     """Return a saved State for the graph of the run: with its nodes renamed, and not at a node listed as removed.
 
     Remember the new names for nested graphs in the run.
 
     Raises:
-        RunCompleteError, GraphMismatchError: The State cannot continue in the graph.
+        RunCompleteError, GraphMismatchError: The State cannot continue in the graph, or parts of the step under way are
+            done that it has no use for.
     """
     own, run.renamed_nested = split_migration(run.migrate, run.plan)
-    saved = off_removed(run.plan, migrate_state(saved, own, run.plan) if own else saved)
+    saved, lost = carried_over(run.plan, saved, own)
     check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
+    done: list[str] = []
+    for node, at in {} if run.abandon_parts else lost.items():
+        parts = yield (Load, run.session.done_at, (saved, at))
+        done += [f"parts of node {run.nested_path + node!r} are done: {', '.join(parts)}"] if parts else []
+    if done:
+        way_out = "Finish it with the graph that began it; or resume it with abandon_parts=True, which gives them up"
+        raise GraphMismatchError(saved.run_id, tuple(done), way_out)
     return saved
 
 
@@ -151,7 +158,8 @@ def revive(
         data = lay_over(unsaved, data)
     state = with_origins(run, prepared(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
-    run.has_joined_parts = run.plan.loads_parts  # possibly: an earlier call may have crashed before
+    # Possibly: an earlier call may have crashed before, or the graph has no use for them any more.
+    run.has_joined_parts = run.plan.loads_parts or run.abandon_parts
     amends = saved.step == step
     if amends:
         is_answer = question is not None and (question is pause or question.response_param in updates)
@@ -173,12 +181,9 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     """
     if not run.plan.loads_parts:
         return state
-    persist = run.plan.persist
-    values = before if persist is None else {key: value for key, value in before.items() if key in persist}
-    given = differing_items(before, data_of(state))
-    replaced = {key: (values[key],) if key in values else () for key in given}
     earlier = state.progress.replaced if state.progress else {}
-    return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
+    replaced = {**old_values(run.plan.persist, before, data_of(state)), **earlier}
+    return evolve(state, progress=evolved(state.progress, replaced=replaced))
 
 
 # --------------------------------------------------------------------------- pauses

@@ -13,6 +13,7 @@ from stategraph._protocol import Amend, Command, Flush, Load, Own, Parts, Save, 
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph._values.ids import check_given_id
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError, RunBusyError
 from stategraph.state import State
 
@@ -143,7 +144,10 @@ def flush(run: RunContext, state: State) -> Task[None]:
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:
-    """Delete the saved parts whose results are in a saved State."""
+    """Delete the saved parts whose results are in a saved State, once no earlier step still needs its parts."""
+    progress = run.state.progress
+    if progress is not None and progress.kept_names and run.state.status is not RunStatus.COMPLETED:
+        return
     run.has_joined_parts = False
-    if run.plan.loads_parts:
+    if run.session.store.keeps_parts:
         yield (Parts, run.session.drop_parts, (run.state.run_id, run.state.step, False))

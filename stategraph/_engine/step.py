@@ -16,7 +16,7 @@ from stategraph._engine.context import (
     announce_failure,
     context_of,
     emit_at,
-    kept_name,
+    kept_at,
     show,
 )
 from stategraph._graph.compiled import CompiledNode
@@ -24,11 +24,11 @@ from stategraph._progress import (
     GIVEN,
     ReadSet,
     Written,
+    as_begun,
     origins_after,
     progress_of,
     unwatched,
     watched,
-    without_answers,
 )
 from stategraph._protocol import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task, limited
 from stategraph._text.shown import describe_exception
@@ -192,8 +192,8 @@ class StepExecution:
 
     @property
     def state_for_parts(self) -> State:
-        """Like tracked_state, with the values from before the answers: what each part began with."""
-        return self._tracked(without_answers(self.state))
+        """Like tracked_state, with the values with which each part began: from before the answers, for example."""
+        return self._tracked(as_begun(self.state))
 
     def _tracked(self, state: State) -> State:
         if self.run.plan.persist is None:
@@ -298,9 +298,9 @@ class StepExecution:
     # ------------------------------------------------------------------ parts
 
     @property
-    def kept_name(self) -> str:
-        """The name under which its parts and its nested run are kept: the name of the node when the step began."""
-        return kept_name(self.stage.name, self.state)
+    def kept_at(self) -> tuple[int, str]:
+        """The step and the name under which its parts and its nested run are kept: those with which it began."""
+        return kept_at(self.stage.name, self.state)
 
     def save_input(self, *, at_last: bool = False) -> Task[None]:
         """Save the input State of the step, unless it is saved: saved parts refer to it.
@@ -319,7 +319,8 @@ class StepExecution:
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of finished parts that were made from the same data as now, by their labels."""
-        run, at, name = self.run, self.state.step + 1, self.kept_name + mark
+        run, (at, node) = self.run, self.kept_at
+        name = node + mark
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
             about = (self.state.run_id, at, name)
@@ -332,8 +333,8 @@ class StepExecution:
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         """Save finished parts of this step, except parts that write unsaved keys."""
         run = self.run
-        at, name, of = self.state.step + 1, self.kept_name + mark, self._digest_of
-        parts = [Part(at, name, label, value, of(made_of[label])) for label, value in finished.items()]
+        (at, name), of = self.kept_at, self._digest_of
+        parts = [Part(at, name + mark, label, value, of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if not frozenset(node.part_writes(part.value)) - persist]
@@ -373,10 +374,10 @@ class StepExecution:
 
     def forget_parts(self) -> Task[None]:
         """Delete the kept parts of this step and its nested run."""
-        run, at = self.run, self.state.step + 1
-        run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
+        run = self.run
+        run.unsaved_parts.clear()
         if run.plan.loads_parts:
-            yield from self.stored((Parts, run.session.drop_parts, (self.state.run_id, at, True)))
+            yield from self.stored((Parts, run.session.drop_parts, (self.state.run_id, self.state.step + 1, True)))
 
     def stored(self, command: Command) -> Task[Any]:
         """Return the answer to a store command; raise its failure as a failure of the store, not of the node."""

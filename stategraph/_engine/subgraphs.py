@@ -13,7 +13,7 @@ from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defa
 from stategraph._engine.resume import compatible, revive
 from stategraph._engine.saving import amend
 from stategraph._engine.step import StepExecution
-from stategraph._graph.changed import check_compatible, migrate_state, off_removed, split_migration
+from stategraph._graph.changed import carried_over, check_compatible, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
 from stategraph._progress import awaited, awake, before_updates, is_overdue
 from stategraph._protocol import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
@@ -55,9 +55,9 @@ class NestedRun:
     @property
     def run_id(self) -> str:
         """The id of the nested run."""
-        state, name = self.step.state, self.step.kept_name
+        state, (at, name) = self.step.state, self.step.kept_at
         name = f"{name}~{self.part}~{self.made_of[:_DIGITS]}" if self.part else name
-        return nested_id(state.run_id, state.step + 1, name, state.generation)
+        return nested_id(state.run_id, at, name, state.generation)
 
     @property
     def renames(self) -> Mapping[str, str]:
@@ -73,7 +73,7 @@ class NestedRun:
 
     @property
     def before_updates(self) -> State | None:
-        """The State of the step without the updates that the nested run has not received; None if there are none."""
+        """The State of the step without the changes that the nested run has not received; None if there are none."""
         return before_updates(self.step.state)
 
     def load(self) -> Task[State | None]:
@@ -91,7 +91,7 @@ class NestedRun:
             GraphMismatchError: the graph has changed.
         """
         own, further = split_migration(self.renames, graph)
-        state = off_removed(graph, migrate_state(state, own, graph))
+        state, _ = carried_over(graph, state, own)
         question, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
         # If it has several pauses, choose the one that the outer run exposes.
         state = next((evolve(state, pause=pause) for pause in pauses if question and pause.id == question.id), state)
@@ -146,6 +146,7 @@ class NestedRun:
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
         options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
+        options["abandon_parts"] = outer.abandon_parts
         run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
@@ -169,7 +170,7 @@ class NestedRun:
         begun = State(
             data,
             run_id=self.run_id,
-            parent=ParentStep(outer.run_id, outer.step),
+            parent=ParentStep(outer.run_id, self.step.kept_at[0] - 1),
             progress=progress,
             generation=outer.generation,
         )
@@ -192,14 +193,14 @@ class NestedRun:
             return (yield from run_from(run, None))
         if saved.status is RunStatus.COMPLETED:  # the crash came before the outer step was saved
             return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
-        loaded, saved = saved, compatible(run, saved)
+        loaded, saved = saved, (yield from compatible(run, saved))
         pause = saved.pause
         answered = next(filter(self.step.answers, pause.each), None) if pause else None
         if answered is not None:
             saved, key = awake(saved, answered), answered.response_param
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
-            if saved.structure != run.plan.structure or run.migrate:
+            if saved is not loaded or run.migrate:
                 # The change was allowed: record it, so that the next resume need not allow it again.
                 saved = recorded(saved, Kind.UPDATE, structure=run.plan.structure)
                 yield from amend(run, saved)
@@ -218,9 +219,9 @@ class NestedRun:
         """
         step, run = self.step, self.step.run
         progress = run.state.progress
-        if self.part or progress is None or not progress.replaced or not run.plan.loads_parts:
+        if self.part or progress is None or not (progress.replaced or progress.overtaken) or not run.plan.loads_parts:
             return
-        run.state = recorded(run.state, Kind.UPDATE, progress=evolved(progress, replaced={}))
+        run.state = recorded(run.state, Kind.UPDATE, progress=evolved(progress, replaced={}, overtaken={}))
         step.state = run.state
         yield from step.stored((Amend, run.session.amend, run.state))
         run.saved = run.state

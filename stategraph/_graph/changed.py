@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 
@@ -43,10 +44,11 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
                 f'If it was removed, graph.stands_at({{{node!r}: "..."}}) names the node to continue at.'
             )
             raise GraphMismatchError(saved.run_id, (change,), way_out)
-    if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
+    changes = () if saved.structure is None or allow_changed else _changes_since(saved.structure, plan.structure)
+    if changes:
         raise GraphMismatchError(
             saved.run_id,
-            _changes_since(saved.structure, plan.structure),
+            changes,
             "To continue all the same, resume it with allow_changed=True; for renamed nodes, pass "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
@@ -70,7 +72,8 @@ def off_removed(plan: CompiledGraph, saved: State) -> State:
     pause, progress, last = saved.pause, saved.progress, saved.checkpoint_node
     node = pause.node if pause else (progress.next_node if progress else "") or last
     if node in removed:
-        left = (progress or Progress()).without_step().changed(next_node=plan.stands_at[node])
+        kept = progress.kept_names if progress else {}
+        left = (progress or Progress()).without_step().changed(next_node=plan.stands_at[node], kept_names=kept)
         saved = evolve(saved, status=RunStatus.ACTIVE, error=None, pause=None, progress=left)
     elif last not in removed:
         return saved
@@ -84,14 +87,74 @@ def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
     here, there = Counter(new.edges), Counter(old.edges)
     changes += [f"edge {edge} was added" for edge in here - there]
     changes += [f"edge {edge} was removed" for edge in there - here]
-    if not changes and new.fingerprint != old.fingerprint:
+    if not changes:
         reordered = [name for name in new.nodes if _edges_out_of(name, new) != _edges_out_of(name, old)]
         changes = [f"the edges out of {name!r} are tried in another order" for name in reordered]
+    kinds = ((name, _kind_of(name, old), _kind_of(name, new)) for name in new.nodes if name in old.nodes)
+    changes += [f"node {name!r} was a {was}, and is a {now} now" for name, was, now in kinds if was and was != now]
     return tuple(changes)
+
+
+def _kind_of(name: str, structure: GraphStructure) -> str:
+    """Return the kind of a node; empty if it is unknown, as in structures that older versions have saved."""
+    return "" if structure.entry is None else structure.kinds.get(name, "function")
 
 
 def _edges_out_of(name: str, structure: GraphStructure) -> list[EdgeStructure]:
     return [edge for edge in structure.edges if edge.source == name]
+
+
+# --------------------------------------------------------------------------- the step under way
+
+
+Places: TypeAlias = Mapping[str, tuple[int, str]]
+"""The step and the name under which nodes keep their parts, by the names of the nodes; see `Progress.kept_names`."""
+
+
+def carried_over(plan: CompiledGraph, saved: State, migrate: Mapping[str, str]) -> tuple[State, Places]:
+    """Return a saved State for this graph: with its nodes renamed, and not at a node listed as removed.
+
+    Also return the places of nodes that may have been under way and that the graph no longer has, or has as another
+    kind of node.
+
+    Raises:
+        GraphMismatchError: `migrate` names unknown nodes.
+    """
+    moved = migrate_state(_keeping_step(plan, saved), migrate, plan)
+    old, kept = moved.structure, moved.progress.kept_names if moved.progress else {}
+    lost = {
+        name: at
+        for name, at in kept.items()
+        if name not in plan.stages or (old and _kind_of(name, old) not in ("", _kind_of(name, plan.structure)))
+    }
+    # A new node that has the old name of a renamed one gets another place.
+    places, step = {*kept.values()}, saved.step + 1
+    new = {name: (step, f"{name}\nnew") for name in plan.stages if name not in kept and (step, name) in places}
+    left = {name: at for name, at in kept.items() if name in plan.stages} | new
+    if left != kept:
+        moved = evolve(moved, progress=evolved(moved.progress, kept_names=left))
+    return off_removed(plan, moved), lost
+
+
+def _keeping_step(plan: CompiledGraph, saved: State) -> State:
+    """Return a State of a changed graph with the place of the step under way, until its node completes.
+
+    The changed graph may come to such a node in a later step. Its finished parts, its nested run and its idempotency
+    keys are still those of the step in which it began.
+    """
+    old, progress = saved.structure, saved.progress or Progress()
+    if old is None or saved.status is RunStatus.COMPLETED or not _changes_since(old, plan.structure):
+        return saved
+    kept = {name: progress.kept_at(name, saved.step + 1) for name in _nodes_under_way(saved, old)}
+    return evolve(saved, progress=progress.changed(kept_names={**progress.kept_names, **kept}))
+
+
+def _nodes_under_way(saved: State, structure: GraphStructure) -> list[str]:
+    """Return the nodes that may have been under way when the run stopped, without a call of predicates."""
+    node = (saved.pause.node if saved.pause else "") or (saved.progress.next_node if saved.progress else "")
+    if not node and not saved.checkpoint_node:
+        node = structure.entry or ""
+    return [node] if node else [edge.target for edge in _edges_out_of(saved.checkpoint_node, structure)]
 
 
 # --------------------------------------------------------------------------- renamed nodes
@@ -156,17 +219,20 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
             key: attrs.evolve(origin, node=migrate.get(origin.node, origin.node))
             for key, origin in progress.origins.items()
         },
-        kept_names={
-            **{migrate.get(new, new): old for new, old in progress.kept_names.items()},
-            **{new: progress.kept_names.get(old, old) for old, new in migrate.items()},
-        },
+        kept_names={migrate.get(name, name): at for name, at in progress.kept_names.items()},
     )
 
 
 def _renamed(structure: GraphStructure, names: Mapping[str, str]) -> GraphStructure:
-    """Return a structure with its nodes renamed, without the fields for pictures, which the graph provides."""
+    """Return a structure with its nodes renamed."""
     edges = (
         EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
         for edge in structure.edges
     )
-    return GraphStructure(tuple(names.get(node, node) for node in structure.nodes), tuple(edges))
+    return GraphStructure(
+        tuple(names.get(node, node) for node in structure.nodes),
+        tuple(edges),
+        names.get(structure.entry or "", structure.entry),
+        tuple(names.get(node, node) for node in structure.exits),
+        {names.get(node, node): outline for node, outline in structure.outlines.items()},
+    )

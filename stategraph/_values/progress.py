@@ -208,7 +208,9 @@ class Progress:
         origins: The origins of unsaved keys.
         replaced: The old values of keys that a resume has set since the last step, as tuples; an empty tuple if the key
             was missing. Nested runs that began with old values have yet to receive the new ones.
-        kept_names: The names under which parts are saved, by the new names of nodes renamed since the last step.
+        kept_names: The step and the name under which a node keeps its parts, nested run and idempotency keys until it
+            completes, if it was under way when the graph changed. Step 0 is the current one: older versions saved none.
+        overtaken: The old values of keys that other nodes have changed since then, as in `replaced`.
         answer: The keys of answers given since the last step, with old values as in `replaced`. The last one answers
             the pause `woken`.
         recoveries: The number of recoveries of the run since the last step.
@@ -221,20 +223,24 @@ class Progress:
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
-    kept_names: Mapping[str, str] = attrs.field(factory=dict)
+    kept_names: Mapping[str, tuple[int, str]] = attrs.field(factory=dict)
+    overtaken: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     recoveries: int = attrs.field(default=0, converter=check_step)
     turn: int = attrs.field(default=0, converter=check_step)
 
-    def after_step(self) -> Progress | None:
+    def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""
         if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries):
             return self
-        return self.changed(**_OF_ONE_STEP, answered=self.answered.union(self.answer))
+        kept = {name: at for name, at in self.kept_names.items() if name != node and at[0]}
+        left = {"kept_names": kept, "overtaken": self.overtaken if kept else {}}
+        return self.changed(**_OF_ONE_STEP | left, answered=self.answered.union(self.answer))
 
-    def kept_name(self, node: str) -> str:
-        """Return the name under which the step of a node is saved: the name of the node when the step began."""
-        return self.kept_names.get(node, node)
+    def kept_at(self, node: str, step: int) -> tuple[int, str]:
+        """Return the step and the name under which a step of a node is saved: those with which it began."""
+        at, name = self.kept_names.get(node, (step, node))
+        return at or step, name
 
     def without_step(self) -> Progress:
         """Return the progress without the fields about the current step."""
@@ -258,6 +264,7 @@ _OF_ONE_STEP: dict[str, Any] = {
     "partial": None,
     "replaced": {},
     "kept_names": {},
+    "overtaken": {},
     "recoveries": 0,
 }
 """The fields about the current step, with their values after the step."""

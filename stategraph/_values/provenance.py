@@ -258,7 +258,8 @@ class GraphStructure:
     Attributes:
         nodes: The names of the nodes.
         edges: The edges in the order in which they are tried; edges to handlers of failures, labelled "on_error", last.
-        entry: The entry point; None if unknown. This field and the following ones are for pictures, and not compared.
+        entry: The entry point; None if unknown: older versions saved none of the following. They are for pictures and,
+            except for the kinds of nodes, not compared.
         exits: The exit points.
         outlines: A NodeOutline of each node that is not a plain function.
     """
@@ -270,10 +271,17 @@ class GraphStructure:
     outlines: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
 
     @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """The kinds of the nodes that are no functions, by name."""
+        kinds = ((name, outline.kind) for name, outline in self.outlines.items())
+        return {name: kind for name, kind in kinds if kind != "function"}
+
+    @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits, the same for equal structures in every process."""
         import hashlib  # imported when used: OpenSSL takes 4 ms
 
         by_source = sorted(self.edges, key=lambda edge: edge.source)  # the order matters only among the edges of a node
         parts = [*sorted(self.nodes), "", *(part for edge in by_source for part in attrs.astuple(edge)[:3])]
+        parts += [text for kind in sorted(self.kinds.items()) for text in ("", *kind)]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]

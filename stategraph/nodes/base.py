@@ -152,8 +152,8 @@ class NodeContext:
     attempt: int = 1
     generation: int = 0
     part: str = ""
-    # the name of the node when the step began, if it was renamed since
-    _kept_name: str = attrs.field(default="", kw_only=True, eq=False, repr=False)
+    # the step and the name of the node when the step began, if the graph has changed since
+    _kept_at: tuple[int, str] | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
     _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
     _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
 
@@ -177,7 +177,7 @@ class NodeContext:
         ``##`` and the SHA-256 of the whole key. Two stores with runs of the same id and graph give the same keys, and
         so does a run that is deleted and begun again under its id.
         """
-        kept = nested_id(self.run_id, self.step, self._kept_name or self.node, self.generation)
+        kept = nested_id(self.run_id, *(self._kept_at or (self.step, self.node)), self.generation)
         part = f"/{escaped(self.part)}" if self.part else ""
         return _shortened(f"{escaped(self._outermost or self.graph)}/{kept}{part}")
 
@@ -216,7 +216,7 @@ class StepContext(Protocol):
 
     @property
     def state_for_parts(self) -> State:
-        """Like tracked_state, with the values from before the answers: what each part began with."""
+        """Like tracked_state, with the values with which each part began: from before the answers, for example."""
 
     # ------------------------------------------------------------------ calling
 
@@ -285,7 +285,7 @@ class NestedStep(Protocol):
 
     @property
     def before_updates(self) -> State | None:
-        """The State without the updates that the nested run has not received; None if there are none."""
+        """The State without the changes that the nested run has not received; None if there are none."""
 
     def result(self, plan: Any, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """Return the final State of the nested run: completed or, if it waits for an answer, paused.

@@ -229,6 +229,12 @@ def forked_from(source: State, new_run_id: str) -> State:
     )
 
 
+def steps_under_way(state: State) -> set[int]:
+    """Return the steps whose parts and nested runs a run at this State may still need."""
+    kept = state.progress.kept_names.values() if state.progress else ()
+    return {state.step + 1, *(step for step, _ in kept)}
+
+
 def keeps_nested(source: State) -> bool:
     """Return whether a fork keeps the nested runs of the next step: not if they used answers that the fork takes
     back."""

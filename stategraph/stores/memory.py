@@ -35,6 +35,7 @@ from stategraph.stores._checks import (
     later,
     rolled_back,
     row_cursor,
+    steps_under_way,
 )
 from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
@@ -327,11 +328,12 @@ class MemoryStore(ForkSafe, CheckpointStore):
         copy = self._begin(new_id, source.policy, [*earlier, _as_kept(newest)], time_ns_of(newest))
         if not with_nested:
             return
-        copy.parts.update((key, part) for key, part in source.parts.items() if key[0] == newest.step + 1)
+        steps = steps_under_way(newest)
+        copy.parts.update((key, part) for key, part in source.parts.items() if key[0] in steps)
         for nested_id in tuple(self._nested.get(run_id, ())):
             nested = self._runs_by_id.get(nested_id)
-            if nested is not None and step_of(nested_id) == newest.step + 1:
-                state, parent = _state_of(nested.kept[-1]), ParentStep(new_id, newest.step)
+            if nested is not None and step_of(nested_id) in steps:
+                state, parent = _state_of(nested.kept[-1]), ParentStep(new_id, step_of(nested_id) - 1)
                 state = evolve(state, run_id=new_id + nested_id.removeprefix(run_id), parent=parent)
                 self._copy(nested_id, len(nested.kept) - 1, state, with_nested=True)
 
@@ -375,7 +377,11 @@ def _has_further_objects(state: State) -> bool:
     pause, progress = state.pause, state.progress
     shown = () if pause is None else [request.value for request in pause.each]
     chunks = () if state.partial is None else state.partial.chunks
-    old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())
+    old = (
+        ()
+        if progress is None
+        else chain(*progress.replaced.values(), *progress.overtaken.values(), *progress.answer.values())
+    )
     return not are_settled((*shown, *chunks, *old))
 
 

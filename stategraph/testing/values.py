@@ -32,7 +32,8 @@ PROGRESS: dict[str, Any] = {
     },
     "recoveries": 3,
     "turn": 2,
-    "kept_names": {"write": "draft", "draft": "write"},
+    "kept_names": {"write": (3, "draft"), "draft": (0, "write")},
+    "overtaken": {"n": (), "items": ([1],)},
     "replaced": {"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)},
 }
 """An example value for each attribute of Progress."""

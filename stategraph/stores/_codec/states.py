@@ -20,7 +20,7 @@ import attrs
 
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
-from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
+from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep, check_step
 from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, data_of, provenance_of, since_of
@@ -342,7 +342,8 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "partial": progress.partial and [progress.partial.node, _exact("partial.chunks", progress.partial.chunks)],
         "origins": {key: _origin_parts(origin) for key, origin in progress.origins.items()},
         "replaced": _old_values("replaced", progress.replaced),
-        "kept_names": dict(progress.kept_names),
+        "kept_names": {node: [*at] for node, at in progress.kept_names.items()},
+        "overtaken": _old_values("overtaken", progress.overtaken),
         "recoveries": progress.recoveries,
         "turn": progress.turn,
     }
@@ -372,6 +373,11 @@ def _progress_of(parts: Mapping[str, Any]) -> Progress:
     return Progress(**{name: _PROGRESS_FROM.get(name, lambda kept: kept)(part) for name, part in parts.items()})
 
 
+def _kept_at_from(kept: Any) -> tuple[int, str]:
+    step, name = (0, kept) if type(kept) is str else expect_list(kept, 2)  # older versions wrote the name alone
+    return check_step(step), name
+
+
 def _old_values_from(parts: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {key: tuple(expect_list(old)) for key, old in parts.items()}
 
@@ -383,7 +389,8 @@ _PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
     "partial": lambda parts: Partial(parts[0], expect_list(parts[1])),
     "origins": lambda parts: {key: Origin(*expect_list(origin)) for key, origin in parts.items()},
     "replaced": _old_values_from,
-    "kept_names": dict,
+    "overtaken": _old_values_from,
+    "kept_names": lambda parts: {node: _kept_at_from(kept) for node, kept in parts.items()},
 }
 
 

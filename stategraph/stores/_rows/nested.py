@@ -23,7 +23,7 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State, evolve
-from stategraph.stores._checks import forked_from, is_in_story, keeps_nested, rolled_back
+from stategraph.stores._checks import forked_from, is_in_story, keeps_nested, rolled_back, steps_under_way
 from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._rows.loading import chains, load, loaded, read, visible
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
@@ -233,9 +233,10 @@ def _copied_rows(
 
 
 def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterator[WriteBatch]:
-    """Yield the batches that copy the nested runs and the parts of the next step of a run."""
+    """Yield the batches that copy the nested runs and the parts of the steps of a run that are under way."""
+    steps = steps_under_way(copy)
     for nested_id in log.table.nested_ids(run_id):
-        if outer_id(nested_id) == run_id and step_of(nested_id) == copy.step + 1:
+        if outer_id(nested_id) == run_id and step_of(nested_id) in steps:
             copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
             new_id = copy.run_id + nested_id.removeprefix(run_id)
             with suppress(CheckpointNotFoundError):  # it was removed at the same time
@@ -248,12 +249,12 @@ def _copied_parts(
     copies = _copied_rows(log, run, new_id, incarnation, visible(log, run))
     if log.is_stale(run):  # they may be others than those of this record
         return None
-    parent, tip = ParentStep(outer.run_id, outer.step), copies[-1].seal
+    parent, tip = ParentStep(outer.run_id, step_of(new_id) - 1), copies[-1].seal
     copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
     return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
 
 
 def _copied_nested_run(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:
     row, state = loaded(log, run)
-    copy = evolve(state, run_id=new_id, parent=ParentStep(outer.run_id, outer.step))
+    copy = evolve(state, run_id=new_id, parent=ParentStep(outer.run_id, step_of(new_id) - 1))
     return [_copied_run(log, run, copy, row, incarnation), *_nested(log, run.run_id, copy, incarnation)]

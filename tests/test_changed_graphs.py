@@ -1,0 +1,243 @@
+"""Runs that go on although their graph has changed while a step was under way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointStore,
+    ExecutionError,
+    GraphMismatchError,
+    InterruptNode,
+    MapNode,
+    NodeContext,
+    ParallelNode,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import RUN, make_graph, returns, trace
+
+ITEMS = ["a", "b", "c"]
+
+
+class Bank:
+    """Pays items, and notes the idempotency key of each payment; "c" fails until the bank is up."""
+
+    def __init__(self) -> None:
+        self.is_up = False
+        self.paid: dict[str, list[str]] = defaultdict(list)
+
+    def pay(self, item: str, context: NodeContext) -> str:
+        """Pay an item."""
+        if item == "c" and not self.is_up:
+            raise OSError("the bank is down")
+        self.paid[item].append(context.idempotency_key)
+        return item
+
+    def paying(self, item: str) -> Any:
+        """Return a node or branch that pays an item."""
+        return lambda state, context: {item: self.pay(item, context)}
+
+
+def half_done(kind: str, bank: Bank, store: CheckpointStore) -> Any:
+    """Return a node of this kind that pays the items."""
+    steps = {item: bank.paying(item) for item in ITEMS}
+    inner = {item: make_graph({"go": steps[item]}, store=store, name=item) for item in ITEMS}
+    match kind:
+        case "map":
+            return MapNode(bank.pay, over="items", into="paid", max_workers=1)
+        case "map of graphs":
+            graph = make_graph({"go": lambda state, context: {"x": bank.pay(state["item"], context)}}, store=store)
+            return MapNode(graph.as_node(inputs=["item"]), over="items", into="paid", max_workers=1)
+        case "parallel":
+            return ParallelNode(steps, max_workers=1)
+        case "parallel graphs":
+            return ParallelNode(inner, max_workers=1)
+        case "graph":
+            return make_graph(steps, store=store, name="inner").as_node()
+    raise ValueError(kind)
+
+
+KINDS = ["map", "map of graphs", "parallel", "parallel graphs", "graph"]
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    """A store in a file, unless a test asks for another one."""
+    make = getattr(request, "param", lambda: SqliteStore(tmp_path / "runs.db"))
+    with make() as opened:
+        yield opened
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+class TestInsertedNode:
+    """What is paid is never paid again under another key, whatever a changed graph does before."""
+
+    @pytest.mark.parametrize("writes", [{}, {"tax": 1}], ids=str)
+    @pytest.mark.parametrize("is_rolled_back", [False, True])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_before_a_half_done_node(
+        self, store: CheckpointStore, bank: Bank, kind: str, is_rolled_back: bool, writes: dict[str, Any]
+    ) -> None:
+        """Finished parts stay finished and keys the same, although the node is entered in a later step."""
+
+        def make(*before: str) -> StateGraph:
+            nodes = {"price": trace("price"), **dict.fromkeys(before, returns(writes))}
+            nodes |= {"pay": half_done(kind, bank, store), "end": trace("end")}
+            return make_graph(nodes, store=store, preserve=True)
+
+        start = State({"items": [{"item": i} for i in ITEMS] if "of" in kind else ITEMS}, run_id=RUN)
+        with pytest.raises(ExecutionError):
+            make().execute(start)
+        if is_rolled_back:
+            store.rollback(RUN, 1)
+            bank.paid.clear()
+            with pytest.raises(ExecutionError):
+                make().resume(RUN)
+        with pytest.raises(ExecutionError):  # still down, and the change is known now
+            make("tax").resume(RUN, allow_changed=True)
+        with pytest.raises(ExecutionError):
+            make("tax", "fee").resume(RUN, allow_changed=True)
+        bank.is_up = True
+
+        final = make("tax", "fee").resume(RUN)
+
+        assert (final.status, final.step, final.get("tax")) == (RunStatus.COMPLETED, 5, writes.get("tax"))
+        assert {item: len(keys) for item, keys in bank.paid.items()} == dict.fromkeys(ITEMS, 1)
+        assert [run.run_id for run in store.iter_runs(parent=RUN)] == []
+        assert list(store.load_parts(RUN, 2, "pay")) == []
+
+    def test_before_a_node_that_was_killed(self, tmp_path: Path) -> None:
+        """A node that paid and was killed before its save pays again under the same key; a later visit has its own."""
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        killed = subprocess.run([sys.executable, program, "kill"], cwd=tmp_path, check=False)
+        assert killed.returncode != 0
+
+        subprocess.run([sys.executable, program, "resume"], cwd=tmp_path, check=True)
+
+        assert (tmp_path / "paid").read_text().split() == [f"flow/{RUN}/#{step}/pay" for step in (2, 2, 5)]
+
+    def test_under_the_old_name_of_a_renamed_node(self, store: CheckpointStore, bank: Bank) -> None:
+        """The new node has keys of its own: the renamed one has kept those with the old name."""
+        with pytest.raises(ExecutionError):
+            make_graph({"price": trace("price"), "pay": bank.paying("c")}, store=store).execute(State(run_id=RUN))
+        bank.is_up = True
+        nodes = {"price": trace("price"), "pay": bank.paying("b"), "charge": bank.paying("c")}
+
+        make_graph(nodes, store=store).resume(RUN, migrate={"pay": "charge"}, allow_changed=True)
+
+        assert bank.paid["c"] == [f"flow/{RUN}/#2/pay"] != bank.paid["b"]
+
+    @pytest.mark.parametrize("store", [MemoryStore], indirect=True)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_fork_in_memory(self, store: CheckpointStore, bank: Bank, kind: str) -> None:
+        """A copy of the run has the finished parts in a store in memory, too."""
+        self.test_a_fork_of_it(store, bank, kind)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_fork_of_it(self, store: CheckpointStore, bank: Bank, kind: str) -> None:
+        """A copy of the run has the finished parts as well."""
+
+        def make(*before: str) -> StateGraph:
+            nodes = {"price": trace("price"), **dict.fromkeys(before, returns({}))}
+            return make_graph({**nodes, "pay": half_done(kind, bank, store)}, store=store, preserve=True)
+
+        start = State({"items": [{"item": i} for i in ITEMS] if "of" in kind else ITEMS}, run_id=RUN)
+        with pytest.raises(ExecutionError):
+            make().execute(start)
+        with pytest.raises(ExecutionError):
+            make("tax").resume(RUN, allow_changed=True)
+        store.fork(RUN, "copy")
+        bank.is_up = True
+
+        assert make("tax").resume("copy").status is RunStatus.COMPLETED
+        assert {item: len(keys) for item, keys in bank.paid.items()} == dict.fromkeys(ITEMS, 1)
+
+
+PROGRAM = f"""
+import os, signal, sys
+from stategraph import State, StateGraph
+how = sys.argv[1]
+
+def pay(state, context):
+    with open("paid", "a") as paid:
+        paid.write(context.idempotency_key + "\\n")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {{"visits": state.get("visits", 0) + 1}}
+
+graph = StateGraph("flow", store="runs.db")
+names = ["price", "pay"] if how == "kill" else ["price", "tax", "pay", "end"]
+for name in names:
+    graph.add_node(name, pay if name == "pay" else lambda state: {{}})
+graph.add_sequence(*names[:names.index("pay") + 1])
+graph.set_entry_point("price")
+graph.set_exit_point(names[-1])
+if how == "kill":
+    graph.execute(State(run_id="{RUN}"))
+else:
+    graph.add_edge("pay", "tax", lambda state: state["visits"] < 2)
+    graph.add_edge("pay", "end")
+    graph.resume("{RUN}", allow_changed=True)
+"""
+
+
+class TestFinishedPartsWithoutANode:
+    """A resume that has no use for finished parts is refused, and says what is done."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("change", ["removed", "renamed and changed", "changed"])
+    def test_it_is_refused(self, store: CheckpointStore, bank: Bank, kind: str, change: str) -> None:
+        """The error names the node and its parts, every time; abandon_parts gives them up, and they are gone then."""
+        nodes = {"price": trace("price"), "pay": half_done(kind, bank, store), "end": trace("end")}
+        start = State({"items": [{"item": i} for i in ITEMS] if "of" in kind else ITEMS}, run_id=RUN)
+        with pytest.raises(ExecutionError):
+            make_graph(nodes, store=store, preserve=True).execute(start)
+        other = {"removed": {}, "renamed and changed": {"charge": trace("pay")}, "changed": {"pay": trace("pay")}}
+        changed = make_graph(
+            {"price": trace("price"), **other[change], "end": trace("end")}, store=store, preserve=True
+        )
+        how: dict[str, Any] = {"migrate": {"pay": "charge"}} if "renamed" in change else {}
+        if change == "removed":
+            changed.stands_at({"pay": "end"})
+        node = "charge" if "renamed" in change else "pay"
+        for _ in range(2):
+            with pytest.raises(GraphMismatchError, match=f"node '{node}'.*abandon_parts") as refused:
+                changed.resume(RUN, allow_changed=True, **how)
+        assert RUN in str(refused.value)
+
+        final = changed.resume(RUN, allow_changed=True, abandon_parts=True, **how)
+
+        assert final.status is RunStatus.COMPLETED
+        assert [*store.load_parts(RUN, 2, "pay"), *store.iter_runs(parent=RUN)] == []
+
+
+class TestKinds:
+    """The kind of a node is part of the structure of its graph."""
+
+    def test_a_pause_that_became_a_function(self, store: CheckpointStore) -> None:
+        """The answer of a person is not taken by a node that would throw it away."""
+        asks = {"propose": trace("propose"), "approve": InterruptNode(None, "ok"), "pay": trace("pay")}
+        paused = make_graph(asks, store=store).execute(State(run_id=RUN))
+        decides = make_graph({**asks, "approve": trace("approve")}, store=store)
+
+        with pytest.raises(GraphMismatchError, match="'approve' was a pause, and is a function now"):
+            decides.resume(RUN, {"ok": True}, pause=paused.pause)
+
+        assert store.load(RUN) == paused
+        assert make_graph(asks, store=store).resume(RUN, {"ok": True})["ok"] is True
