@@ -181,7 +181,7 @@ class StoreContract(CheckpointStoreContract):
         for place in (0, 30, 58, 59, 60):
             assert long_run.history("a", after=rows[place].cursor) == rows[place + 1 :]
         for wrong in ("x", "5", "-", "1-2-3", 5):
-            with pytest.raises(ValueError, match="after: .* is not allowed; the cursor of a summary is"):
+            with pytest.raises(ValueError, match=r"after: .* is not allowed; the cursor of a summary is"):
                 long_run.history("a", after=wrong)  # type: ignore[arg-type]
 
         long_run.retain("a", RetentionPolicy("windowed", window=2))

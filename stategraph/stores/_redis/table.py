@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from stategraph._owners.base import Fence
-from stategraph._owners.leases import RENEWALS_PER_LEASE, Lease, LeaseOwners, Worker
+from stategraph._owners.leases import Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import (
@@ -80,7 +80,7 @@ class RedisTable(ServerTable[Links]):
         self._replicas, self._patience = replicas, patience
         self._is_open = False
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
-        self.owners = LeaseOwners(self, lease)
+        self.owners = LeaseOwners(self, lease, patience)
         try:
             identify(self._store_id())
         except BaseException:
@@ -289,11 +289,11 @@ class RedisTable(ServerTable[Links]):
         """Release a run, if this is still its fence."""
         self._query(run_id, self._nodes.script(run_id, scripts.FREE, fence), patience=SHORT_PATIENCE)
 
-    def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Record that a process stays alive for so many seconds."""
+    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
+        """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._query("", renew, patience=seconds / RENEWALS_PER_LEASE)
+        self._query("", renew, patience=patience)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
