@@ -184,7 +184,7 @@ class TestRun:
         assert again["trace"] == ["a", "b"]
         assert any_play.call(graph, "run", again)["trace"] == ["a", "b"]  # what the run itself returned
         for other in (State({"n": 1.0}, run_id=RUN), State(run_id=RUN), again.set("n", 2)):
-            with pytest.raises(RunExistsError, match="began with other data.*is completed; turn"):
+            with pytest.raises(RunExistsError, match=r"began with other data.*is completed; turn"):
                 any_play.call(graph, "run", other)
 
     def test_a_run_that_an_older_version_began(self, any_play: Scene) -> None:
