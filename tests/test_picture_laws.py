@@ -220,3 +220,25 @@ def test_large_graphs_are_drawn(structure):
         if edge.source and edge.target and edge.source != edge.target:
             assert boxes[edge.source].has_at_border(*edge.points[0])
             assert boxes[edge.target].has_at_border(*edge.points[-1])
+
+
+def test_a_picture_has_a_limit_and_says_so():
+    """Of too large a graph, a part is drawn, with the way of the run; a box says how much is left out."""
+    names = [f"node-{number}" for number in range(120)]
+    edges = [EdgeStructure(source, target, "always()") for source in names for target in names if source != target]
+    full = GraphStructure(tuple(names), tuple(edges), names[0])
+    walk = Walk(taken={(names[-1], names[-2]): 1})
+    long = GraphStructure(tuple(f"node-{number}" for number in range(5_000)), ())
+
+    drawn = Picture("full", full, walk).to_mermaid()
+    assert (drawn.count(" --> "), drawn.count(" ==> ")) == (5_000, 1)
+    assert "9,280 more edges, not drawn" in drawn
+    assert "9,280 more edges, not drawn" in Picture("full", full, walk).to_svg()
+    assert "1,000 more nodes, not drawn" in Picture("long", long, Walk()).to_mermaid()
+
+
+def test_a_long_text_is_cut_before_it_is_searched():
+    """The time for a text of any length does not grow with the square of its length."""
+    edge = EdgeStructure("a", "b", "x" * 300_000)
+
+    assert "x" * 33 + "…" in Picture("long", GraphStructure(("a", "b"), (edge,)), Walk()).to_svg()

@@ -8,6 +8,7 @@ a place as wide as its label.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import TypeAlias
@@ -239,13 +240,16 @@ def _place_lanes(lines: Iterable[Line], right: float) -> float:
 
     Lines whose rows do not overlap share a lane.
     """
-    ends: list[int] = []  # the last used row of each lane
+    used: list[tuple[int, int]] = []  # heaps: the last row and the number of each used lane, and lanes to use again
+    free: list[int] = []
     for line in sorted((line for line in lines if not line.is_direct), key=lambda line: line.rows):
         first, last = line.rows
-        lane = next((lane for lane, end in enumerate(ends) if end < first), len(ends))
-        ends[lane : lane + 1] = [last]
-        line.lane = right + _LANE * (lane + 1)
-    return right + _LANE * len(ends)
+        while used and used[0][0] < first:
+            heappush(free, heappop(used)[1])
+        lane = heappop(free) if free else len(used) + 1
+        heappush(used, (last, lane))
+        line.lane = right + _LANE * lane
+    return right + _LANE * (len(used) + len(free))
 
 
 # --------------------------------------------------------------------------- from the top to the bottom

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import count
+from itertools import count, islice
 from math import fsum
+from typing import TypeAlias
 from unicodedata import east_asian_width
 
 import attrs
@@ -19,8 +20,11 @@ from stategraph.picture._run import Visit, Walk
 DEPTH = 4
 """How deep nested graphs are drawn. Of deeper ones only the name is drawn."""
 
-MOST_BOXES = 4_000
-"""How many boxes are drawn before nested graphs are left out: a graph may be nested in many places."""
+MOST_BOXES, MOST_WAYS = 4_000, 5_000
+"""How many boxes and lines of a graph are drawn, and how many of both before nested graphs are left out.
+
+A graph may be nested in many places.
+"""
 
 _FUNCTION, _NOWHERE = NodeOutline(), Visit()
 
@@ -106,30 +110,48 @@ def sketch_of(structure: GraphStructure, walk: Walk) -> Sketch:
 
 def _sketch_of(structure: GraphStructure, walk: Walk, depth: int, drawn: Iterator[int]) -> Sketch:
     boxes: dict[str, Box] = {}
-    for name in dict.fromkeys(structure.nodes):
+    names = list(dict.fromkeys(structure.nodes))
+    for name in names[:MOST_BOXES]:
         outline = structure.outlines.get(name, _FUNCTION)
-        inside = None
-        if outline.nested is not None and depth and next(drawn) < MOST_BOXES:
-            inside = _sketch_of(outline.nested, walk.nested.get(name, Walk()), depth - 1, drawn)
+        inside, notes = None, outline.notes
+        if outline.nested is not None and depth:
+            if next(drawn) < MOST_BOXES:
+                inside = _sketch_of(outline.nested, walk.nested.get(name, Walk()), depth - 1, drawn)
+            else:
+                notes = (*notes, "its graph is not drawn")
         visit = walk.visits.get(name, _NOWHERE)
-        boxes[name] = Box(name, outline.kind, outline.notes, name in structure.exits, inside, visit)
+        boxes[name] = Box(name, outline.kind, notes, name in structure.exits, inside, visit)
         next(drawn)
-    ways = [*_ways_of(structure.edges, boxes, walk.taken)]
+    labels = _labels_of(structure.edges, boxes)
+    if len(labels) > MOST_WAYS:  # those that the run has taken come first
+        labels = dict(sorted(labels.items(), key=lambda item: item[0][:2] not in walk.taken))
+    ways = list(islice(_ways_of(labels, boxes, walk.taken), MOST_WAYS))
+    several = [*boxes.values()]
+    for more, what in ((len(names) - len(boxes), "nodes"), (len(labels) - len(ways), "edges")):
+        several += [Box(f"{more:,} more {what}, not drawn")] if more else []
+    for _ in ways:
+        next(drawn)
     if structure.entry not in boxes:
-        return Sketch((*boxes.values(),), (*ways,))
+        return Sketch((*several,), (*ways,))
     start = Box(is_start=True)
-    return Sketch((start, *boxes.values()), (Way(start, boxes[structure.entry]), *ways))
+    return Sketch((start, *several), (Way(start, boxes[structure.entry]), *ways))
 
 
-def _ways_of(
-    edges: Iterable[EdgeStructure], boxes: Mapping[str, Box], taken: Mapping[tuple[str, str], int]
-) -> Iterator[Way]:
-    """Yield one way for all edges with the same ends: a history does not tell them apart."""
+_Labels: TypeAlias = Mapping[tuple[str, str, bool], Sequence[str]]
+
+
+def _labels_of(edges: Iterable[EdgeStructure], boxes: Collection[str]) -> _Labels:
+    """Return the labels of the edges between boxes, by their ends and whether they are for failures."""
     labels: dict[tuple[str, str, bool], list[str]] = {}
     for edge in edges:
         if edge.source in boxes and edge.target in boxes:
             is_failure = edge.label == "on_error"
             labels.setdefault((edge.source, edge.target, is_failure), []).append(edge.shown or edge.label)
+    return labels
+
+
+def _ways_of(labels: _Labels, boxes: Mapping[str, Box], taken: Mapping[tuple[str, str], int]) -> Iterator[Way]:
+    """Yield one way for all edges with the same ends: a history does not tell them apart."""
     for (source, target, is_failure), texts in labels.items():
         label = "" if "always()" in texts or is_failure else " or ".join(map(_in_short, texts))
         is_other = is_failure and (source, target, False) in labels
@@ -149,6 +171,7 @@ _SHORTER = (
 
 def _in_short(predicate: str) -> str:
     """Return the repr of a predicate in fewer words."""
+    predicate = predicate[:_LONGEST_WHOLE]  # the time of a search may grow with the square of the length
     for long, short in _SHORTER:
         predicate = long.sub(short, predicate)
     return predicate
