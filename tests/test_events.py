@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -205,6 +206,22 @@ class TestStructlog:
         ours, theirs = capsys.readouterr().err.splitlines()
         assert re.match(r"\d{4}(-\d\d){2} \d\d(:\d\d){2} ", ours)
         assert ours.partition("[")[2] == theirs.partition("[")[2]
+
+    @pytest.mark.parametrize("is_configured", [False, True])
+    def test_it_sends_a_terminal_no_escapes(self, monkeypatch: pytest.MonkeyPatch, is_configured: bool) -> None:
+        """A text of others, such as the reason of a pause, cannot control the terminal."""
+        if is_configured:
+            structlog.configure(processors=_PLAIN_LINES)
+        terminal = io.StringIO()
+        monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "stdout", terminal)  # where structlog writes by default
+        reason = "\x1b[2J\x9b31m\u202ereason"
+
+        StructlogObserver().on_event(Event(EventType.GRAPH_PAUSE, datetime.now(UTC), "flow", {"reason": reason}))
+
+        assert r"\x1b[2J\x9b31m\u202ereason" in terminal.getvalue()
+        assert not [escape for escape in ("\x1b[2J", "\x9b", "\u202e") if escape in terminal.getvalue()]
 
     def test_it_writes_where_structlog_is_configured_to(self, memory_scene: Scene) -> None:
         """An event is logged with its name, type and data, and the name of the graph."""

@@ -165,12 +165,17 @@ def cut(text: str, limit: int = SHORT) -> str:
     return clean(text if len(text) <= limit else f"{text[:limit]}...")
 
 
+def one_line(text: str) -> str:
+    """Return a text on one line, with a space for each break and each other white space."""
+    return " ".join(text.split())
+
+
 def failure_text(kind: str, message: str) -> str:
     """Return the type and the message of an error on one line; for failed parts, begin with the parts."""
     if kind == "ExceptionGroup" and (parts := _PARTS.fullmatch(message)):
         count, failed = parts.groups()
-        return " ".join(f"part {failed}".split() if count == "1" else f"{count} parts: {failed}".split())
-    return " ".join(f"{kind}: {message}".split())
+        return one_line(f"part {failed}" if count == "1" else f"{count} parts: {failed}")
+    return one_line(f"{kind}: {message}")
 
 
 def span(seconds: float) -> str:

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        note(error.format_message())
+        click.echo(error.format_message(), err=True)
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -86,13 +86,13 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _failed(error: Exception, is_json: bool) -> int:
-    hint = ""
-    if isinstance(error, click.UsageError) and error.ctx:
-        hint = f"\nTry '{error.ctx.command_path} --help'."
+    hint = f"Try '{error.ctx.command_path} --help'." if isinstance(error, click.UsageError) and error.ctx else ""
     if isinstance(error, click.ClickException):
         error = Failure(Exit(error.exit_code), error.format_message())
     if is_json:
         print(json.dumps(error_shape(error)), file=sys.stderr)
     else:
-        note(f"stategraph: {message_of(error)}{hint}")
+        note(f"stategraph: {message_of(error)}")
+        if hint:
+            note(hint)
     return exit_of(error)

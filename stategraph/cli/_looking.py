@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -11,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from stategraph._capabilities import fresh_rows
-from stategraph._text.shown import clean, cut, failure_text, span
+from stategraph._text.shown import clean, cut, failure_text, one_line, span
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner
@@ -195,7 +198,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
             screen.line((f"{name}: ", "dim"), text)
     if state.error is not None:
         screen.line((f"failed at {state.error.node}: {state.error.type}", "red"))
-        for line in (*state.error.message.splitlines(), *state.error.traceback.splitlines()):
+        for line in (one_line(state.error.message), *state.error.traceback.splitlines()):
             screen.line(f"  {line}")
     for pause in () if state.pause is None else state.pause.each:
         _show_pause(screen, state, pause)
@@ -349,7 +352,18 @@ def draw(request: Request, run_id: str | None, graph: str | None, form: str | No
     if request.is_json:
         request.screen.document({"format": form, "picture": text})
     else:
-        output.write(text)
+        with _private_files():
+            output.write(text)
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Create files with access for their owner only, as stores do. Click opens a file when it is first written."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _picture_of(request: Request, run_id: str) -> Picture:
@@ -381,8 +395,9 @@ def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[
     store = row_store(request.open())
     wanted = reversed([run.run_id for run in store.iter_runs()]) if is_all else run_ids
     lines = (line for run_id in wanted for line in store.export_run(run_id))
-    for line in [json.dumps([json.loads(line) for line in lines])] if request.is_json else lines:
-        output.write(f"{line}\n")
+    with _private_files():
+        for line in [json.dumps([json.loads(line) for line in lines])] if request.is_json else lines:
+            output.write(f"{line}\n")
 
 
 def row_store(store: CheckpointStore) -> RowStore:

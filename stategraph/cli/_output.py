@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from stategraph import errors
-from stategraph._text.shown import SHORT, brief, clean, cut, failure_text, span
+from stategraph._text.shown import SHORT, brief, clean, cut, failure_text, one_line, span
 from stategraph._values.provenance import Kind, Owner
 from stategraph.stores.serializers import plain
 
@@ -138,8 +138,8 @@ def _styled(cell: Cell) -> tuple[str, str]:
 
 
 def note(message: str) -> None:
-    """Write a message to stderr."""
-    print("\n".join(map(clean, message.splitlines())), file=sys.stderr, flush=True)
+    """Write a message to stderr, on one line: line breaks in texts of others would forge messages."""
+    print(clean(one_line(message)), file=sys.stderr, flush=True)
 
 
 # --------------------------------------------------------------------------- text

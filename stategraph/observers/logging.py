@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TextIO
 
+from stategraph._text.shown import clean
 from stategraph._values.events import Event, EventType, Observer
 from stategraph.errors import ConfigError
 
@@ -46,6 +47,8 @@ class StructlogObserver(Observer):
     def on_event(self, event: Event) -> None:
         err, data = sys.stderr, {"graph": event.source, **event.data}
         shows = err is not None and err.isatty()  # a terminal shows the lines in colours
+        if shows:
+            data = {key: clean(value) if isinstance(value, str) else value for key, value in data.items()}
         if shows or "structlog" in sys.modules:
             import structlog  # imported when used: it takes 20 ms, and plain lines do not need it
 

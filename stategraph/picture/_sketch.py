@@ -12,7 +12,7 @@ from unicodedata import east_asian_width
 
 import attrs
 
-from stategraph._text.shown import span
+from stategraph._text.shown import one_line, span
 from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture._run import Visit, Walk
@@ -189,7 +189,7 @@ _WIDE = frozenset("mwMW@%—…→")
 
 def plain(text: str) -> str:
     """Return a text on one line, with a replacement for each unprintable character."""
-    line = " ".join(text[:_LONGEST_WHOLE].split())
+    line = one_line(text[:_LONGEST_WHOLE])
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 

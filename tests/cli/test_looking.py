@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from typing import Any
@@ -364,6 +365,40 @@ def test_hostile_values_do_not_reach_the_terminal(shop, command):
     json.loads(as_json)
 
 
+FORGER = """
+from stategraph import State, StateGraph
+
+def fail(state):
+    raise ValueError("no\\nforged: all is well\\rforged\\x0bforged\\x85forged\\u2028forged\\x1b[2K\\u202eforged")
+
+graph = StateGraph("forger", store="forged.db", preserve=True)
+graph.add_node("fail", fail)
+graph.set_entry_point("fail")
+graph.set_exit_point("fail")
+if __name__ == "forged":
+    fail(None)
+if __name__ == "__main__":
+    graph.submit(State(run_id="a"))
+"""
+
+
+def test_texts_of_exceptions_forge_no_lines(shop):
+    """No line of the output begins with a text of others, and no character of theirs moves the cursor."""
+    for name in ("forger.py", "forged.py"):
+        (shop / name).write_text(FORGER, encoding="utf-8")
+    subprocess.run([sys.executable, "forger.py"], cwd=shop, env=environment(), check=True, timeout=60)
+    shown = ("runs", "show a", "history a", "--import forged runs", "watch a")
+    changed = ("work forger:graph --once", "resume a --graph forger:graph")
+
+    for command in (*changed, *shown):
+        options = ["--store", "forged.db"] if command in shown else []
+        done = process(*options, *command.split(), cwd=shop)
+        text = f"{done.out}\n{done.err}"
+        assert "all is well" in text, command
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("forged")], command
+        assert all(char.isprintable() or char in "\n\t" for char in text), command
+
+
 # --------------------------------------------------------------------------- pictures
 
 
@@ -378,6 +413,16 @@ def test_a_graph_is_drawn_without_a_run(shop):
 
 
 # --------------------------------------------------------------------------- lines of JSON
+
+
+def test_written_files_are_private(store, shop):
+    """What an export or a picture holds is as secret as the store; a file that is there keeps its mode."""
+    for number, command in enumerate(("export done -o", "draw done -o")):
+        assert call(*command.split(), f"{number}.svg").code == 0
+        assert stat.S_IMODE((shop / f"{number}.svg").stat().st_mode) == 0o600
+        (shop / f"{number}.svg").chmod(0o644)
+        assert call(*command.split(), f"{number}.svg").code == 0
+        assert stat.S_IMODE((shop / f"{number}.svg").stat().st_mode) == 0o644
 
 
 def test_an_export_is_read_back(store, shop):

@@ -21,6 +21,7 @@ from psycopg import errors, generators
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from stategraph._text.shown import one_line
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from stategraph.stores._rows.sql_table import Statement
 from stategraph.stores._servers import TCP_LIMITS
@@ -299,4 +300,4 @@ def explained(error: Exception, run_id: str, store: object, kind: type[Checkpoin
 def _text(error: Exception) -> str:
     """Return the message of an error in one line."""
     message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return " ".join((message or str(error) or type(error).__name__).split())
+    return one_line(message or str(error) or type(error).__name__)
