@@ -135,7 +135,7 @@ def main() -> None:
         with served(page) as address, launched() as browser:
             for name, path, scheme in _SHOTS:
                 with window(browser, address, page.token, viewport=_SIZE, color_scheme=scheme) as shown:
-                    shown.goto(address + path)
+                    shown.goto(shown.url.rstrip("/") + path)
                     shown.locator("body").evaluate(_WITHOUT_PLACES, [str(ROOT), str(Path(folder))])
                     _save(shown.screenshot(), IMAGES / f"{name}.png")
 

@@ -49,7 +49,8 @@ class Guard:
         self.hosts: frozenset[str] = frozenset(map(host_of, hosts))
         self.csrf: str = secrets.token_urlsafe(24)
         self.root_path: str = f"/{root_path.strip('/')}".rstrip("/")
-        # All ports of a host share cookies, so each page needs its own name.
+        # Browsers send cookies to all ports of a host, so the page has a path and a cookie that no other server knows.
+        self._own_path = f"/{secrets.token_urlsafe(18)}" if self.token else ""
         self._cookie = f"stategraph_{secrets.token_hex(6)}"
         self._sessions: deque[str] = deque(maxlen=_MOST_SESSIONS)
 
@@ -72,11 +73,16 @@ class Guard:
             await (refused or self.app)(scope, receive, send_with_headers)
 
     def _placed(self, scope: Scope) -> Scope:
-        """Return a scope with the path in the browser. Some proxies and servers leave out its beginning."""
+        """Return a scope with the path in the browser, below a random one.
+
+        Some proxies and servers leave out its beginning. The address with the token has no random path yet.
+        """
         given = scope.get("root_path", "")
         root, path = f"{self.root_path}{given}", scope["path"]
-        begin = next((begin for begin in (root, given) if path.startswith(f"{begin}/")), "")
-        return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(begin)}"}
+        for begins in ((root, given), (self._own_path,)):
+            path = path.removeprefix(next((begin for begin in begins if path.startswith(f"{begin}/")), ""))
+        root += self._own_path
+        return {**scope, "root_path": root, "path": f"{root}{path}"}
 
     def _refused(self, request: Request) -> Response | None:
         """Return the answer to a request that must not reach the page; None if it may."""

@@ -30,5 +30,5 @@ def page(store, graph):
 def let_in(guard, address="http://localhost:7420"):
     """Return a client that has the token."""
     client = TestClient(guard, base_url=address)
-    client.get(f"/?token={guard.token}")
+    client.base_url = client.get(f"/?token={guard.token}").url
     return client

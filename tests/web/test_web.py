@@ -26,6 +26,11 @@ from tests.web.conftest import let_in
 from tests.web.desk import HOSTILE, asks, change, csrf_of, text_of
 
 
+def placed(address):
+    """Return an address without the random path of the page."""
+    return re.sub(r"/[\w-]{24}(?=/)", "", address, count=1)
+
+
 def pause_of(store, run_id):
     return store.load(run_id).pause.id
 
@@ -142,7 +147,7 @@ def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
 
     done = change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 7}', by="ann")
 
-    assert (done.status_code, done.headers["location"]) == (303, "/run?id=claim")
+    assert (done.status_code, placed(done.headers["location"])) == (303, "/run?id=claim")
     until(lambda: store.load("claim").status == "completed")
     assert store.load("claim")["paid"] == 7
     assert "ann" in [row.by for row in store.history("claim")]
@@ -217,7 +222,8 @@ def test_an_error_after_the_post_has_returned(store):
 def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
     """A POST each resumes, cancels, forks and rolls back a run."""
     graph.execute(State({"photos": []}, run_id="claim"))
-    assert change(page, "claim", "fork", new="copy", step="1", revision="0").headers["location"] == "/run?id=copy"
+    forked = change(page, "claim", "fork", new="copy", step="1", revision="0")
+    assert placed(forked.headers["location"]) == "/run?id=copy"
     assert store.load("copy").step == 1
     assert "copy" in text_of(page.get("/run", params={"id": "claim"}))
     assert change(page, "claim", "rollback", step="1", revision="0").status_code == 303
@@ -283,10 +289,31 @@ def test_only_who_has_the_token_is_let_in(store):
     assert client.get("/static/page.css").status_code == 401
     assert client.get("/?token=guessed").status_code == 401
     let = client.get(f"/?token={guard.token}", follow_redirects=False)
-    assert (let.status_code, let.headers["location"]) == (303, "/")
+    own = let.headers["location"]
+    assert (let.status_code, placed(own)) == (303, "/")
     assert {"HttpOnly", "SameSite=strict"} <= set(let.headers["set-cookie"].split("; "))
-    assert client.get("/").status_code == 200
-    assert client.get("/static/page.css").status_code == 200
+    assert client.get(own).status_code == 200
+    assert client.get(f"{own}static/page.css").status_code == 200
+
+
+def test_the_cookie_is_sent_to_no_other_server_of_the_host(store):
+    """Browsers send cookies to all ports of a host, so the cookie is for a path that no other server knows."""
+    guard = app(store)
+    client = TestClient(guard, base_url="http://127.0.0.1:7420")
+    let = client.get(f"/?token={guard.token}")
+    own = let.url.path
+
+    (cookie,) = client.cookies.jar
+    assert cookie.path == own
+    assert re.fullmatch(r"/[\w-]{24}/", own)
+    assert let.request.headers["cookie"] == f"{cookie.name}={cookie.value}"
+    assert "cookie" not in client.get("/").request.headers
+    assert "cookie" not in client.get("http://127.0.0.1:8000/static/page.css").request.headers
+    for wrong in ("/", "/run?id=a", own.rstrip("/"), f"{own[:-2]}/"):
+        refused = client.get(wrong, follow_redirects=False)
+        assert (refused.status_code, own in refused.text) == (401, False)
+    links = re.findall(r'(?:href|src|action|data-watch)="([^"]+)"', let.text)
+    assert [link for link in links if not link.startswith((own, "#"))] == []
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
@@ -295,10 +322,10 @@ def test_the_cookie_stays_with_https(store, scheme, is_secure):
     guard = app(store)
     client = TestClient(guard, base_url=f"{scheme}://localhost")
 
-    cookie = client.get(f"/?token={guard.token}", follow_redirects=False).headers["set-cookie"]
+    let = client.get(f"/?token={guard.token}", follow_redirects=False)
 
-    assert ("Secure" in cookie.split("; ")) is is_secure
-    assert client.get("/").status_code == 200
+    assert ("Secure" in let.headers["set-cookie"].split("; ")) is is_secure
+    assert client.get(let.headers["location"]).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -321,8 +348,8 @@ def test_a_link_with_the_token_leads_to_the_same_page_without_it(store, address,
 
     let = client.get("http://localhost:7420" + address.format(guard.token), follow_redirects=False)
 
-    on_this_host = "/" + (root + led).lstrip("/")
-    assert (let.status_code, let.headers["location"]) == (303, on_this_host)
+    assert let.status_code == 303
+    assert re.fullmatch(rf"{root}/[\w-]{{24}}{re.escape(led)}", let.headers["location"])
 
 
 @pytest.mark.parametrize(
@@ -413,19 +440,21 @@ def test_it_can_stand_behind_a_proxy_under_a_path(store, graph, given, sent):
     guard = app(store, [graph], root_path=given)
     client = TestClient(guard, base_url="http://localhost:7420")
     let = client.get(f"{sent}/run?id=claim&token={guard.token}", follow_redirects=False)
-    assert let.headers["location"] == "/tools/runs/run?id=claim"
-    assert "Path=/tools/runs/" in let.headers["set-cookie"].split("; ")
+    assert placed(let.headers["location"]) == "/tools/runs/run?id=claim"
+    own = let.headers["location"].partition("run?")[0]
+    assert f"Path={own}" in let.headers["set-cookie"].split("; ")
+    sent += own.removeprefix("/tools/runs").rstrip("/")
     cookie = {"cookie": let.headers["set-cookie"].partition(";")[0]}
 
     shown = client.get(f"{sent}/run?id=claim", headers=cookie).text
     for address in re.findall(r'(?:href|src|action|data-watch)="([^"#?]+)', shown):
-        assert address.startswith("/tools/runs/")
-        path = sent + address.removeprefix("/tools/runs")
+        assert address.startswith(own)
+        path = f"{sent}/{address.removeprefix(own)}"
         assert client.get(path, headers=cookie).status_code != 401
     assert client.get(f"{sent}/static/page.css", headers=cookie).status_code == 200
     data = {"do": "cancel", "id": "claim", "csrf": shown.partition('name="csrf" value="')[2].partition('"')[0]}
     done = client.post(f"{sent}/change", data=data, headers=cookie, follow_redirects=False)
-    assert done.headers["location"] == "/tools/runs/run?id=claim"
+    assert done.headers["location"] == f"{own}run?id=claim"
 
 
 def change_at(client, root, run_id, store):
@@ -475,10 +504,11 @@ def test_the_command_serves_other_machines_under_the_names_that_it_is_given(tmp_
         here = f"http://127.0.0.1:{found[1]}"
         for host in ("runs.example", f"other.example:{found[1]}", f"127.0.0.1:{found[1]}"):
             let = httpx.get(here + found[2], headers={"host": host})
-            assert (let.status_code, let.headers["location"]) == (303, "/runs/")
+            own = let.headers["location"]
+            assert (let.status_code, placed(own)) == (303, "/runs/")
             assert "Secure" not in let.headers["set-cookie"]
             cookie = let.headers["set-cookie"].partition(";")[0]
-            assert ">one<" in httpx.get(f"{here}/runs/", headers={"host": host, "cookie": cookie}).text
+            assert ">one<" in httpx.get(f"{here}{own}", headers={"host": host, "cookie": cookie}).text
         secure = httpx.get(here + found[2], headers={"host": "runs.example", "x-forwarded-proto": "https"})
         assert "Secure" in secure.headers["set-cookie"]
         assert httpx.get(here + found[2], headers={"host": "evil.example"}).status_code == 421
