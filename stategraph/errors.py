@@ -307,15 +307,11 @@ class CheckpointingDisabledError(StateGraphError):
 
 
 class CheckpointError(StateGraphError):
-    """A store failed; `state`, if set, is the State that was to be saved or loaded.
-
-    `is_lasting` is True if a server has refused the request, so that a retry would fail too: for a wrong password, say.
-    """
+    """A store failed; `state`, if set, is the State that was to be saved or loaded."""
 
     run_id: str
     reason: str = "the store failed"
     state: _State | None = attrs.field(default=None, init=False)
-    is_lasting: bool = attrs.field(default=False, init=False)
 
     def __str__(self) -> str:
         return f"run {shorten(self.run_id)}: {self.reason}" if self.run_id else self.reason
@@ -367,6 +363,17 @@ class RunLostError(StepConflictError):
 
     `state` is the State that could not be saved.
     """
+
+
+class EntriesNotKeptError(CheckpointError, NotImplementedError):
+    """What a run does between two States cannot be kept: the class of the store lacks `append` or `entries`."""
+
+    def __init__(self, run_id: str, store: str, method: str) -> None:
+        reason = (
+            f"the {store} has no method {method}(): effects, messages, answers and finished parts need a store that "
+            "keeps entries, such as sqlite; or implement append() and entries() of CheckpointStore"
+        )
+        super().__init__(run_id, reason)
 
 
 class RunBusyError(StateGraphError, RuntimeError):

@@ -567,6 +567,17 @@ def check_successor(saved: State, state: State, same_data: bool) -> None:
         raise StepConflictError(state.run_id, reason)
 
 
+def due_ns_of(state: State) -> int | None:
+    """Return the time at which a run can go on by itself; None if it waits for a caller, or is over."""
+    is_open = state.progress is not None and state.status in (RunStatus.ACTIVE, RunStatus.PAUSED)
+    return (state.progress.due_ns or None) if is_open and state.progress else None
+
+
+def taken_of(state: State) -> int:
+    """Return the number of the newest entry of its inbox that a run has taken in."""
+    return state.progress.taken if state.progress else 0
+
+
 provenance_of: Callable[[State], Provenance] = attrgetter("_about")
 """Returns the record that a State shares with those that differ only in data and step."""
 

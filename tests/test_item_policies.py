@@ -24,7 +24,6 @@ from stategraph import (
     StateGraph,
     register_type,
 )
-from stategraph.nodes._parts import ATTEMPTS
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed, MortalStore
@@ -111,7 +110,7 @@ class TestRetry:
         mortal = MortalStore(any_store)
 
         def are_kept() -> bool:
-            return any_store.load_parts("a", 1, f"map{ATTEMPTS}") == {"0": 2}
+            return [entry.value for entry in any_store.entries("a", step=1, kinds=("attempt",))] == [2]
 
         def fail(item: int) -> int:
             calls.append(item)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
 from stategraph._owners.company import company
@@ -240,17 +240,23 @@ class StoreSession:
         except CheckpointNotFoundError:
             return None
 
-    def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
-        """Return the saved parts of a step of a run."""
-        kept: KeptParts = self._query(about[0], "load its parts", lambda: self.store.load_parts(*about))
-        return kept
+    def load_parts(self, about: tuple[str, int, str, str]) -> KeptParts:
+        """Return the saved parts of a step of a run, or their attempts."""
+        run_id, step, node, kind = about
+
+        def load() -> KeptParts:
+            if kind == "part":
+                return cast(KeptParts, self.store.load_parts(run_id, step, node))
+            return KeptParts.of(self.store.entries(run_id, step=step, kinds=(kind,)), node)
+
+        return self._query(run_id, "load its parts", load)
 
     def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
         """Return the labels of the finished parts of a step, and the ids of its nested runs."""
         state, (step, name) = about
         if not self.store.keeps_parts:
             return []
-        parts = self.load_parts((state.run_id, step, name))
+        parts = self.load_parts((state.run_id, step, name, "part"))
         runs = self._query(state.run_id, "list its nested runs", lambda: [*self.store.iter_runs(parent=state.run_id)])
         own = nested_id(state.run_id, step, name, state.generation)
         return [*parts, *(run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~"))]

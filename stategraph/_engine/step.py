@@ -160,7 +160,7 @@ class StepExecution:
         """
         run = self.run
         run.unsaved_parts.clear()
-        run.has_joined_parts = run.has_joined_parts or self.stage.node.has_parts
+        run.has_joined_parts = run.has_joined_parts or bool(self.stage.node.graphs)
         if self.attempt > 1:
             after = evolve(after, facts=Facts(attempts=self.attempt))
         return evolve(after, progress=self.progress_after(after, is_failed=is_failed))
@@ -317,24 +317,23 @@ class StepExecution:
         run.saved = run.state
         self._stop_if_cancelled()
 
-    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
+    def finished_parts(self, made_of: Mapping[str, Any], kind: str = "part") -> Task[dict[str, Any]]:
         """Return the values of finished parts that were made from the same data as now, by their labels."""
-        run, (at, node) = self.run, self.kept_at
-        name = node + mark
-        found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
+        run, at = self.run, (*self.kept_at, kind)
+        found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node, part.kind) == at}
         if run.plan.loads_parts:
-            about = (self.state.run_id, at, name)
+            about = (self.state.run_id, *at)
             loaded: KeptParts = yield from self.stored((Parts, run.session.load_parts, about))
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
         return found
 
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], kind: str = "part") -> Task[None]:
         """Save finished parts of this step, except parts that write unsaved keys."""
         run = self.run
         (at, name), of = self.kept_at, self._digest_of
-        parts = [Part(at, name + mark, label, value, of(made_of[label])) for label, value in finished.items()]
+        parts = [Part(at, name, label, value, of(made_of[label]), kind) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if not frozenset(node.part_writes(part.value)) - persist]

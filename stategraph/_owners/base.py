@@ -54,6 +54,8 @@ class Ownership:
         has_known_fence: Whether its fence may be compared with that in the store; false during an acquisition.
         is_lost: Whether another call took the run over, or the owner released it.
         is_cancelled: Whether the run was cancelled, and not continued since.
+        inbox: The number of the newest entry that the inbox of the run is known to have had; None while the owner does
+            not take entries in.
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
         owners: The owners that it is released from.
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
@@ -72,6 +74,7 @@ class Ownership:
     has_known_fence: bool = False
     is_lost: bool = False
     is_cancelled: bool = False
+    inbox: int | None = None
     is_abandoned: bool = False
     owners: Owners | None = None
     call: Callable[[], Any] | None = None

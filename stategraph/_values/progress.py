@@ -11,6 +11,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._util.validators import LONGEST_WAIT, is_optional
+from stategraph._values.entries import Entry
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.provenance import GraphStructure, check_step
 
@@ -140,6 +141,7 @@ class Part:
         label: The name of the branch, or the number of the item.
         value: The result of the part.
         made_of: The digest of its inputs; empty if unknown.
+        kind: The kind of the entry in which it is kept: "part", or "attempt" for the number of its attempts.
     """
 
     step: int
@@ -147,6 +149,12 @@ class Part:
     label: str
     value: Any
     made_of: str = ""
+    kind: str = "part"
+
+    @property
+    def entry(self) -> Entry:
+        """The entry in which it is kept."""
+        return Entry(self.kind, self.value, self.step, self.node, self.label, self.made_of)
 
 
 class KeptParts(dict[str, Any]):
@@ -162,6 +170,11 @@ class KeptParts(dict[str, Any]):
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
         super().__init__({label: value for label, (_, value) in parts.items()})
         self.made_of: dict[str, str] = {label: made_of for label, (made_of, _) in parts.items()}
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], node: str) -> KeptParts:
+        """Return the parts of a node in entries of its step."""
+        return cls({entry.name: (entry.made_of, entry.value) for entry in entries if entry.place == node})
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
@@ -215,6 +228,8 @@ class Progress:
             the pause `woken`.
         recoveries: The number of recoveries of the run since the last step.
         turn: The number of the current turn, if turns are counted; see `stategraph.turns`.
+        taken: The number of the newest entry of the inbox that the run has taken in.
+        due_ns: The time at which the run can go on by itself, in nanoseconds since 1970; 0 if it waits for a caller.
     """
 
     next_node: str = ""
@@ -228,10 +243,12 @@ class Progress:
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     recoveries: int = attrs.field(default=0, converter=check_step)
     turn: int = attrs.field(default=0, converter=check_step)
+    taken: int = attrs.field(default=0, converter=check_step)
+    due_ns: int = attrs.field(default=0, converter=check_step)
 
     def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""
-        if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries):
+        if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries or self.due_ns):
             return self
         kept = {name: at for name, at in self.kept_names.items() if name != node and at[0]}
         left = {"kept_names": kept, "overtaken": self.overtaken if kept else {}}
@@ -266,6 +283,7 @@ _OF_ONE_STEP: dict[str, Any] = {
     "kept_names": {},
     "overtaken": {},
     "recoveries": 0,
+    "due_ns": 0,
 }
 """The fields about the current step, with their values after the step."""
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from stategraph.nodes._processes import Processes
     from stategraph.nodes.subgraph import GraphNode
 
-ATTEMPTS = "\nattempts"
 """Marks the saved attempts of parts: no node has such a name."""
 
 
@@ -226,7 +225,7 @@ class _Work:
         left = [job for job in self.jobs.values() if job.label not in self.results]
         if left:
             if self.workers.retry is not None:
-                self._attempts = yield from self.step.finished_parts(self._made_of, ATTEMPTS)
+                self._attempts = yield from self.step.finished_parts(self._made_of, "attempt")
             yield from self._gather(left)
 
     def _gather(self, jobs: Sequence[Job]) -> Task[None]:
@@ -301,7 +300,7 @@ class _Work:
         counts = {outcome.label: outcome.attempt for outcome in retried}
         counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
         if counts:
-            yield from self.step.keep_parts(counts, self._made_of, ATTEMPTS)
+            yield from self.step.keep_parts(counts, self._made_of, "attempt")
         yield from self._emit(retried)
 
     def _emit(self, outcomes: Sequence[PartOutcome]) -> Task[None]:

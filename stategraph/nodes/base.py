@@ -249,15 +249,14 @@ class StepContext(Protocol):
     def save_input(self, *, at_last: bool = False) -> Task[None]:
         """Save the input State of the step, unless it is saved: saved parts refer to it."""
 
-    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
-        """Return the values of the finished parts of this step, by their labels.
+    def finished_parts(self, made_of: Mapping[str, Any], kind: str = "part") -> Task[dict[str, Any]]:
+        """Return the values of the finished parts of this step, by their labels; or those of another kind of entries.
 
-        `made_of` maps labels to the current inputs: parts that were made from other inputs are left out. With a `mark`,
-        return the values that `keep_parts` saved with that mark.
+        `made_of` maps labels to the current inputs: parts that were made from other inputs are left out.
         """
 
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
-        """Save finished parts of this step with their inputs; with a `mark`, save other values of the parts."""
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], kind: str = "part") -> Task[None]:
+        """Save finished parts of this step with their inputs, or another kind of entries of them."""
 
     def copier(self, value: Any) -> Callable[[], Any] | None:
         """Return a function that copies a value a part may change; None if the value cannot change or be copied."""

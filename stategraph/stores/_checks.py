@@ -230,9 +230,9 @@ def forked_from(source: State, new_run_id: str) -> State:
 
 
 def steps_under_way(state: State) -> set[int]:
-    """Return the steps whose parts and nested runs a run at this State may still need."""
+    """Return the steps whose journals and nested runs a run at this State may still need."""
     kept = state.progress.kept_names.values() if state.progress else ()
-    return {state.step + 1, *(step for step, _ in kept)}
+    return {state.step + 1, *(step for step, _ in kept if step)}
 
 
 def keeps_nested(source: State) -> bool:

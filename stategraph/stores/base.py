@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
@@ -21,6 +21,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    EntriesNotKeptError,
     FormatError,
     RunBusyError,
     RunCompleteError,
@@ -44,6 +45,7 @@ from stategraph.stores._checks import (
 )
 
 if TYPE_CHECKING:
+    from stategraph._values.entries import Entry
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner, StatusName
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
@@ -223,6 +225,45 @@ class CheckpointStore(ABC):
     signing_key: SigningKey | None = None
     """Returns the key that signs rows, if the store signs them. Caches of nodes are signed with it as well."""
 
+    def append(self, run_id: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
+        """Append entries to the journal or to the inbox of a run; return them as they are kept, with their numbers.
+
+        When this returns, they are as durable as a saved State. The journal is written by the owner of the run alone,
+        for the step after its newest State, and an entry replaces an earlier one of its name. Anyone may append to the
+        inbox, where the earlier entry of a name stays and is returned. An appended answer makes the run due at once.
+
+        A store of four methods keeps no entries.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            NotSerializableError: a value cannot be kept exactly; the error names the entry. Nothing is appended.
+            RunBusyError, RunLostError, CheckpointSaveError: as `save`, for the journal.
+            EntriesNotKeptError: the store keeps no entries.
+        """
+        raise EntriesNotKeptError(run_id, str(self), "append")
+
+    def entries(
+        self, run_id: str, *, step: int | None = None, kinds: Collection[str] | None = None, after: int = 0
+    ) -> builtins.list[Entry]:
+        """Return the entries of a run in the order of their steps and numbers; none if there is no such run.
+
+        Args:
+            run_id: The run.
+            step: Only the journal of this step; 0 for the inbox.
+            kinds: Only entries of these kinds.
+            after: Only entries with higher numbers.
+
+        Raises:
+            CheckpointCorruptError, FormatError: as `load`.
+            EntriesNotKeptError: the store keeps no entries.
+        """
+        raise EntriesNotKeptError(run_id, str(self), "entries")
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether the class of the store has `append` and `entries`."""
+        return type(self).append is not CheckpointStore.append
+
     keeps_parts: bool = False
     """Whether the store keeps finished parts of a step, and its nested runs. If not, an incomplete step runs again from
     its start."""
@@ -233,11 +274,13 @@ class CheckpointStore(ABC):
         Raises:
             NotSerializableError: the value of a part cannot be kept exactly; the error names the part.
         """
-        raise NotImplementedError
+        self.append(run_id, [part.entry for part in parts])
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         """Return the kept values of the parts of a step, by label, and their inputs."""
-        raise NotImplementedError
+        from stategraph._values.progress import KeptParts  # imported when used: few runs have parts
+
+        return KeptParts.of(self.entries(run_id, step=step, kinds=("part",)), node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         """Delete the parts of all steps up to this one, and the nested runs in them.

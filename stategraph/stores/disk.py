@@ -43,7 +43,7 @@ AND (SELECT value FROM Settings WHERE key = 'eviction_policy') = 'none'
 _ENTRIES = (
     "SELECT substr(key, ?), value, mode = 1 AND filename IS NULL FROM Cache WHERE key > ? AND key < ? AND raw = 1"
 )
-_PUT_RUN = f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' * 21)})"
+_PUT_RUN = f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' * len(RUN_COLUMNS))})"
 _PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_COLUMNS[1:])}) VALUES ({', '.join('?' * 18)})"
 _DAMAGED = "damaged"  # in the columns of entries that cannot be read: reading them remains an error
 
@@ -148,7 +148,7 @@ def _copy_heads(cache: sqlite3.Connection, database: sqlite3.Connection) -> dict
     number = 0
     for run_id, value, run in heads:
         number = run.number if run and number < run.number < sql.LAST_RUN else number + 1
-        _, _, *values = COLUMNS.of_run(run) if run else (*[_DAMAGED] * 20, value)
+        _, _, *values = COLUMNS.of_run(run) if run else (*[_DAMAGED] * 20, value, None)
         database.execute(_PUT_RUN, (run_id, number, *values))
         numbers[run_id] = number
     return numbers

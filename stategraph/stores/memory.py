@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,9 +14,9 @@ import attrs
 
 from stategraph._owners.base import Ownership, owned, owned_if_free, owner_here, process_name
 from stategraph._values import clock
+from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after, named_by_entry, selected
 from stategraph._values.frozen import are_settled
-from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
-from stategraph._values.progress import KeptParts, Part
+from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointNotFoundError,
@@ -23,7 +24,17 @@ from stategraph.errors import (
     NotSerializableError,
     RunExistsError,
 )
-from stategraph.state import State, check_successor, data_of, evolve, provenance_of, time_ns_of, with_data
+from stategraph.state import (
+    State,
+    check_successor,
+    data_of,
+    due_ns_of,
+    evolve,
+    provenance_of,
+    taken_of,
+    time_ns_of,
+    with_data,
+)
 from stategraph.stores._checks import (
     RunFilter,
     check_numbers,
@@ -65,6 +76,14 @@ class _Encoded:
 _Kept: TypeAlias = State | _Encoded
 
 
+@attrs.frozen
+class _KeptEntry:
+    """An entry, and its value as the only value of a State."""
+
+    entry: Entry
+    value: _Kept
+
+
 @attrs.define(eq=False)
 class _Run:
     """A run.
@@ -74,14 +93,27 @@ class _Run:
         policy: Its retention policy.
         kept: Its checkpoints, in order; never empty, because readers take no lock.
         created_ns: When it began; nanoseconds since 1970, UTC.
-        parts: Finished parts of its steps, by step, node and label.
+        entries: Its entries, those with names by these.
+        numbers: The number of the newest entry of each step, and of the inbox (0), even if that is removed.
+        due_ns: The time at which it can go on by itself, in nanoseconds since 1970; None if it waits for a caller.
     """
 
     number: int
     policy: RetentionPolicy
     kept: list[_Kept]
     created_ns: int
-    parts: dict[tuple[int, str, str], _Kept] = attrs.field(factory=dict)
+    entries: dict[object, _KeptEntry] = attrs.field(factory=dict)
+    numbers: Counter[int] = attrs.field(factory=Counter)
+    due_ns: int | None = None
+
+    def cut_journal(self, last: int, taken: int = 0) -> None:
+        """Remove the entries of the journal up to a step, and those of the inbox up to a number that have no name."""
+        left = {
+            key: kept
+            for key, kept in self.entries.items()
+            if kept.entry.step > last or (not kept.entry.step and (kept.entry.name or kept.entry.seq > taken))
+        }
+        self.entries, self.numbers = left, Counter({0: self.numbers[0]})
 
     def cut(self) -> int:
         """Remove the checkpoints that retention does not keep; return their number."""
@@ -157,7 +189,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             self._changes += 1
             run = self._runs_by_id.get(run_id)
             if run is None:
-                self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
+                run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
             elif run.kept[-1].step >= state.step or _head_of(run.kept[-1]).generation > state.generation:
                 self._keep_again(run, kept, state, may_change_data)
             elif run.policy.retention == "latest":
@@ -165,6 +197,11 @@ class MemoryStore(ForkSafe, CheckpointStore):
             else:
                 run.kept.append(kept)
                 run.cut()
+            if run.entries:
+                run.cut_journal(min(steps_under_way(state)) - 1, taken_of(state))
+            run.due_ns = due_ns_of(state)
+            if ownership.inbox is not None and ownership.run_id == run_id:
+                ownership.inbox = run.numbers[0]
 
     def _keep_again(self, run: _Run, kept: _Kept, state: State, may_change_data: bool) -> None:
         """Save a State whose step or generation is not later than the newest one."""
@@ -183,6 +220,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self._begun += 1
         policy = self._policies.pop(run_id, policy)
         run = self._runs_by_id[run_id] = _Run(self._begun, policy, kept, created_ns)
+        run.numbers[0] = taken_of(_head_of(kept[-1]))
         while is_nested_id(run_id):
             self._nested.setdefault(outer_id(run_id), set()).add(run_id)
             run_id = outer_id(run_id)
@@ -229,34 +267,54 @@ class MemoryStore(ForkSafe, CheckpointStore):
         for nested_id in self._nested.pop(run_id, ()):
             self._drop(nested_id)
 
-    # ------------------------------------------------------------------ parts of a step
+    # ------------------------------------------------------------------ entries
 
-    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        try:
-            kept = {
-                (part.step, part.node, part.label): _as_kept(State({"made_of": part.made_of, "value": part.value}))
-                for part in parts
-            }
-        except NotSerializableError as error:
-            from stategraph.stores._rows.nested import named_by_part  # imported when used: 20 ms
-
-            raise named_by_part(error, parts, run_id) from error.__cause__
+    def append(self, run_id: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
+        if not entries:
+            return []
+        kept = [_as_kept_entry(entry, run_id) for entry in entries]
+        if are_of_inbox(entries):
+            check_given_id(run_id)
+            with self.alone(run_id):
+                return self._append(run_id, kept)
         with self._changing(run_id):
-            if run_id in self._runs_by_id:
-                self._runs_by_id[run_id].parts.update(kept)
+            return self._append(run_id, kept)
 
-    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
+    def _append(self, run_id: str, new: Sequence[_KeptEntry]) -> builtins.list[Entry]:
+        run = self._runs_by_id.get(run_id)
+        if run is None:
+            raise CheckpointNotFoundError(run_id, str(self))
+        self._changes += 1
+        found: builtins.list[Entry] = []
+        for kept in new:
+            entry = kept.entry
+            same = run.entries.get(entry.identity) if entry.name else None
+            if same is not None and not entry.step:
+                found.append(_entry_of(same))
+                continue
+            if same is None:
+                run.numbers[entry.step] += 1
+            seq = run.numbers[entry.step] if same is None else same.entry.seq
+            numbered = attrs.evolve(kept, entry=attrs.evolve(entry, seq=seq))
+            run.entries[entry.identity if entry.name else (entry.step, seq)] = numbered
+            found.append(_entry_of(numbered))
+        due_ns = due_ns_after(kept.entry for kept in new)
+        run.due_ns = run.due_ns if due_ns is None else due_ns
+        return found
+
+    def entries(
+        self, run_id: str, *, step: int | None = None, kinds: Collection[str] | None = None, after: int = 0
+    ) -> builtins.list[Entry]:
+        check_kinds(kinds)
         run = self._runs_by_id.get(check_run_id(run_id))
-        parts = {} if run is None else run.parts.copy()
-        found = ((label, _state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
-        return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
+        return [] if run is None else selected(map(_entry_of, tuple(run.entries.values())), step, kinds, after)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         with self._changing(check_run_id(run_id)):
             run = self._runs_by_id.get(run_id)
             if run is None:
                 return
-            run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
+            run.cut_journal(sys.maxsize if newer_too else step)
             newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
             for nested_id in [found for found in nested_ids if step_of(found) <= step]:
                 if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
@@ -303,7 +361,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             run, place, kept = self._found(run_id, step, revision)
             state = rolled_back(_state_of(kept), _head_of(run.kept[-1]), by)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
-            run.parts.clear()
+            run.cut_journal(sys.maxsize)
             if not run.policy.keeps_all:
                 for nested_id in self._nested.pop(run_id, ()):
                     self._drop(nested_id)
@@ -329,7 +387,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         if not with_nested:
             return
         steps = steps_under_way(newest)
-        copy.parts.update((key, part) for key, part in source.parts.items() if key[0] in steps)
+        copy.entries = {key: kept for key, kept in source.entries.items() if kept.entry.step in steps}
+        copy.numbers |= {step: source.numbers[step] for step in steps}
         for nested_id in tuple(self._nested.get(run_id, ())):
             nested = self._runs_by_id.get(nested_id)
             if nested is not None and step_of(nested_id) in steps:
@@ -370,6 +429,18 @@ def _as_kept(state: State) -> _Kept:
     from stategraph.stores.toolkit import state_to_bytes  # imported when used: 20 ms
 
     return _Encoded(with_data(state, {}), state_to_bytes(state))
+
+
+def _as_kept_entry(entry: Entry, run_id: str) -> _KeptEntry:
+    """Return an entry as it is kept. Raises NotSerializableError, which names it, if its value cannot be kept."""
+    try:
+        return _KeptEntry(attrs.evolve(entry, value=None), _as_kept(State({"value": entry.value})))
+    except NotSerializableError as error:
+        raise named_by_entry(error, entry, run_id) from error.__cause__
+
+
+def _entry_of(kept: _KeptEntry) -> Entry:
+    return attrs.evolve(kept.entry, value=_state_of(kept.value)["value"])
 
 
 def _has_further_objects(state: State) -> bool:

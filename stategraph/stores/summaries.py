@@ -28,8 +28,8 @@ class Summary:
         error: The error of a failed run, with the calls that led to it.
         parent: The step that the run was forked from, if any.
         pause: The pause of a paused run.
-        cursor: The ``after`` that lists what comes after this one, of `CheckpointStore.runs`, or of
-            `CheckpointStore.history` if that returned it.
+        cursor: The ``after`` that continues after this summary: of `CheckpointStore.runs` if that returned it,
+            otherwise of `CheckpointStore.history`.
         kind: Why the checkpoint was saved: "input" of a turn, "step", "pause", "answer", "update", "failure",
             "cancel", "end" of a turn, or "rollback".
         revision: Counts the checkpoints of a step, from 0.

@@ -28,6 +28,7 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, Order
+from stategraph.testing.entries import EntriesContract
 from stategraph.testing.values import PAUSE, ValuesContract, check_each, saved_at
 
 RUN = "order-1"
@@ -81,11 +82,11 @@ _CHANGES: dict[str, Callable[[CheckpointStore], Any]] = {
 _each_durability = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 
 
-class CheckpointStoreContract(ValuesContract):
+class CheckpointStoreContract(ValuesContract, EntriesContract):
     """Tests for a store: inherit from this class and add a fixture named ``store`` that returns an empty store.
 
     Set `keeps_history` to False for a store that keeps only the newest State of a run. Tests of finished parts are
-    skipped for a store whose `CheckpointStore.keeps_parts` is False.
+    skipped for a store whose `CheckpointStore.keeps_parts` is False, those of entries if `keeps_entries` is False.
     """
 
     keeps_history: ClassVar[bool] = True

@@ -22,9 +22,10 @@ from stategraph._plan import equipped, saved_keys
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.events import NoopObserver
 from stategraph._values.ids import NESTED, is_nested_id
-from stategraph._values.progress import KeptParts, Part
+from stategraph._values.progress import KeptParts
 from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
 from stategraph.config import CheckpointConfig
@@ -65,6 +66,11 @@ class MortalStore(CheckpointStore):
         """Whether the other store keeps parts."""
         return self.kept.keeps_parts
 
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether the other store keeps entries."""
+        return self.kept.keeps_entries
+
     def die(self) -> NoReturn:
         """Kill the process. A node may call this, too."""
         self.is_dead = True
@@ -79,9 +85,16 @@ class MortalStore(CheckpointStore):
     def delete(self, run_id: str) -> None:
         self._write("the run is deleted", self.kept.delete, run_id)
 
-    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        labels = ", ".join(part.label for part in parts)
-        self._write(f"parts {labels} of node {parts[0].node!r} are saved", self.kept.save_parts, run_id, parts)
+    def append(self, run_id: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
+        names = ", ".join(entry.name or entry.kind for entry in entries)
+        what = f"{entries[0].kind} {names} of node {entries[0].place!r} is kept"
+        kept: builtins.list[Entry] = self._write(what, self.kept.append, run_id, entries)
+        return kept
+
+    def entries(
+        self, run_id: str, *, step: int | None = None, kinds: Collection[str] | None = None, after: int = 0
+    ) -> builtins.list[Entry]:
+        return self._living().entries(run_id, step=step, kinds=kinds, after=after)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         self._write("parts are dropped", self.kept.drop_parts, run_id, step, newer_too=newer_too)
@@ -103,14 +116,14 @@ class MortalStore(CheckpointStore):
             raise Killed
         return self.kept
 
-    def _write(self, what: str, write: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    def _write(self, what: str, write: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         self._living()
         self.writes.append(what)
         is_last = len(self.writes) == self._dies_at
-        if not is_last or self.after:
-            write(*arguments, **options)
+        result = write(*arguments, **options) if not is_last or self.after else None
         if is_last:
             self.die()
+        return result
 
 
 # --------------------------------------------------------------------------- one kill, one failure

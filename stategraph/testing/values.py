@@ -32,6 +32,8 @@ PROGRESS: dict[str, Any] = {
     },
     "recoveries": 3,
     "turn": 2,
+    "taken": 7,
+    "due_ns": 1_700_000_000_000_000_000,
     "kept_names": {"write": (3, "draft"), "draft": (0, "write")},
     "overtaken": {"n": (), "items": ([1],)},
     "replaced": {"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)},

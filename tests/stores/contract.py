@@ -321,7 +321,7 @@ class StoreContract(CheckpointStoreContract):
         run.save_parts("a", [*parts_of(3, x=1, y=[2]), *parts_of(3, "other", x="o"), *parts_of(4, x="later")])
         run.save(State(run_id="b", step=2))
         run.save_parts("b", parts_of(3, x="of b"))
-        run.save(State({"n": 3}, run_id="a", step=3))
+        run.save(State({"n": 2}, run_id="a", step=2, status="failed"))
 
         assert run.load_parts("a", 3, "map") == {"x": 1, "y": [2]}
         assert run.load_parts("a", 3, "other") == {"x": "o"}

@@ -119,7 +119,7 @@ def again(store: Any, run_id: str) -> WriteBatch:
     """Return what the store writes for one more step of a run."""
     state = numbered(run_id, store.load(run_id).step + 1)
     log = log_of(store)
-    run, base, _ = log.known.get(run_id)
+    run, base, *_ = log.known.get(run_id)
     row, _ = log.encoder.encode(state, run.incarnation, next_place(log, run, state), base)
     return WriteBatch(log.next_run(run, row, state, run.incarnation), run, (row,))
 

@@ -65,7 +65,7 @@ def test_another_process_finds_them(opened):
 
 
 BODY_OF_PARTS = (
-    "UPDATE checkpoint SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
+    "UPDATE entry SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
     "WHERE instr(payload, CAST('value of y' AS BLOB))"
 )
 

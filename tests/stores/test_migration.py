@@ -26,7 +26,7 @@ SECOND = (
     "ALTER TABLE checkpoint ADD COLUMN took INTEGER",
     "CREATE INDEX run_by_tenant ON run (tenant)",
 )
-SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS tenant FROM main.run"
+SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS due_ns, 0 AS inbox, NULL AS tenant FROM main.run"
 
 NEXT_VERSION = f"""
 import os, signal, sys
@@ -34,7 +34,7 @@ from stategraph.stores import sqlite
 from stategraph.stores._rows import sql_schema
 second = {SECOND!r}
 sql_schema.MIGRATIONS = (*sql_schema.MIGRATIONS, second)
-sql_schema.SCHEMA_VERSION = 3
+sql_schema.SCHEMA_VERSION = 4
 """
 
 OPEN = f"""{NEXT_VERSION}
@@ -66,8 +66,8 @@ def path(tmp_path):
 def next_version(monkeypatch):
     """This process has the next version."""
     monkeypatch.setattr(sql_schema, "MIGRATIONS", (*sql_schema.MIGRATIONS, SECOND))
-    monkeypatch.setattr(sql_schema, "SCHEMA_VERSION", 3)
-    monkeypatch.setitem(sql_schema.SUPPLEMENTS, 1, (*sql_schema.SUPPLEMENTS[1], SUPPLEMENT))
+    monkeypatch.setattr(sql_schema, "SCHEMA_VERSION", 4)
+    monkeypatch.setitem(sql_schema.SUPPLEMENTS, 1, (SUPPLEMENT, *sql_schema.SUPPLEMENTS[1][1:]))
     sql_schema._made_by_us.cache_clear()
     yield
     sql_schema._made_by_us.cache_clear()
@@ -88,7 +88,7 @@ def schema_of(path):
 
 
 OLD: tuple[int, set[str]] = (1, set())
-NEW = (3, {"tenant", "took"})
+NEW = (4, {"tenant", "took"})
 
 
 def test_processes_that_open_it_at_once_migrate_it_once(path):

@@ -346,6 +346,8 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "overtaken": _old_values("overtaken", progress.overtaken),
         "recoveries": progress.recoveries,
         "turn": progress.turn,
+        "taken": progress.taken,
+        "due_ns": progress.due_ns,
     }
     return {name: part for name, part in parts.items() if part}
 

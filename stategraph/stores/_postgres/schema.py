@@ -106,7 +106,28 @@ ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_status
 ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_of_run
     FOREIGN KEY (number) REFERENCES {{schema}}.run ON DELETE CASCADE NOT VALID;
 """
-_MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
+_THIRD = """
+ALTER TABLE {schema}.run ADD due_ns bigint, ADD inbox bigint NOT NULL DEFAULT 0;
+CREATE INDEX run_by_due ON {schema}.run (due_ns) WHERE due_ns IS NOT NULL;
+CREATE TABLE {schema}.entry (
+    number bigint NOT NULL REFERENCES {schema}.run ON DELETE CASCADE,
+    step bigint NOT NULL,
+    seq bigint NOT NULL,
+    kind text NOT NULL,
+    place text NOT NULL,
+    name text NOT NULL,
+    made_of text NOT NULL,
+    at_ns bigint NOT NULL,
+    by_whom text,
+    format bigint NOT NULL,
+    encoding text NOT NULL,
+    payload bytea NOT NULL,
+    seal bytea NOT NULL,
+    PRIMARY KEY (number, step, seq)
+);
+CREATE INDEX entry_by_name ON {schema}.entry (number, name) WHERE step = 0 AND name <> '';
+"""
+_MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND, _THIRD))
 """The statements that lead from each version of the schema to the next."""
 SCHEMA_VERSION = len(_MIGRATIONS)
 
@@ -127,6 +148,7 @@ def dialect_of(schema: str) -> Dialect:
         removes_rows=True,
         json_as_text=False,
         combines=True,
+        locks=" FOR UPDATE OF run",
     )
 
 

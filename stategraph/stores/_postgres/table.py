@@ -11,14 +11,14 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.base import Fence, Ownership
-from stategraph._owners.leases import Claim, Lease, LeaseOwners, Worker
+from stategraph._owners.leases import RENEWALS_PER_LEASE, Claim, Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, explained, is_passing
 from stategraph.stores._postgres.schema import dialect_of, prepare
-from stategraph.stores._rows.records import RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
+from stategraph.stores._rows.records import Appended, RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
 from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
@@ -132,7 +132,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     ) -> None:
         super().__init__(dialect_of(schema))
         self.store, self._connections, self._patience = store, connections, patience
-        self.owners = LeaseOwners(self, lease, patience, self)
+        self.owners = LeaseOwners(self, lease, self)
         try:
             identify(self._ask("", lambda server: prepare(server, schema, store, migrates=migrates)))
         except BaseException:
@@ -184,6 +184,16 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
 
     def _is_done(self, server: Connection, write: Write) -> bool:
         """Return whether a run is as a write makes it: the seal covers the version as well."""
+        if isinstance(write, Appended):
+            newest = write.put[-1:]
+            seals = f"SELECT seal FROM {self._dialect.schema}entry JOIN {self._dialect.schema}run USING (number)"
+            return (
+                not newest
+                or [(newest[0].seal,)]
+                == server.found(
+                    [(f"{seals} WHERE run_id = ? AND entry.step = ? AND seq = ?", (write.run_id, *newest[0][:2]))]
+                )[0]
+            )
         (found,) = server.found([(f"SELECT seal FROM {self._dialect.schema}run WHERE run_id = ?", (write.run_id,))])
         return found == ([(write.run.seal,)] if isinstance(write, WriteBatch) else [])
 
@@ -275,10 +285,10 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         statement, values = (_FREE, (run_id, fence)) if run_id else (_FREE_CLAIMED, (fence,))
         self.query(run_id, statement, values, SHORT_PATIENCE)
 
-    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
-        """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
+    def renew_worker(self, worker: Worker, seconds: float) -> None:
+        """Record that a process stays alive for so many seconds."""
         values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
-        self.query("", _RENEW, values, patience)
+        self.query("", _RENEW, values, seconds / RENEWALS_PER_LEASE)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""

@@ -6,10 +6,12 @@ much memory is one that Redis refuses when memory is full.
 A script uses keys of one partition, which begin with its tag::
 
     {stategraph:3}:run:ID     a run: its version, its record, its indexed fields, and its payloads by number
+    {stategraph:3}:entry:ID   its entries by their steps and numbers; those of its inbox with names, by these as well
     {stategraph:3}:rows:ID    its checkpoints by their numbers, without the payloads
     {stategraph:3}:lease:ID   its owner and its cancellation
     {stategraph:3}:leased     the runs that have an owner
     {stategraph:3}:worker:ID  a process, and until when it counts as alive
+    {stategraph:3}:due        the runs that can go on by themselves, by the times in milliseconds at which they can
     {stategraph:3}:runs       the runs by their numbers; likewise :status:STATUS, and :within for nested runs
     {stategraph:3}:nested     the nested runs by their ids
     {stategraph:3}:number     the highest number
@@ -31,13 +33,36 @@ def _script(text: str) -> str:
     return digest
 
 
+_ENTRIES = """
+local entries = t..':entry:'..id
+local function cut_entries(step, taken)
+  for _, field in ipairs(redis.call('HKEYS', entries)) do
+    local at, seq, named = field:match('^(%d+) (%d+)( ?)')
+    local is_over = at and tonumber(at) > 0 and tonumber(at) <= step
+    if is_over or (at == '0' and named == '' and tonumber(seq) <= taken) then redis.call('HDEL', entries, field) end
+  end
+end
+local function put_entries(from, to)
+  for i = from, to, 3 do
+    redis.call('HSET', entries, ARGV[i], ARGV[i + 2])
+    if ARGV[i + 1] ~= '' then redis.call('HSET', entries, ARGV[i + 1], ARGV[i]) end
+  end
+end
+local function set_due(ms)
+  if ms == '' then redis.call('ZREM', t..':due', id) else redis.call('ZADD', t..':due', ms, id) end
+end
+"""
+"""Functions for the entries of a run. Of each: its step and number, followed by a space if it has a name in the inbox;
+that name; and its record."""
+
 _DROP = """
 local function drop(id)
   local status = redis.pcall('HGET', t..':run:'..id, 's')
   local known = redis.call('ZREM', t..':runs', id) + redis.call('ZREM', t..':within', id)
   known = known + redis.call('ZREM', t..':nested', id)
+  redis.call('ZREM', t..':due', id)
   if type(status) == 'string' then redis.call('ZREM', t..':status:'..status, id) end
-  return known + redis.call('UNLINK', t..':run:'..id, t..':rows:'..id)
+  return known + redis.call('UNLINK', t..':run:'..id, t..':rows:'..id, t..':entry:'..id)
 end
 local function drop_nested(parts)
   for _, nested in ipairs(redis.call('ZRANGEBYLEX', t..':nested', '('..id..'/#', '('..id..'/$')) do
@@ -51,12 +76,14 @@ local t, id = KEYS[1], ARGV[1]
 local run, rows = t..':run:'..id, t..':rows:'..id
 local lease = redis.call('HMGET', t..':lease:'..ARGV[2], 'worker', 'fence', 'cancelled')
 local cancelled = lease[3] and 1 or 0
-local now = redis.call('HMGET', run, 'v', 's')
-if (now[1] or '') ~= ARGV[6] then return {now[1] == ARGV[7] and 2 or 0, cancelled} end
-if ARGV[3] == '1' and not (lease[1] and lease[2] == ARGV[4]) then return {0, cancelled} end
-if ARGV[3] == '2' and lease[1] then return {0, cancelled} end
-if ARGV[5] ~= '' and redis.call('HGET', t..':run:'..ARGV[2], 'i') ~= ARGV[5] then return {0, cancelled} end
+local now = redis.call('HMGET', run, 'v', 's', 'm')
+local inbox = tonumber(now[3] or '0')
+if (now[1] or '') ~= ARGV[6] then return {now[1] == ARGV[7] and 2 or 0, cancelled, inbox} end
+if ARGV[3] == '1' and not (lease[1] and lease[2] == ARGV[4]) then return {0, cancelled, inbox} end
+if ARGV[3] == '2' and lease[1] then return {0, cancelled, inbox} end
+if ARGV[5] ~= '' and redis.call('HGET', t..':run:'..ARGV[2], 'i') ~= ARGV[5] then return {0, cancelled, inbox} end
 """
+    + _ENTRIES
     + _DROP
     + """
 local number
@@ -67,6 +94,7 @@ if not now[1] then
   number = string.format('%.0f', math.max(last, us - us % parts + tonumber(ARGV[14])))
   redis.call('SET', t..':number', number)
   redis.call('HSET', run, 'n', number)
+  if ARGV[19] ~= '0' then redis.call('HSET', run, 'm', ARGV[19]) end
 else
   number = redis.call('HGET', run, 'n') or '0'
 end
@@ -83,7 +111,11 @@ else
     redis.call('ZADD', t..':status:'..ARGV[10], number, id)
   end
 end
-for i = 18, #ARGV, 3 do
+if ARGV[18] ~= '0' or ARGV[19] ~= '0' then cut_entries(tonumber(ARGV[18]), tonumber(ARGV[19])) end
+local rest = 22 + 3 * tonumber(ARGV[21])
+put_entries(22, rest - 1)
+set_due(ARGV[20])
+for i = rest, #ARGV, 3 do
   redis.call('HSET', run, ARGV[i], ARGV[i + 2])
   redis.call('ZREMRANGEBYSCORE', rows, ARGV[i], ARGV[i])
   redis.call('ZADD', rows, ARGV[i], ARGV[i + 1])
@@ -98,15 +130,50 @@ if ARGV[15] ~= '0' then cut('-inf', '('..ARGV[15]) end
 if ARGV[16] ~= '' then cut('('..ARGV[16], '+inf') end
 if ARGV[17] ~= '' then drop_nested(ARGV[17]) end
 redis.call('INCR', t..':changes')
-return {1, cancelled}
+return {1, cancelled, inbox}
 """
 )
-"""Write a batch. Returns 1 if it is written, 2 if it was written before, else 0; and whether the run is cancelled.
+"""Write a batch. Returns 1 if it is written, 2 if it was written before, else 0; whether the run is cancelled; and the
+number of the newest entry of its inbox.
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
 old and the new version; the record, its incarnation, status, graph and parent; the number of partitions, and this
-partition; the bounds of the rows to remove; the nested runs to remove; and of each row its number, its other columns
-and its payload.
+partition; the bounds of the rows to remove; the nested runs to remove; the last step of the journal and the last number
+of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are put, and each; and
+of each row its number, its other columns and its payload.
+"""
+
+APPEND = _script(
+    """
+local t, id = KEYS[1], ARGV[1]
+local run = t..':run:'..id
+local now = redis.call('HMGET', run, 'i', 'm')
+if now[1] ~= ARGV[5] then return {0, 0, 0} end
+"""
+    + _ENTRIES
+    + """
+if ARGV[6] ~= '' then
+  if (now[2] or '0') ~= ARGV[6] then
+    return {redis.call('HGET', entries, ARGV[10]) == ARGV[12] and 2 or 0, 0, 0}
+  end
+  redis.call('HSET', run, 'm', string.format('%.0f', tonumber(ARGV[6]) + (#ARGV - 9) / 3))
+  if ARGV[9] ~= '' then set_due(ARGV[9]) end
+else
+  local lease = redis.call('HMGET', t..':lease:'..ARGV[2], 'worker', 'fence')
+  if ARGV[3] == '1' and not (lease[1] and lease[2] == ARGV[4]) then return {0, 0, 0} end
+  if ARGV[3] == '2' and lease[1] then return {0, 0, 0} end
+end
+if ARGV[7] ~= '0' then cut_entries(tonumber(ARGV[7]), 0) end
+put_entries(10, #ARGV)
+redis.call('INCR', t..':changes')
+return {1, 0, 0}
+"""
+)
+"""Append entries to a run, or remove entries of its journal. Returns as `SAVE`.
+
+Its values: the run, the outermost run, the guard and the fence, the incarnation of the run; the number of the newest
+entry of the inbox, "" for the journal; the last step of the journal to remove; "0"; the time at which the run is due
+from now on, or ""; and of each entry its field, its name, and its record.
 """
 
 REMOVE = _script(
@@ -116,13 +183,13 @@ local t, id = KEYS[1], ARGV[1]
     + _DROP
     + """
 local lease = redis.call('HMGET', t..':lease:'..ARGV[3], 'worker', 'fence')
-if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0} end
-if ARGV[4] == '2' and lease[1] then return {0, 0} end
-if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 0} end
+if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0, 0} end
+if ARGV[4] == '2' and lease[1] then return {0, 0, 0} end
+if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 0, 0} end
 drop_nested()
 local known = drop(id)
 redis.call('INCR', t..':changes')
-return {known > 0 and 1 or 2, 0}
+return {known > 0 and 1 or 2, 0, 0}
 """
 )
 """Remove a run and its nested runs. Returns 1 if they are removed, 2 if there were none, and 0 if they stay; and 0.

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from stategraph._owners.base import Fence
-from stategraph._owners.leases import Lease, LeaseOwners, Worker
+from stategraph._owners.leases import RENEWALS_PER_LEASE, Lease, LeaseOwners, Worker
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import (
@@ -28,7 +28,9 @@ from stategraph.stores._redis import scripts
 from stategraph.stores._redis.connections import Command, Links, Nodes, UnfitServerError, explained, is_passing
 from stategraph.stores._rows.records import (
     MAX_STEP,
+    Appended,
     CheckpointRecord,
+    EntryRecord,
     Removal,
     RunRecord,
     Unreadable,
@@ -36,8 +38,10 @@ from stategraph.stores._rows.records import (
     WriteBatch,
     no_checkpoint,
     no_run,
+    pack_entry,
     pack_row,
     pack_run,
+    unpack_entry,
     unpack_row,
     unpack_run,
 )
@@ -80,7 +84,7 @@ class RedisTable(ServerTable[Links]):
         self._replicas, self._patience = replicas, patience
         self._is_open = False
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
-        self.owners = LeaseOwners(self, lease, patience)
+        self.owners = LeaseOwners(self, lease)
         try:
             identify(self._store_id())
         except BaseException:
@@ -152,9 +156,12 @@ class RedisTable(ServerTable[Links]):
             error = explained(answer, "", self.store, CheckpointSaveError)
             error.__cause__ = answer
             return error
-        code, is_cancelled = answer
-        if is_cancelled and write.ownership is not None:
-            write.ownership.is_cancelled = True
+        code, is_cancelled, inbox = answer
+        ownership = write.ownership
+        if is_cancelled and ownership is not None:
+            ownership.is_cancelled = True
+        if inbox and ownership is not None and ownership.inbox is not None and write.run_id == ownership.run_id:
+            ownership.inbox = inbox
         # If the answer to the first request was lost, it may have made the write.
         is_written = code == _WRITTEN or (code == _WAS_WRITTEN and was_sent)
         return is_written and not write.is_lost
@@ -165,7 +172,7 @@ class RedisTable(ServerTable[Links]):
         except UnicodeEncodeError:  # `runs` never reports such an id
             return False
         answers = self._query(run_id, *self._nodes.on_each(scripts.REMOVE, key, "", "", 0, 0))
-        return any(code == _WRITTEN for code, _ in answers)
+        return any(code == _WRITTEN for code, *_ in answers)
 
     # ------------------------------------------------------------------ reading
 
@@ -242,6 +249,24 @@ class RedisTable(ServerTable[Links]):
         rows = (_row_of(run_id, member, b"") for member in members)
         return [row for row in rows if first <= row.sequence <= last]
 
+    def entries(self, run_id: str, first: int, last: int, after: int = 0) -> list[EntryRecord]:
+        (found,) = self._query(run_id, self._nodes.command(run_id, "HGETALL", b":entry:"))
+        kept = (unpack_entry(run_id, value) for field, value in _pairs(found) if field[:1].isdigit())
+        chosen = (entry for entry in kept if first <= entry.step <= last and entry.seq > after)
+        return sorted(chosen, key=lambda entry: entry[:2])
+
+    def entry_named(self, run_id: str, kind: str, name: str) -> EntryRecord | None:
+        entry = self._nodes.command(run_id, "HGET", b":entry:", f"={kind} {name}")
+        (field,) = self._query(run_id, entry)
+        if field is None:
+            return None
+        (value,) = self._query(run_id, self._nodes.command(run_id, "HGET", b":entry:", field))
+        return None if value is None else unpack_entry(run_id, value)
+
+    def inbox(self, run_id: str) -> int:
+        ((count,),) = self._query(run_id, self._nodes.command(run_id, "HMGET", b":run:", "m"))
+        return int(count or 0)
+
     # ------------------------------------------------------------------ leases
 
     def fence(self, run_id: str) -> Fence:
@@ -289,11 +314,11 @@ class RedisTable(ServerTable[Links]):
         """Release a run, if this is still its fence."""
         self._query(run_id, self._nodes.script(run_id, scripts.FREE, fence), patience=SHORT_PATIENCE)
 
-    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
-        """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
+    def renew_worker(self, worker: Worker, seconds: float) -> None:
+        """Record that a process stays alive for so many seconds."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._query("", renew, patience=patience)
+        self._query("", renew, patience=seconds / RENEWALS_PER_LEASE)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
@@ -330,6 +355,10 @@ def _script_of(write: Write, nodes: Nodes, store: object) -> Command:
     if isinstance(write, Removal):
         version = "" if write.version is None else write.version
         return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard)
+    if isinstance(write, Appended):
+        inbox, due_ms = "" if write.inbox is None else write.inbox, _ms(write.due_ns)
+        values = write.incarnation, inbox, write.cut_journal, 0, due_ms, *_entry_values(write.put)
+        return nodes.script(run_id, scripts.APPEND, given_id(run_id), *guard, *values)
     try:
         return nodes.script(run_id, scripts.SAVE, given_id(run_id), *guard, *_values(write, nodes))
     except (TypeError, ValueError, CheckpointCorruptError) as error:
@@ -346,6 +375,7 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
         "" if batch.cut_above is None else batch.cut_above,
         "all" if batch.cut_nested else "parts" if batch.cut_parts else "",
+        *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries), *_entry_values(batch.entries)),
     ]
     for row in batch.put:
         if len(row.payload) > _MAX_VALUE:
@@ -353,6 +383,24 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         about = pack_row(row._replace(payload=b""))
         values += row.sequence, b"%d %d %d %d %b" % (row.sequence, row.base, row.step, row.revision, about), row.payload
     return values
+
+
+def _ms(due_ns: int | None) -> int | str:
+    """Return a time in milliseconds, rounded down: a sorted set keeps no more digits."""
+    return "" if due_ns is None else due_ns // 1_000_000
+
+
+def _entry_values(entries: Sequence[EntryRecord]) -> Iterator[Any]:
+    for entry in entries:
+        is_named = entry.step == 0 and entry.name
+        yield b"%d %d%b" % (entry.step, entry.seq, b" " if is_named else b"")
+        yield f"={entry.kind} {entry.name}" if is_named else ""
+        yield pack_entry(entry)
+
+
+def _pairs(found: Any) -> Iterable[tuple[bytes, bytes]]:
+    """Return the items of a hash, which one version of the protocol answers as a list."""
+    return found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
 
 
 def _version_of(run: RunRecord) -> bytes:

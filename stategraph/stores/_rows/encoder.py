@@ -23,7 +23,7 @@ from stategraph.errors import (
 from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
-from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
+from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import find_format, registered_format
@@ -170,12 +170,25 @@ class CheckpointEncoder:
     def _decoded(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> Iterator[list[Any]]:
         """Yield the decoded payloads of rows, to restore a State from them in the block."""
         self.check(run_id, rows, incarnation)
-        step = rows[-1].step
+        with self._restoring(run_id, rows[-1].step):
+            yield [self._read(run_id, row.step, row.encoding, row.payload) for row in rows]
+
+    def value(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
+        """Return the value of an entry; raise as `state`."""
+        with self._restoring(run_id, step):
+            (parts,) = expect_list(self._read(run_id, step, encoding, payload))
+            return parts["value"]
+
+    def _read(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
+        if encoding not in self._readers:
+            self._readers[encoding] = _make_reader(run_id, step, encoding)
+        return self._readers[encoding](payload)
+
+    @contextmanager
+    def _restoring(self, run_id: str, step: int) -> Iterator[None]:
+        """Translate the errors of damaged or unavailable values."""
         try:
-            for row in rows:
-                if row.encoding not in self._readers:
-                    self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
-            yield [self._readers[row.encoding](row.payload) for row in rows]
+            yield
         except (FormatError, ConfigError):
             raise
         except UnavailableValueError as error:

@@ -73,7 +73,7 @@ def loaded(
     rows = newest_chain(log, run) if at == run.sequence else _earlier_chain(log, run, wanted, at, revision)
     state = log.encoder.state(run.run_id, rows, run.incarnation)
     if at == run.sequence:
-        log.remember((run, log.encoder.base_of(state, rows), None))
+        log.remember((run, log.encoder.base_of(state, rows), None, None))
     return rows[-1], state
 
 

@@ -17,6 +17,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.type_codecs import unknown_shown
+from stategraph.stores._rows.entries import entry_of
 from stategraph.stores._rows.loading import (
     chains,
     check_indexed,
@@ -27,7 +28,7 @@ from stategraph.stores._rows.loading import (
     summaries,
     visible,
 )
-from stategraph.stores._rows.records import Removal, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, Removal, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Damage, Pruned, Verified
 
@@ -72,13 +73,15 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]
 
 
 def _checked(log: RunLog, run: RunRecord) -> int:
-    """Read all checkpoints of a run; return their number."""
+    """Read all checkpoints and entries of a run; return the number of checkpoints."""
     with unknown_shown():  # a value of an unknown type is not damaged
         for _ in summaries(log, run):
             pass
         rows = log.table.index(run.run_id)
         for chain in chains(log, run, rows):
             log.encoder.check_content(run.run_id, chain, run.incarnation)
+        for record in log.table.entries(run.run_id, 0, MAX_STEP):
+            entry_of(log, run, record)
     return len(rows)
 
 

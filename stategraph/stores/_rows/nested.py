@@ -1,7 +1,7 @@
-"""Finished parts of steps; forks and rollbacks, with the nested runs that they copy or remove.
+"""Forks and rollbacks, with the nested runs that they copy or remove; and finished parts that an older version saved.
 
-Parts are kept in a run that no list shows: its id names the outer run and the step (see `stategraph._values.ids`). Each
-of its checkpoints has the parts of one save.
+Older versions kept parts in a run that no list shows: its id names the outer run and the step (see
+`stategraph._values.ids`). Each of its checkpoints has the parts of one save.
 """
 
 from __future__ import annotations
@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from typing import Any
 
-from stategraph._values.ids import directly_nested, given_id, is_nested_id, is_parts_id, outer_id, parts_id, step_of
-from stategraph._values.progress import KeptParts, Part
+from stategraph._values.ids import directly_nested, is_nested_id, is_parts_id, outer_id, parts_id, step_of
+from stategraph._values.progress import KeptParts
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
-    NotSerializableError,
     RunExistsError,
-    StepConflictError,
 )
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, taken_of
 from stategraph.stores._checks import forked_from, is_in_story, keeps_nested, rolled_back, steps_under_way
-from stategraph.stores._codec.msgpack import encode_value
+from stategraph.stores._rows.entries import copied
 from stategraph.stores._rows.loading import chains, load, loaded, read, visible
-from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, WriteBatch
-from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, WriteBatch
+from stategraph.stores._rows.run_log import EMPTY, RunLog
 from stategraph.stores._rows.saving import next_place
 from stategraph.stores.base import RetentionPolicy
 
@@ -35,36 +32,8 @@ _KEEP_ALL = RetentionPolicy("full")
 _TRIES = 5  # attempts at a save while others write
 
 
-def save_parts(log: RunLog, run_id: str, parts: Sequence[Part]) -> None:
-    """Save finished parts of a step, as `CheckpointStore.save_parts`."""
-    for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
-        same_step = list(some)
-        values = {part.label: [part.made_of, part.value] for part in same_step}
-        try:
-            _add(log, parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
-        except NotSerializableError as error:
-            raise named_by_part(error, same_step, run_id) from error.__cause__
-        except CheckpointError as error:
-            raise _of_outer_run(error, run_id) from error.__cause__
-
-
-def _add(log: RunLog, kept_at: str, parts: State) -> None:
-    """Save parts as the next checkpoint of their run."""
-    for _ in range(_TRIES):
-        run = log.find(kept_at)
-        incarnation = run.incarnation if run else log.incarnation_for(kept_at)
-        log.check_known(given_id(kept_at), incarnation)
-        added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, _ = log.encoder.encode(added, incarnation, run and (run.sequence + 1, 0))
-        new = log.next_run(run, row, added, incarnation, policy=_KEEP_ALL)
-        if log.write(WriteBatch(new, run, (row,), outer=log.outer_of(new))):
-            return
-        log.remove_left_over(kept_at)
-    raise StepConflictError(given_id(kept_at), "its parts were not saved: others keep writing them")
-
-
 def load_parts(log: RunLog, run_id: str, step: int, node: str) -> KeptParts:
-    """Return the kept parts of a step, as `CheckpointStore.load_parts`."""
+    """Return the parts of a step that an older version kept, as `CheckpointStore.load_parts`."""
     try:
         return KeptParts(read(log, parts_id(run_id, step, node), partial(_values, log)))
     except CheckpointNotFoundError:
@@ -95,18 +64,6 @@ def drop_nested(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = Fal
         is_over = step_of(direct) <= up_to or (newer_parts and is_parts_id(direct))
         if is_over and (story is None or is_parts_id(direct) or not is_in_story(direct, *story)):
             log.remove(nested_id)
-
-
-def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:
-    """Return the error for parts that cannot be kept exactly; it names the first such part."""
-    for part in parts:
-        try:
-            encode_value(part.value, "")
-        except NotSerializableError as found:
-            of = f"part {part.label!r} of node {part.node!r}"
-            return NotSerializableError(f"{found.path} in {of}" if found.path else of, found.reason, run_id)
-    error.run_id = run_id
-    return error
 
 
 def _of_outer_run(error: CheckpointError, run_id: str) -> CheckpointError:
@@ -140,11 +97,12 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
         cut_above=None if keeps_all else to.sequence,
         cut_nested=not keeps_all,
         cut_parts=keeps_all,
+        cut_journal=MAX_STEP,
         outer=log.outer_of(back),
     )
     if not log.write(batch):
         return None
-    log.remember((back, base, None))
+    log.remember((back, base, None, EMPTY))
     return state
 
 
@@ -169,9 +127,10 @@ def _forked(log: RunLog, run: RunRecord, new_run_id: str, step: int | None, revi
     row, source = loaded(log, run, step, revision)
     forked = forked_from(source, new_run_id)
     incarnation = log.incarnation_for(new_run_id)
-    batches = [_copied_run(log, run, forked, row, incarnation)]
-    # The nested runs of a completed step belong to this run; the copy repeats that step.
-    if keeps_nested(source) and source.step == run.step:
+    # The nested runs and entries of a completed step belong to this run; the copy repeats that step.
+    is_at_newest = keeps_nested(source) and source.step == run.step
+    batches = [_copied_run(log, run, forked, row, incarnation, with_journal=is_at_newest)]
+    if is_at_newest:
         batches += _nested(log, run.run_id, forked, incarnation)
     if len(batches) > 1 and log.is_stale(run):
         return None
@@ -211,14 +170,24 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     raise RunExistsError(batches[outcomes.index(False)].run_id, log.table.store)
 
 
-def _copied_run(log: RunLog, source: RunRecord, copy: State, at: CheckpointRecord, incarnation: bytes) -> WriteBatch:
+def _copied_run(
+    log: RunLog,
+    source: RunRecord,
+    copy: State,
+    at: CheckpointRecord,
+    incarnation: bytes,
+    *,
+    with_journal: bool = True,
+) -> WriteBatch:
     """Return the batch that begins a run with this State, and with the history of the source before a row."""
     earlier = [row for row in visible(log, source) if row.sequence < at.sequence]
     row, _ = log.encoder.encode(copy, incarnation, (at.sequence, at.revision))
     run = log.next_run(None, row, copy, incarnation, policy=source.policy)
     copies = _copied_rows(log, source, copy.run_id, incarnation, earlier)
     outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
-    return WriteBatch(run, None, (*copies, row), outer=outer)
+    steps = sorted(steps_under_way(copy)) if with_journal else ()
+    entries = tuple(entry for step in steps for entry in copied(log, source, step, copy.run_id, incarnation))
+    return WriteBatch(run, None, (*copies, row), outer=outer, entries=entries, taken=taken_of(copy))
 
 
 def _copied_rows(
@@ -237,10 +206,10 @@ def _nested(log: RunLog, run_id: str, copy: State, incarnation: bytes) -> Iterat
     steps = steps_under_way(copy)
     for nested_id in log.table.nested_ids(run_id):
         if outer_id(nested_id) == run_id and step_of(nested_id) in steps:
-            copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
+            copied_run = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
             new_id = copy.run_id + nested_id.removeprefix(run_id)
             with suppress(CheckpointNotFoundError):  # it was removed at the same time
-                yield from read(log, nested_id, lambda run: copied(log, run, new_id, copy, incarnation))  # noqa: B023
+                yield from read(log, nested_id, lambda run: copied_run(log, run, new_id, copy, incarnation))  # noqa: B023
 
 
 def _copied_parts(

@@ -102,6 +102,27 @@ class CheckpointRecord(NamedTuple):
         return Facts(self.kind, self.by, self.attempts)
 
 
+class EntryRecord(NamedTuple):
+    """One stored entry; see `stategraph._values.entries.Entry`.
+
+    Attributes:
+        seal: A checksum or a signature of all this, and of the run.
+    """
+
+    step: int
+    seq: int
+    kind: str
+    place: str
+    name: str
+    made_of: str
+    at_ns: int
+    by: str | None
+    format: int
+    encoding: str
+    payload: bytes
+    seal: bytes = b""
+
+
 class RunRecord(NamedTuple):
     """A run as a whole. A tuple, because every save makes two of them.
 
@@ -121,7 +142,10 @@ class RunRecord(NamedTuple):
             store; nested runs share the bytes of their outer run.
         tip: The seal of the newest row: it proves that this row and all rows that it builds on are present and
             unchanged.
-        seal: A checksum or a signature of all this but the number, which only gives the order in which runs began.
+        seal: A checksum or a signature of all this but the number, which only gives the order in which runs began, and
+            the time at which it is due.
+        due_ns: The earliest time at which it can go on by itself, in nanoseconds since 1970; None if it waits for a
+            caller. The State decides whether it may: this only finds the run.
     """
 
     run_id: str
@@ -145,6 +169,7 @@ class RunRecord(NamedTuple):
     incarnation: bytes = b""
     tip: bytes = b""
     seal: bytes = b""
+    due_ns: int | None = None
 
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
@@ -233,6 +258,10 @@ class WriteBatch(_Change):
         cut_nested: Remove all nested runs and parts.
         outer: The incarnation that the outer run must have now; None if there need not be one.
         cut_parts: Remove all parts of its steps, and those of its nested runs.
+        cut_journal: Remove the entries of its journal up to this step.
+        taken: Remove the entries of its inbox up to this number, which its new State has taken in. The inbox of a run
+            that begins counts on from there.
+        entries: Entries that remain of those.
     """
 
     run: RunRecord
@@ -243,6 +272,9 @@ class WriteBatch(_Change):
     cut_nested: bool = False
     outer: bytes | None = None
     cut_parts: bool = False
+    cut_journal: int = 0
+    taken: int = 0
+    entries: tuple[EntryRecord, ...] = ()
 
     @property
     def run_id(self) -> str:
@@ -263,7 +295,28 @@ class Removal(_Change):
     version: int | None = None
 
 
-Write: TypeAlias = WriteBatch | Removal
+@attrs.frozen
+class Appended(_Change):
+    """Entries of a run that are added, or removed, without a State.
+
+    Attributes:
+        run_id: The id of the run.
+        incarnation: The incarnation that it must have.
+        put: The entries, which replace others of their names.
+        inbox: The number of the newest entry of its inbox before these; None for entries of the journal.
+        cut_journal: Remove the entries of its journal up to this step.
+        due_ns: The time at which the run is due from now on; None to leave it.
+    """
+
+    run_id: str
+    incarnation: bytes
+    put: tuple[EntryRecord, ...] = ()
+    inbox: int | None = None
+    cut_journal: int = 0
+    due_ns: int | None = None
+
+
+Write: TypeAlias = WriteBatch | Removal | Appended
 
 
 @attrs.frozen
@@ -303,6 +356,7 @@ def _types_of(record: type) -> list[tuple[type, ...]]:
 _TYPES_OF_ROWS = frozenset(product(*_types_of(CheckpointRecord)))
 _TYPES_OF_RUNS = frozenset(product(*_types_of(RunRecord)))
 """The types that the fields of a row, or of a run, may have."""
+_TYPES_OF_ENTRIES = frozenset(product(*_types_of(EntryRecord)))
 _value: _Convert = attrgetter("_value_")
 
 
@@ -355,6 +409,8 @@ class Columns:
             check_stored_id(run_id)
         except InvalidRunIdError as error:
             raise no_run(run_id, f"its {error}") from error
+        if len(fields) == len(RunRecord._fields) - 1:  # of an older version, whose runs are never due
+            fields.append(None)
         if len(fields) != len(RunRecord._fields):
             raise no_run(run_id, f"it has {len(fields)} columns")
         at = _AT_NUMBER
@@ -371,6 +427,13 @@ class Columns:
         if not 0 <= run.step <= run.sequence <= MAX_STEP:
             raise no_run(run_id, f"its checkpoint number {run.sequence} is of step {run.step}")
         return run
+
+
+def entry_of(run_id: str, found: Sequence[Any]) -> EntryRecord:
+    """Return the entry with these columns; raise CheckpointCorruptError if they are damaged."""
+    if tuple(map(type, found)) not in _TYPES_OF_ENTRIES:
+        raise CheckpointCorruptError(run_id, "an entry of it in the store is damaged: a column is of another type")
+    return EntryRecord._make(found)
 
 
 def _not_held(at: int, found: Sequence[Any]) -> CheckpointCorruptError:
@@ -421,6 +484,19 @@ def unpack_row(run_id: str, kept: bytes) -> CheckpointRecord:
     return PLAIN.row(run_id, columns)
 
 
+def pack_entry(entry: EntryRecord) -> bytes:
+    """Return an entry as bytes."""
+    return ormsgpack.packb([*entry])
+
+
+def unpack_entry(run_id: str, kept: bytes) -> EntryRecord:
+    """Return the entry in these bytes; raise CheckpointCorruptError if they are damaged."""
+    try:
+        return entry_of(run_id, ormsgpack.unpackb(kept))
+    except (TypeError, ValueError) as error:
+        raise CheckpointCorruptError(run_id, f"an entry of it in the store is damaged: {error}") from error
+
+
 def pack_run(run: RunRecord) -> bytes:
     """Return the record of a run as bytes, without its id."""
     return ormsgpack.packb(PLAIN.of_run(run)[1:])
@@ -451,7 +527,10 @@ ROW_COLUMNS = _names_of(CheckpointRecord._fields)
 RUN_COLUMNS = _names_of(RunRecord._fields)
 """The columns of a run."""
 
-_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal")
+ENTRY_COLUMNS = tuple({"by": "by_whom"}.get(field, field) for field in EntryRecord._fields)
+"""The columns of an entry."""
+
+_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal", "due_ns")
 STEP_COLUMNS = _names_of(_STEP)
 """The columns of a run that every step changes."""
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import attrs
 
 from stategraph._owners.base import Ownership, current, lost, new_incarnation
+from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, StepConflictError
-from stategraph.state import State
+from stategraph.state import State, due_ns_of
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
 from stategraph.stores._rows.seals import Sealer
@@ -20,8 +24,54 @@ from stategraph.stores.base import RetentionPolicy
 _MOST_KNOWN = 1_000  # runs whose last saved State is remembered; the next save of another run is a snapshot
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
 
-Known: TypeAlias = tuple[RunRecord, DeltaBase, DeltaBase | None]
-"""The record of a run, its newest checkpoint and, if that is no snapshot, the one before it."""
+
+@attrs.define(eq=False)
+class Journal:
+    """What is known of the journal of a step, which only the owner of the run writes.
+
+    Attributes:
+        step: The step.
+        newest: The number of its newest entry.
+        places: The numbers of its entries with names.
+    """
+
+    step: int
+    newest: int = 0
+    places: dict[tuple[int, str, str, str], int] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, step: int, entries: Sequence[Entry]) -> Journal:
+        """Return the journal that has these entries."""
+        journal = cls(step)
+        journal.add(entries)
+        return journal
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Note entries that are written."""
+        for entry in entries:
+            self.newest = max(self.newest, entry.seq)
+            if entry.name:
+                self.places[entry.identity] = entry.seq
+
+    def numbered(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return entries with their numbers: an entry replaces an earlier one of its name."""
+        places, newest, found = dict[Any, int](), self.newest, []
+        for entry in entries:
+            identity = entry.identity
+            seq = (places.get(identity) or self.places.get(identity, 0)) if entry.name else 0
+            if not seq:
+                newest += 1
+                places[identity] = seq = newest
+            found.append(attrs.evolve(entry, seq=seq))
+        return found
+
+
+EMPTY = Journal(0)
+"""The journal of the step after a State that this process has saved."""
+
+Known: TypeAlias = tuple[RunRecord, DeltaBase, DeltaBase | None, Journal | None]
+"""The record of a run; its newest checkpoint and, if that is no snapshot, the one before it; and the journal of the
+step under way, None if it may have entries that are not known."""
 
 
 class RunLog:
@@ -57,6 +107,20 @@ class RunLog:
             self.known.popitem(last=False)
         if self._policies and self._policies.get(run.run_id) == run.policy:
             self._policies.pop(run.run_id, None)  # the store itself keeps it from now on
+
+    def journal_of(self, run_id: str, step: int) -> Journal | None:
+        """Return what is known of the journal of a step; None if its entries must be read."""
+        known = self.known.get(run_id)
+        journal = None if known is None else known[3]
+        if journal is EMPTY and known is not None and known[0].step + 1 == step:
+            return Journal(step)
+        return journal if journal is not None and journal.step == step else None
+
+    def note_journal(self, run: RunRecord, journal: Journal) -> None:
+        """Remember the journal of the step under way, if the run is remembered."""
+        known = self.known.get(run.run_id)
+        if known is not None and known[0].step + 1 == journal.step:
+            self.known[run.run_id] = (*known[:3], journal)
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run, because others have written to it."""
@@ -197,7 +261,7 @@ class RunLog:
         fields = (
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
             *(policy or self.policy_of(state.run_id, old), created_ns, labels, row.pause),
-            *(incarnation, row.seal, b""),
+            *(incarnation, row.seal, b"", due_ns_of(state)),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 

@@ -14,12 +14,13 @@ from stategraph.errors import (
     NotSerializableError,
     StepConflictError,
 )
-from stategraph.state import State, check_successor
+from stategraph.state import State, check_successor, taken_of
+from stategraph.stores._checks import steps_under_way
 from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.run_log import Known, RunLog
+from stategraph.stores._rows.run_log import EMPTY, Known, RunLog
 from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # attempts at a save while others write to the same run
@@ -106,7 +107,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         StepConflictError: a State conflicts with a saved one.
     """
     run_id = states[0].run_id
-    old, base, before = log.known.get(run_id) or (log.find(run_id), None, None)
+    old, base, before, journal = log.known.get(run_id) or (log.find(run_id), None, None, None)
     policy = log.policy_of(run_id, old)
     if policy.max_checkpoints == 1:
         states = states[-1:]
@@ -115,7 +116,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         # It is compared with the newest State, which is a later one if the run may have been rolled back.
         if states[0].step <= old.step or old.step < old.sequence:
             return _prepared(log, states, may_change_data) if _is_loaded(log, run_id) else None
-    incarnation = old.incarnation if old else log.incarnation_for(run_id)
+    incarnation, first = old.incarnation if old else log.incarnation_for(run_id), base
     rows: list[CheckpointRecord] = []
     newest: RunRecord | CheckpointRecord | None = old
     for state in states:
@@ -130,8 +131,30 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         rows.append(row)
     run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
-    batch = WriteBatch(run, old, tuple(rows), cut_below=cut, outer=log.outer_of(run))
-    return batch, (run, following, before)
+    is_next = old is None or run.step > old.step  # otherwise the step under way is still the same
+    batch = WriteBatch(
+        run,
+        old,
+        tuple(rows),
+        cut_below=cut,
+        outer=log.outer_of(run),
+        cut_journal=_last_over(state) if is_next and old is not None and journal is not EMPTY else 0,
+        taken=_newly_taken(first, state),
+    )
+    if is_next:
+        journal = None if _last_over(state) < run.step else EMPTY
+    return batch, (run, following, before, journal)
+
+
+def _last_over(state: State) -> int:
+    """Return the last step whose journal is over; see `steps_under_way`."""
+    return min(state.step, *(step - 1 for step in steps_under_way(state)))
+
+
+def _newly_taken(base: DeltaBase | None, state: State) -> int:
+    """Return the number of the newest entry of the inbox that a State has taken in; 0 if it has taken no more."""
+    taken = taken_of(state)
+    return 0 if base is not None and taken_of(base.state) == taken else taken
 
 
 def _replaces(

@@ -12,12 +12,13 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import PLAIN, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import PLAIN, CheckpointRecord, EntryRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal; the length distinguishes the two
 _SMALL = 4096  # bytes: below this a copy is faster than another call
 _AT_PAYLOAD, _AT_SEAL = map(CheckpointRecord._fields.index, ("payload", "seal"))
+_AT_SEAL_OF_RUN = RunRecord._fields.index("seal")
 _pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 
@@ -89,7 +90,8 @@ class Sealer:
     def sealed_run(self, run: RunRecord) -> RunRecord:
         """Return the record of a run with its seal."""
         seal = self._digest(self._packed_run(run), b"", self._key)
-        return _new_tuple(RunRecord, (*run[:-1], seal))  # faster than run._replace(seal=seal): every save does this
+        # Faster than run._replace(seal=seal): every save does this.
+        return _new_tuple(RunRecord, (*run[:_AT_SEAL_OF_RUN], seal, run.due_ns))
 
     def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
         """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
@@ -133,6 +135,22 @@ class Sealer:
 
     def _packed_author(self, run_id: str, by: str) -> bytes:
         return _pack(["canceller", self._store_id, run_id, by])
+
+    # ------------------------------------------------------------------ entries
+
+    def sealed_entry(self, run_id: str, entry: EntryRecord, incarnation: bytes) -> EntryRecord:
+        """Return an entry of a run with its seal."""
+        packed = self._packed_entry(run_id, entry, incarnation)
+        return entry._replace(seal=self._digest(packed, entry.payload, self._key))
+
+    def check_entry(self, run_id: str, entry: EntryRecord, incarnation: bytes) -> None:
+        """Raise CheckpointCorruptError unless the seal of an entry is correct."""
+        if not self._is_right(entry.seal, entry.payload, self._packed_entry, run_id, entry, incarnation):
+            mismatch = self._mismatch(entry.seal, f"or {_removed(run_id)}")
+            raise CheckpointCorruptError(run_id, f"its entry {entry.kind} {entry.name!r} {mismatch}")
+
+    def _packed_entry(self, run_id: str, entry: EntryRecord, incarnation: bytes) -> bytes:
+        return _pack(["entry", self._store_id, run_id, incarnation, *entry[:-2]])
 
     # ------------------------------------------------------------------ digests
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from stategraph.errors import FormatError
 from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
+from stategraph.stores._rows.records import ENTRY_COLUMNS
 from stategraph.stores._rows.sql_table import Condition, Dialect
 
 APPLICATION_ID = 0x53475248
@@ -109,11 +110,40 @@ DELETE FROM label WHERE number = OLD.number; INSERT OR IGNORE INTO label {_NEW_L
 CREATE TRIGGER label_gone AFTER DELETE ON run WHEN OLD.labels <> '[]' BEGIN
 DELETE FROM label WHERE number = OLD.number; END;
 """
-MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
+_THIRD = """
+ALTER TABLE run ADD COLUMN due_ns INTEGER;
+ALTER TABLE run ADD COLUMN inbox INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX run_by_due ON run (due_ns) WHERE due_ns IS NOT NULL;
+CREATE TABLE entry (
+    number INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    place TEXT NOT NULL,
+    name TEXT NOT NULL,
+    made_of TEXT NOT NULL,
+    at_ns INTEGER NOT NULL,
+    by_whom TEXT,
+    format INTEGER NOT NULL,
+    encoding TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    seal BLOB NOT NULL,
+    PRIMARY KEY (number, step, seq)
+) WITHOUT ROWID;
+CREATE INDEX entry_by_name ON entry (number, name) WHERE step = 0 AND name <> '';
+"""
+MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND, _THIRD))
 """The statements that migrate the schema to each version from the one before."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
-SUPPLEMENTS: dict[int, tuple[str, ...]] = {1: (f"CREATE TEMP VIEW label AS {_ALL_LABELS}",)}
+_NO_ENTRIES = (
+    "CREATE TEMP VIEW run AS SELECT *, NULL AS due_ns, 0 AS inbox FROM main.run",
+    f"CREATE TEMP TABLE entry (number, {', '.join(ENTRY_COLUMNS)})",
+)
+SUPPLEMENTS: dict[int, tuple[str, ...]] = {
+    1: (*_NO_ENTRIES, f"CREATE TEMP VIEW label AS {_ALL_LABELS}"),
+    2: _NO_ENTRIES,
+}
 """Statements that make temporary views, for each older version, so that it looks like the newest."""
 
 # No seal covers a number: a forged one above the range must not be the one to count on from.
@@ -240,7 +270,7 @@ def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]
 
 _STRICT_INDEXES = """
 SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
-WHERE made.name IN ('run', 'checkpoint', 'fence', 'label') AND list.origin = 'c' AND (
+WHERE made.name IN ('run', 'checkpoint', 'fence', 'label', 'entry') AND list.origin = 'c' AND (
     list."unique" OR list.partial OR EXISTS (
     SELECT 1 FROM pragma_index_xinfo(list.name) AS part
     WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))

@@ -21,15 +21,19 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import (
     COLUMNS,
+    ENTRY_COLUMNS,
     MAX_STEP,
     ROW_COLUMNS,
     RUN_COLUMNS,
     STEP_COLUMNS,
+    Appended,
     CheckpointRecord,
+    EntryRecord,
     Removal,
     RunRecord,
     Write,
     WriteBatch,
+    entry_of,
     lasting_values,
     step_values,
 )
@@ -74,6 +78,7 @@ class Dialect:
         json_as_text: Whether payloads in JSON are kept as text.
         combines: Whether a statement can write both the run and a row.
         schema: The prefix of the name of each table.
+        locks: What locks the row of a run while entries of it are written, against a takeover and other writers.
     """
 
     key: tuple[str, ...]
@@ -89,6 +94,7 @@ class Dialect:
     json_as_text: bool
     combines: bool = False
     schema: str = ""
+    locks: str = ""
 
     def rows_of_run(self, first: str = "?", last: str = "?", run: str = "") -> str:
         """Return the tables of a run and its rows, and the condition for those between two sequence numbers."""
@@ -159,18 +165,26 @@ class SqlTable(Table):
         return written
 
     def _is_still_owned(self, write: Write) -> bool:
-        """Return whether the owner of a refused write still has the run; note in it whether the run is cancelled."""
-        if write.ownership is None or write.is_lost:
+        """Return whether the owner of a refused write still has the run.
+
+        Note in it whether the run is cancelled, and the newest entry of its inbox.
+        """
+        ownership = write.ownership
+        if ownership is None or write.is_lost:
             return False
-        fence, is_cancelled = self.fence(write.ownership.run_id)
-        write.ownership.is_cancelled |= is_cancelled
-        return fence == write.ownership.fence
+        fence, is_cancelled = self.fence(ownership.run_id)
+        ownership.is_cancelled |= is_cancelled
+        if ownership.inbox is not None:
+            ownership.inbox = self.inbox(ownership.run_id)
+        return fence == ownership.fence
 
     def _statements(self, write: Write) -> Sequence[Statement]:
         """Return the statements of a write. None of them changes a row unless the write may be made."""
         if write.is_lost:
             return ()
-        return self._saving(write) if isinstance(write, WriteBatch) else self._removing(write)
+        if isinstance(write, Removal):
+            return self._removing(write)
+        return self._saving(write) if isinstance(write, WriteBatch) else self._appending(write)
 
     def _saving(self, batch: WriteBatch) -> list[Statement]:
         dialect, run_id = self._dialect, batch.run.run_id
@@ -184,6 +198,9 @@ class SqlTable(Table):
         if batch.cut_nested or batch.cut_parts:
             cut = _cut_nested(dialect, only_parts=not batch.cut_nested)
             statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
+        if batch.cut_journal or batch.taken:
+            statements.append((_cut_entries(dialect, "seal"), (*this, batch.cut_journal, batch.taken)))
+        statements += [(_put_entry(dialect, " AND run.seal = ?"), (*each, *this)) for each in batch.entries]
         rows = [row_values(row, dialect) for row in batch.put if row.sequence >= batch.cut_below]
         if dialect.combines and len(rows) == len(statements) == 1:
             ((put_run, values),) = statements
@@ -198,16 +215,36 @@ class SqlTable(Table):
         """Return the statement that writes the record of a run, if it is as expected."""
         run, old, dialect, owned = batch.run, batch.old, self._dialect, given_id(batch.run.run_id)
         guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
+        inbox = None if old is None or owned != run.run_id or batch.ownership is None else batch.ownership.inbox
+        if inbox is not None:  # a newer entry refuses the write, so that the owner learns of it
+            guard, guarding = f"{guard} AND run.inbox = ?", (*guarding, inbox)
         if batch.outer is not None:
             outer = f" AND EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
             guard, guarding = guard + outer, (*guarding, owned, batch.outer)
         if old is None:
-            values = *COLUMNS.of_run(run)[2:], run.run_id, *self._new_values(batch.ownership), *guarding
+            about = run.run_id, batch.taken, *self._new_values(batch.ownership)
+            values = *COLUMNS.of_run(run)[2:], *about, *guarding
             return _new_run(dialect, guard), values
         # An error is written each time: two that are equal may have different tracebacks.
         is_step = run.error is None and lasting_values(old) == lasting_values(run)
         fields, changed = (STEP_COLUMNS, step_values(run)) if is_step else (_RUN_FIELDS, COLUMNS.of_run(run)[2:])
         return _next_run(dialect, fields, guard), (*changed, run.run_id, old.version, *guarding)
+
+    def _appending(self, change: Appended) -> list[Statement]:
+        dialect, this = self._dialect, (change.run_id, change.incarnation)
+        if change.inbox is not None:  # anyone may append: the number of the newest entry is compared, not the fence
+            is_newest = " AND run.incarnation = ? AND run.inbox = ?"
+            put = [(_put_entry(dialect, is_newest), (*entry, *this, change.inbox)) for entry in change.put]
+            newest = change.inbox + len(change.put)
+            return [*put, (_count_entries(dialect), (newest, change.due_ns, *this, change.inbox))]
+        guard, guarding = self._guard(given_id(change.run_id), change.ownership, is_new=False)
+        statements: list[Statement] = []
+        if change.cut_journal:
+            cut = _cut_entries(dialect, "incarnation", guard)
+            statements.append((cut, (*this, *guarding, change.cut_journal, 0)))
+        owned = f" AND run.incarnation = ?{guard}"
+        owners = ((_put_entry(dialect, owned), (*entry, *this, *guarding)) for entry in change.put)
+        return [*statements, *owners]
 
     def _removing(self, removal: Removal) -> list[Statement]:
         run_id, dialect = removal.run_id, self._dialect
@@ -247,6 +284,18 @@ class SqlTable(Table):
         found = self.query(run_id, self._chain, (0, MAX_STEP if sequence is None else sequence, run_id))
         rows = sorted((COLUMNS.row(run_id, columns) for columns in found), key=attrgetter("sequence"))
         return rows if rows and sequence in (None, rows[-1].sequence) else []
+
+    def inbox(self, run_id: str) -> int:
+        found = self.query(run_id, f"SELECT inbox FROM {self._dialect.schema}run WHERE run_id = ?", (run_id,))
+        return int(found[0][0]) if found else 0
+
+    def entries(self, run_id: str, first: int, last: int, after: int = 0) -> list[EntryRecord]:
+        found = self.query(run_id, _entries(self._dialect, _OF_STEPS), (run_id, first, last, after))
+        return [entry_of(run_id, columns) for columns in found]
+
+    def entry_named(self, run_id: str, kind: str, name: str) -> EntryRecord | None:
+        found = self.query(run_id, _entries(self._dialect, _NAMED), (run_id, kind, name))
+        return entry_of(run_id, found[0]) if found else None
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]
@@ -369,12 +418,12 @@ _IS_NESTED = "run.run_id > ? AND run.run_id < ?"
 def _new_run(dialect: Dialect, guard: str) -> str:
     """Return the statement that begins a run.
 
-    Its values: the columns of the run and its id, that of the new column, and those of the guard.
+    Its values: the columns of the run, its id and inbox, that of the new column, and those of the guard.
     """
     column, value = dialect.new
     return (
-        f"INSERT INTO {dialect.schema}run ({', '.join(_RUN_FIELDS)}, run_id, {column}) "
-        f"SELECT {', '.join('?' * len(_RUN_FIELDS))}, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
+        f"INSERT INTO {dialect.schema}run ({', '.join(_RUN_FIELDS)}, run_id, inbox, {column}) "
+        f"SELECT {', '.join('?' * len(_RUN_FIELDS))}, ?, ?, {value} WHERE true{guard} ON CONFLICT (run_id) DO NOTHING"
     )
 
 
@@ -420,6 +469,55 @@ def _insertion(dialect: Dialect, rows: str) -> str:
 
 
 @cache
+def _put_entry(dialect: Dialect, condition: str) -> str:
+    """Return the statement that writes an entry. Its values: its columns, the run, and those of the condition."""
+    columns = ", ".join(ENTRY_COLUMNS)
+    instead = ", ".join(f"{field} = excluded.{field}" for field in ENTRY_COLUMNS)
+    return (
+        f"INSERT INTO {dialect.schema}entry (number, {columns}) "
+        f"SELECT run.number, {', '.join('?' * len(ENTRY_COLUMNS))} "
+        f"FROM {dialect.schema}run AS run WHERE run.run_id = ?{condition}{dialect.locks} "
+        f"ON CONFLICT (number, step, seq) DO UPDATE SET {instead}"
+    )
+
+
+@cache
+def _cut_entries(dialect: Dialect, proof: str, guard: str = "") -> str:
+    """Return the statement that removes entries.
+
+    Its values: the run, its proof, those of the guard, the last step of the journal, and the last number of the inbox.
+    """
+    run = f"SELECT run.number FROM {dialect.schema}run AS run WHERE run.run_id = ? AND run.{proof} = ?{guard}"
+    return (
+        f"DELETE FROM {dialect.schema}entry WHERE number = ({run}) "
+        "AND (step BETWEEN 1 AND ? OR (step = 0 AND seq <= ? AND name = ''))"
+    )
+
+
+@cache
+def _count_entries(dialect: Dialect) -> str:
+    """Return the statement that counts new entries of an inbox, and makes their run due."""
+    return (
+        f"UPDATE {dialect.schema}run AS run SET inbox = ?, due_ns = coalesce(?, run.due_ns) "
+        "WHERE run.run_id = ? AND run.incarnation = ? AND run.inbox = ?"
+    )
+
+
+_OF_STEPS = "entry.step BETWEEN ? AND ? AND entry.seq > ?"
+_NAMED = "entry.step = 0 AND entry.kind = ? AND entry.name = ? AND entry.name <> ''"
+
+
+@cache
+def _entries(dialect: Dialect, which: str) -> str:
+    """Return the statement that finds entries. Its values: the run, and those of the condition."""
+    columns = ", ".join(f"entry.{column}" for column in ENTRY_COLUMNS)
+    return (
+        f"SELECT {columns} FROM {dialect.schema}entry AS entry JOIN {dialect.schema}run AS run USING (number) "
+        f"WHERE run.run_id = ? AND {which} ORDER BY entry.step, entry.seq"
+    )
+
+
+@cache
 def _cut_rows(dialect: Dialect) -> str:
     """Return the statement that removes rows between two sequence numbers. Its values: these, the run and its seal."""
     return _remove_rows(dialect, f"{dialect.rows_of_run()} AND run.run_id = ? AND run.seal = ?")
@@ -443,4 +541,5 @@ def _remove(dialect: Dialect, which: str) -> Sequence[str]:
     run = f"DELETE FROM {dialect.schema}run AS run WHERE {which}"
     if dialect.removes_rows:
         return (run,)
-    return _remove_rows(dialect, f"{dialect.rows_of_run('0', str(MAX_STEP))} AND {which}"), run
+    entries = f"DELETE FROM {dialect.schema}entry WHERE number IN (SELECT run.number FROM run AS run WHERE {which})"
+    return _remove_rows(dialect, f"{dialect.rows_of_run('0', str(MAX_STEP))} AND {which}"), entries, run

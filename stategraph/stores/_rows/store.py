@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Unpack
 
 import attrs
 
-from stategraph._owners.base import Ownership, current, owned
+from stategraph._owners.base import Ownership, current, owned, owner_here
+from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
@@ -21,9 +22,10 @@ from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_s
 from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, cut_journal, entries
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, verify
-from stategraph.stores._rows.records import RunRecord
+from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
@@ -235,16 +237,33 @@ class RowStore(CheckpointStore):
 
     keeps_parts = True
 
-    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        with owned(self, run_id):
-            nested.save_parts(self._log, run_id, parts)
+    def append(self, run_id: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
+        if not entries:
+            return []
+        if are_of_inbox(entries):
+            return append_to_inbox(self._log, run_id, entries, due_ns_after(entries))
+        with owned(self, check_run_id(run_id)):
+            return append_to_journal(self._log, run_id, entries)
+
+    def entries(
+        self, run_id: str, *, step: int | None = None, kinds: Collection[str] | None = None, after: int = 0
+    ) -> builtins.list[Entry]:
+        check_kinds(kinds)
+        return entries(self._log, check_run_id(run_id), step, kinds, after)
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
-        return nested.load_parts(self._log, check_run_id(run_id), step, node)
+        kept = super().load_parts(run_id, step, node)
+        if kept:
+            return kept
+        older = nested.load_parts(self._log, run_id, step, node)
+        if older and owner_here(self, run_id) is not None:  # before new ones are: they are never in two places
+            self.save_parts(run_id, [Part(step, node, label, older[label], older.made_of[label]) for label in older])
+        return older
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         with owned(self, check_run_id(run_id)):
             nested.drop_nested(self._log, run_id, step, newer_parts=newer_too)
+            cut_journal(self._log, run_id, MAX_STEP if newer_too else step)
 
     # ------------------------------------------------------------------ time travel and deletion
 

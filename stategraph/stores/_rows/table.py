@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeGuard
 from stategraph._owners.base import Fence, Owners
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, Write
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, EntryRecord, RunRecord, Unreadable, Write
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Called with the id of a store whenever its files are opened."""
@@ -105,6 +105,21 @@ class Table(ABC):
 
         Their payloads may be left out.
         """
+
+    @abstractmethod
+    def entries(self, run_id: str, first: int, last: int, after: int = 0) -> list[EntryRecord]:
+        """Return the entries of a run from the first to the last step, inclusive, in order.
+
+        Only those whose numbers come after one. The inbox is step 0.
+        """
+
+    @abstractmethod
+    def entry_named(self, run_id: str, kind: str, name: str) -> EntryRecord | None:
+        """Return the entry of the inbox of a run that has a kind and a name."""
+
+    @abstractmethod
+    def inbox(self, run_id: str) -> int:
+        """Return the number of the newest entry that the inbox of a run has had; 0 if there was none."""
 
     def problems(self) -> list[str]:
         """Return the defects of the files as a whole, as far as the database can find them."""

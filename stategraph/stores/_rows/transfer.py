@@ -16,13 +16,25 @@ import attrs
 
 from stategraph._owners.base import OwnableStore, new_incarnation, owned
 from stategraph._text.shown import shorten
+from stategraph._values.entries import Entry
 from stategraph._values.ids import check_stored_id, given_id
-from stategraph._values.provenance import ParentStep
+from stategraph._values.provenance import ParentStep, check_step
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.type_codecs import unknown_shown
+from stategraph.stores._rows.entries import entry_of, record_of
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
-from stategraph.stores._rows.records import FORMAT, NOT_READ, PLAIN, CheckpointRecord, RunRecord, WriteBatch, of_newest
+from stategraph.stores._rows.records import (
+    FORMAT,
+    MAX_STEP,
+    NOT_READ,
+    PLAIN,
+    CheckpointRecord,
+    EntryRecord,
+    RunRecord,
+    WriteBatch,
+    of_newest,
+)
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
@@ -52,10 +64,17 @@ def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str] | None:
     """Return the lines of a run; None if others remove it at the same time."""
     with unknown_shown():  # values of unknown types are written in their stored form
         lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain)]
-        return [_written(_run_line(run) | {"checkpoints": len(lines), "nested": nested}), *lines] if lines else None
+        if not lines:
+            return None
+        entries = [_entry_line(log, run, record) for record in log.table.entries(run.run_id, 0, MAX_STEP)]
+        counts = {"checkpoints": len(lines), "nested": nested}
+        if entries:
+            counts["entries"] = len(entries)
+        return [_written(_run_line(run, log.table.inbox(run.run_id)) | counts), *lines, *entries]
 
 
-def _run_line(run: RunRecord) -> dict[str, Any]:
+def _run_line(run: RunRecord, inbox: int) -> dict[str, Any]:
+    more = {"inbox": inbox, "due_ns": run.due_ns}
     return {
         "type": "run",
         "format": FORMAT,
@@ -66,7 +85,13 @@ def _run_line(run: RunRecord) -> dict[str, Any]:
         "labels": dict(run.labels),
         "created_ns": run.created_ns,
         **attrs.asdict(run.policy),
+        **{name: value for name, value in more.items() if value},
     }
+
+
+def _entry_line(log: RunLog, run: RunRecord, record: EntryRecord) -> str:
+    entry = attrs.asdict(entry_of(log, run, record), recurse=False)
+    return _written({"type": "entry", "run_id": run.run_id, **entry, "value": plain(entry["value"])})
 
 
 def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
@@ -114,10 +139,12 @@ def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
             if run:
                 yield run
             run = [fields]
-        elif kind == "checkpoint" and run and fields.get("run_id") == run[0].get("run_id"):
+        elif kind in ("checkpoint", "entry") and run and fields.get("run_id") == run[0].get("run_id"):
             run.append(fields)
         else:
-            raise FormatError("", f"line {number} is neither a run nor a checkpoint of the run before: {shorten(line)}")
+            raise FormatError(
+                "", f"line {number} is neither a run nor a checkpoint or entry of the run before: {shorten(line)}"
+            )
     if run:
         yield run
 
@@ -127,17 +154,21 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
     incarnation, outer = new_incarnation(), runs[0][0]
     if outer.get("run_id") != run_id:
         raise FormatError(run_id, "the lines hold its nested runs, and not the run itself")
-    counts = [(run, "checkpoints", len(checkpoints)) for run, *checkpoints in runs]
+    counts = [
+        (run, name, len(found))
+        for run, *lines in runs
+        for name, found in zip(("checkpoints", "entries"), _separated(lines), strict=True)
+    ]
     for run, name, found in [*counts, (outer, "nested", len(runs) - 1)]:
-        counted = run.get(name, found)
+        counted = run.get(name, 0 if name == "entries" else found)
         if counted != found:  # an incomplete export
             number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
             raise FormatError(run_id, f"lines are missing: {number}; it was not imported; export it again")
-    return [_batch(log, run, checkpoints, incarnation, is_nested=run is not outer) for run, *checkpoints in runs]
+    return [_batch(log, run, lines, incarnation, is_nested=run is not outer) for run, *lines in runs]
 
 
 def _batch(
-    log: RunLog, fields: dict[str, Any], checkpoints: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
+    log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
 ) -> WriteBatch:
     """Return the batch that begins a run."""
     run_id = str(fields.get("run_id"))
@@ -146,14 +177,28 @@ def _batch(
         raise FormatError(run_id, f"its lines have format {found}; this version reads {FORMAT}; update it")
     try:
         check_stored_id(run_id)
+        checkpoints, entries = _separated(lines)
         rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
         run = log.sealer.sealed_run(_run(fields, rows[-1], incarnation))
         _ = [*run.summaries_of(rows)]  # a list of them must never fail
+        kept = tuple(record_of(log, run_id, _entry(entry), incarnation) for entry in entries)
+        taken = check_step(fields.get("inbox", 0))
     except (CheckpointCorruptError, *NOT_READ) as error:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
         raise FormatError(run_id, "its checkpoints are not in order")
-    return WriteBatch(run, None, tuple(rows), outer=incarnation if is_nested else None)
+    outer = incarnation if is_nested else None
+    return WriteBatch(run, None, tuple(rows), outer=outer, taken=taken, entries=kept)
+
+
+def _separated(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the lines of checkpoints, and those of entries."""
+    return [[line for line in lines if line["type"] == kind] for kind in ("checkpoint", "entry")]
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    about = {name: value for name, value in fields.items() if name not in ("type", "run_id")}
+    return Entry(**{**about, "value": from_plain(fields["value"])})
 
 
 def _base_of(fields: dict[str, Any]) -> object:
@@ -181,5 +226,7 @@ def _run(fields: dict[str, Any], newest: CheckpointRecord, incarnation: bytes) -
     policy = RetentionPolicy(fields["retention"], fields["window"], fields["ttl"])
     version, labels = int.from_bytes(os.urandom(6)), tuple(sorted(fields["labels"].items()))
     about = fields["graph"], parent, policy, fields["created_ns"], labels, newest.pause
-    run = RunRecord._make((fields["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b""))
+    run = RunRecord._make(
+        (fields["run_id"], 0, version, *of_newest(newest), *about, incarnation, newest.seal, b"", fields.get("due_ns"))
+    )
     return PLAIN.run(PLAIN.of_run(run))  # checks the types of the fields

@@ -1,0 +1,154 @@
+"""Entries of runs: append them to the journal or the inbox of a run, and read them.
+
+The writer numbers its entries. In the journal only the owner of the run writes, so it counts on from what it has read.
+In the inbox a table compares the number of the newest entry, and a writer that was too slow tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+
+import attrs
+
+from stategraph._values.entries import Entry, named_by_entry, selected
+from stategraph._values.ids import check_given_id
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    FormatError,
+    NotSerializableError,
+    StepConflictError,
+)
+from stategraph.stores._rows.loading import read
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, Appended, EntryRecord, RunRecord
+from stategraph.stores._rows.run_log import Journal, RunLog
+
+_TRIES = 1_000  # attempts at an append while others append to the same inbox
+
+
+def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> list[Entry]:
+    """Append entries to the journal of a run, as `CheckpointStore.append`."""
+    run, found = _run(log, run_id), list[Entry]()
+    for step, of_step in groupby(entries, lambda entry: entry.step):  # the step under way, as a rule
+        journal = _journal(log, run, step)
+        numbered = journal.numbered([*of_step])
+        if not log.write(Appended(run_id, run.incarnation, _records(log, run, numbered))):
+            log.forget(run_id)
+            reason = f"entries of step {step} were not appended: others have deleted the run, or begun it again"
+            raise StepConflictError(run_id, reason)
+        journal.add(numbered)
+        found += numbered
+    return found
+
+
+def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: int | None) -> list[Entry]:
+    """Append entries to the inbox of a run, as `CheckpointStore.append`."""
+    check_given_id(run_id)
+    for _ in range(_TRIES):
+        run = log.find(run_id)
+        if run is None:
+            raise CheckpointNotFoundError(run_id, log.table.store)
+        newest, put = log.table.inbox(run_id), list[Entry]()
+        found: list[Entry] = []
+        for entry in entries:
+            there = _named(log, run, entry) if entry.name else None
+            if there is None:
+                put.append(attrs.evolve(entry, seq=newest + len(put) + 1))
+            found.append(there or put[-1])
+        change = Appended(run_id, run.incarnation, _records(log, run, put), inbox=newest, due_ns=due_ns, ownership=None)
+        if not put or log.write(change):
+            return found
+    raise StepConflictError(run_id, "its entries were not appended: others keep appending to the inbox")
+
+
+def _named(log: RunLog, run: RunRecord, entry: Entry) -> Entry | None:
+    record = log.table.entry_named(run.run_id, entry.kind, entry.name)
+    return None if record is None else entry_of(log, run, record)
+
+
+def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] | None, after: int) -> list[Entry]:
+    """Return entries of a run, as `CheckpointStore.entries`."""
+    first, last = (0, MAX_STEP) if step is None else (step, step)
+    try:
+        run, records = read(log, run_id, lambda run: (run, log.table.entries(run_id, first, last, after)))
+    except CheckpointNotFoundError:
+        return []
+    found = [entry_of(log, run, record) for record in records]
+    if step and not after:
+        log.note_journal(run, Journal.of(step, found))
+    return selected(found, step, kinds, after)
+
+
+def copied(log: RunLog, run: RunRecord, step: int, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
+    """Return copies of the journal of a step, for another run."""
+    records = log.table.entries(run.run_id, step, step)
+    for record in records:  # the new seals of copies would hide damage
+        log.sealer.check_entry(run.run_id, record, run.incarnation)
+    return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)
+
+
+def cut_journal(log: RunLog, run_id: str, last: int) -> None:
+    """Remove the entries of the journal of a run up to a step."""
+    run = log.find(run_id)
+    if run is not None and log.table.entries(run_id, 1, last):
+        log.write(Appended(run_id, run.incarnation, cut_journal=last))
+        log.forget(run_id)
+
+
+def _run(log: RunLog, run_id: str) -> RunRecord:
+    known = log.known.get(run_id)
+    run = log.find(run_id) if known is None else known[0]
+    if run is None:
+        raise CheckpointNotFoundError(run_id, log.table.store)
+    return run
+
+
+def _journal(log: RunLog, run: RunRecord, step: int) -> Journal:
+    """Return what is known of the journal of a step, from the table unless this process has written all of it."""
+    journal = log.journal_of(run.run_id, step)
+    if journal is None:
+        found = log.table.entries(run.run_id, step, step)
+        journal = Journal.of(step, [entry_of(log, run, record) for record in found])
+    log.note_journal(run, journal)
+    return journal
+
+
+# --------------------------------------------------------------------------- records
+
+
+def _records(log: RunLog, run: RunRecord, numbered: Sequence[Entry]) -> tuple[EntryRecord, ...]:
+    return tuple(record_of(log, run.run_id, entry, run.incarnation) for entry in numbered)
+
+
+def record_of(log: RunLog, run_id: str, entry: Entry, incarnation: bytes) -> EntryRecord:
+    """Return the record of an entry.
+
+    Raises:
+        NotSerializableError: its value cannot be kept exactly.
+    """
+    try:
+        encoding, payload = log.encoder.encoded([{"value": entry.value}])
+    except NotSerializableError as error:
+        raise named_by_entry(error, entry, run_id) from error.__cause__
+    about = entry.step, entry.seq, entry.kind, entry.place, entry.name, entry.made_of, entry.at_ns, entry.by
+    return log.sealer.sealed_entry(run_id, EntryRecord(*about, FORMAT, encoding, payload), incarnation)
+
+
+def entry_of(log: RunLog, run: RunRecord, record: EntryRecord) -> Entry:
+    """Return the entry of a record.
+
+    Raises:
+        CheckpointCorruptError: it is damaged.
+        FormatError: a newer version wrote it, or its value needs what is not registered here.
+    """
+    if record.format > FORMAT:
+        reads = f"this version reads up to {FORMAT}; update it"
+        raise FormatError(run.run_id, f"its entry {record.kind} has format {record.format}; {reads}")
+    log.sealer.check_entry(run.run_id, record, run.incarnation)
+    value = log.encoder.value(run.run_id, record.step, record.encoding, record.payload)
+    try:
+        about = record.step, record.place, record.name, record.made_of, record.by, record.at_ns, record.seq
+        return Entry(record.kind, value, *about)
+    except ValueError as error:
+        raise CheckpointCorruptError(run.run_id, f"an entry of it is damaged: {error}") from error

@@ -1,0 +1,201 @@
+"""The promises of a store about entries: the journal of the step under way, and the inbox."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from stategraph._owners.base import owned
+from stategraph._values.entries import Entry
+from stategraph._values.progress import Progress
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunBusyError
+from stategraph.state import State
+from stategraph.stores import CheckpointStore
+from stategraph.testing.values import saved_at
+
+_SENDERS, _MESSAGES = 4, 15
+
+
+def _values(entries: list[Entry]) -> list[Any]:
+    return [entry.value for entry in entries]
+
+
+class EntriesContract:
+    """The part of `CheckpointStoreContract` about `append` and `entries`, for a store with `keeps_entries`.
+
+    It needs a fixture named ``store`` that returns an empty store.
+    """
+
+    @pytest.fixture
+    def at_work(self, store: CheckpointStore) -> CheckpointStore:
+        """Return the store, with a run "a" that has completed two steps."""
+        if not store.keeps_entries:
+            pytest.skip("keeps_entries is False: this store has no append and entries")
+        store.save(saved_at(2))
+        return store
+
+    # ------------------------------------------------------------------ the journal
+
+    def test_the_journal_is_of_a_step(self, at_work: CheckpointStore) -> None:
+        """Entries come back complete and in order, by step and by kind."""
+        made = [
+            Entry("effect", {"id": 1}, 3, "pay", "charge", "0a", by="ada", at_ns=1_700_000_000_000_000_001),
+            Entry("spend", 0.5, 3, "pay"),
+            Entry("spend", 0.5, 3, "pay"),
+        ]
+
+        kept = at_work.append("a", made)
+        at_work.append("a", [Entry("chunk", "x", 3, "write")])
+
+        assert [entry.seq for entry in kept] == [1, 2, 3]
+        assert at_work.entries("a", step=3)[:3] == kept
+        assert at_work.entries("a", kinds=("chunk", "spend"), after=2) == at_work.entries("a", after=2)
+        assert _values(at_work.entries("a", step=3, kinds={"spend"})) == [0.5, 0.5]
+        assert at_work.entries("a", step=2) == at_work.entries("a", step=0) == at_work.entries("b") == []
+        assert at_work.load("a") == saved_at(2)
+
+    def test_a_later_entry_replaces_one_of_its_name(self, at_work: CheckpointStore) -> None:
+        """It has the number of the earlier one. Step, kind and place belong to the name."""
+        for value in range(3):
+            at_work.append(
+                "a", [Entry("effect", value, 3, "pay", "charge"), Entry("status", value, 3, "pay", "charge")]
+            )
+        at_work.append("a", [Entry("effect", 9, 3, "send", "charge")])
+
+        assert [(entry.seq, entry.value) for entry in at_work.entries("a")] == [(1, 2), (2, 2), (3, 9)]
+
+    def test_the_next_step_removes_the_journal(self, at_work: CheckpointStore) -> None:
+        """Saving the same step again, as when a run fails, does not."""
+        at_work.append("a", [Entry("part", 1, 3, "map", "0")])
+        at_work.save(saved_at(2, status="failed"))
+        assert _values(at_work.entries("a")) == [1]
+
+        at_work.save(saved_at(3))
+
+        assert at_work.entries("a") == []
+        assert _values(at_work.append("a", [Entry("part", 2, 4, "map", "0")])) == [2]
+
+    def test_only_the_owner_writes_the_journal(self, at_work: CheckpointStore) -> None:
+        """Another call is refused, and a lost owner as well."""
+        refused: list[Exception] = []
+
+        def append() -> None:
+            try:
+                at_work.append("a", [Entry("spend", 1, 3)])
+            except RunBusyError as error:
+                refused.append(error)
+
+        with owned(at_work, "a"):
+            thread = threading.Thread(target=append)
+            thread.start()
+            thread.join()
+            at_work.append("a", [Entry("spend", 2, 3)])
+
+        assert len(refused) == 1
+        assert _values(at_work.entries("a")) == [2]
+
+    def test_a_rollback_removes_the_journal(self, at_work: CheckpointStore) -> None:
+        """The steps that follow are others."""
+        at_work.append("a", [Entry("part", 1, 3, "map", "0")])
+
+        at_work.rollback("a", 2)
+
+        assert at_work.entries("a") == []
+
+    def test_a_fork_has_the_journal_of_its_next_step(self, at_work: CheckpointStore) -> None:
+        """It does not have the inbox, which belongs to the source."""
+        at_work.append("a", [Entry("part", 1, 3, "map", "0")])
+        at_work.append("a", [Entry("message", 1)])
+
+        at_work.fork("a", "b")
+        at_work.delete("a")
+
+        assert _values(at_work.entries("b")) == [1]
+
+    # ------------------------------------------------------------------ the inbox
+
+    def test_anyone_appends_to_the_inbox(self, at_work: CheckpointStore) -> None:
+        """Also while a call owns the run. Entries are numbered in order."""
+        thread = threading.Thread(target=lambda: at_work.append("a", [Entry("message", 1), Entry("message", 2)]))
+        with owned(at_work, "a"):
+            thread.start()
+            thread.join()
+            at_work.append("a", [Entry("answer", 3, name="k", by="ada")])
+
+        assert [(entry.seq, entry.value) for entry in at_work.entries("a", step=0)] == [(1, 1), (2, 2), (3, 3)]
+        assert _values(at_work.entries("a", step=0, after=1, kinds={"message"})) == [2]
+
+    def test_an_entry_with_a_name_is_appended_once(self, at_work: CheckpointStore) -> None:
+        """The earlier one stays, and is returned."""
+        first = at_work.append("a", [Entry("turn", "hello", name="event-1", made_of="0a")])
+
+        again = at_work.append("a", [Entry("turn", "other", name="event-1"), Entry("message", "m", name="event-1")])
+
+        assert again[0] == first[0]
+        assert _values(at_work.entries("a")) == ["hello", "m"]
+
+    def test_a_state_takes_entries_in(self, at_work: CheckpointStore) -> None:
+        """Its save removes those up to the number that it has taken, except names; numbers are never used again."""
+        at_work.append("a", [Entry("message", 1), Entry("message", 2, name="k"), Entry("message", 3)])
+
+        at_work.save(saved_at(3, progress=Progress(taken=2)))
+
+        assert _values(at_work.entries("a", step=0)) == [2, 3]
+        assert [entry.seq for entry in at_work.append("a", [Entry("message", 4), Entry("message", 5, name="k")])] == [
+            4,
+            2,
+        ]
+        at_work.save(saved_at(4, progress=Progress(taken=4)))
+        assert _values(at_work.entries("a", step=0, after=4)) == []
+
+    def test_senders_at_the_same_time_lose_nothing(self, at_work: CheckpointStore) -> None:
+        """Each entry is there once, and the entries of each sender are in order."""
+
+        def send(sender: int) -> None:
+            for number in range(_MESSAGES):
+                at_work.append("a", [Entry("message", [sender, number])])
+
+        threads = [threading.Thread(target=send, args=(sender,)) for sender in range(_SENDERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        entries = at_work.entries("a", step=0)
+        assert [entry.seq for entry in entries] == [*range(1, _SENDERS * _MESSAGES + 1)]
+        for sender in range(_SENDERS):
+            assert [entry.value[1] for entry in entries if entry.value[0] == sender] == [*range(_MESSAGES)]
+
+    # ------------------------------------------------------------------ both
+
+    def test_what_cannot_be_kept_is_refused(self, at_work: CheckpointStore) -> None:
+        """Nothing of the same call is appended, and the error names the entry."""
+        for entries in ([Entry("spend", 1, 3), Entry("effect", object(), 3, "pay", "x")], [Entry("message", object())]):
+            with pytest.raises(NotSerializableError, match=entries[-1].kind):
+                at_work.append("a", entries)
+        assert at_work.entries("a") == []
+
+    def test_there_must_be_a_run(self, at_work: CheckpointStore) -> None:
+        """A deleted run takes its entries along, and a new run of its id has none."""
+        at_work.append("a", [Entry("message", 1), Entry("message", 2, name="k")])
+        at_work.append("a", [Entry("part", 1, 3, "map", "0")])
+
+        at_work.delete("a")
+
+        for entry in (Entry("message", 1), Entry("part", 1, 3)):
+            with pytest.raises(CheckpointNotFoundError):
+                at_work.append("a", [entry])
+        at_work.save(State(run_id="a", step=2))
+        assert at_work.entries("a") == []
+
+    def test_wrong_entries_are_refused(self, at_work: CheckpointStore) -> None:
+        """A mistake is an error, not a lost entry."""
+        with pytest.raises(ValueError, match="one by one"):
+            at_work.append("a", [Entry("message", 1), Entry("spend", 1, 3)])
+        for kind, step, wrong in (("mesage", 0, "kind"), ("message", 3, "step"), ("spend", 0, "step")):
+            with pytest.raises(ValueError, match=wrong):
+                Entry(kind, step=step)
+        with pytest.raises(ValueError, match="kinds"):
+            at_work.entries("a", kinds=("mesage",))
