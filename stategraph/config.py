@@ -175,6 +175,17 @@ class CheckpointConfig:
 
 # --------------------------------------------------------------------------- graphs
 
+
+def _are_plain(settings: object) -> bool:
+    import json  # imported when used, as below
+
+    try:
+        json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
+
+
 _GRAPH: Allowed = {
     "name": ("a name of 1 to 200 printable characters", is_name),
     "observer": ("the name of an observer", is_name),
@@ -182,6 +193,7 @@ _GRAPH: Allowed = {
         "a positive integer: how many nodes one call may run",
         lambda value: is_count(value, at_least=1),
     ),
+    "settings": ("a mapping of names to plain values, as JSON has them", _are_plain),
     "checkpoint": (
         "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
         lambda value: isinstance(value, CheckpointConfig),
@@ -203,6 +215,8 @@ class GraphConfig:
         observer: The name of the observer: "noop", "structlog", which logs to stderr, or a registered name.
         max_iterations: How many nodes one call may run. It stops endless loops.
         checkpoint: When and where the State is saved.
+        settings: What else decides what the graph does, such as ``{"model": "m-1"}``: plain values by name. They are
+            saved with each run. A run that began with other settings is resumed with ``allow_changed=True`` only.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -212,6 +226,7 @@ class GraphConfig:
     observer: str = "noop"
     max_iterations: int = 1000
     checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, "", _GRAPH, hidden="checkpoint")
@@ -242,7 +257,15 @@ class GraphConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a mapping from which `from_dict` makes an equal configuration."""
-        return {**attrs.asdict(self, recurse=False), "checkpoint": self.checkpoint.to_dict()}
+        settings = {"settings": dict(self.settings)} if self.settings else {}
+        fields = attrs.asdict(self, recurse=False, filter=lambda field, _: field.name != "settings")
+        return {**fields, "checkpoint": self.checkpoint.to_dict(), **settings}
+
+    def settings_as_json(self) -> dict[str, str]:
+        """Return the settings as JSON, by name."""
+        import json
+
+        return {name: json.dumps(value, sort_keys=True) for name, value in self.settings.items()}
 
     def for_store_object(self) -> GraphConfig:
         """Return the configuration for a graph that receives a store object: by default it saves every step."""

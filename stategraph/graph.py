@@ -30,7 +30,7 @@ from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import plan_of, short_config
 from stategraph._protocol import Task
-from stategraph._util.callables import without_calls
+from stategraph._util.callables import module_of_caller, without_calls
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener, check_observer
 from stategraph.config import GraphConfig
@@ -95,6 +95,7 @@ class StateGraph(GraphBuilder[S]):
             config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
+        self._identity = module_of_caller(), config.settings_as_json()
         self.config: GraphConfig = config
         self.observer: Listener = get_observer(config.observer) if observer is None else check_observer(observer)
         if store is None:

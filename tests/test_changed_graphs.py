@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 
 from stategraph import (
+    CheckpointConfig,
     CheckpointStore,
     ExecutionError,
+    GraphConfig,
     GraphMismatchError,
     InterruptNode,
     MapNode,
@@ -25,7 +29,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import RUN, make_graph, returns, trace
+from tests.scenarios import RUN, make_graph, raises, returns, trace
 
 ITEMS = ["a", "b", "c"]
 
@@ -241,3 +245,103 @@ class TestKinds:
 
         assert store.load(RUN) == paused
         assert make_graph(asks, store=store).resume(RUN, {"ok": True})["ok"] is True
+
+
+SERVICE = """
+from stategraph import State, StateGraph
+
+did = []
+graph = StateGraph("process", store="{store}", preserve=True)
+graph.add_node("do", lambda state: did.append(__name__) or {{"by": __name__}})
+graph.set_entry_point("do")
+graph.set_exit_point("do")
+if __name__ == "__main__":
+    graph.submit(State(run_id="run"))
+"""
+
+
+class TestIdentity:
+    """A run belongs to the graph of a module, with settings."""
+
+    @pytest.fixture
+    def services(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+        """Modules of services that have a graph and nodes of one name, and one store."""
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in ("billing", "shipping"):
+            (tmp_path / f"{name}.py").write_text(SERVICE.format(store=tmp_path / "runs.db"))
+        found = {name: importlib.import_module(name) for name in ("billing", "shipping")}
+        yield found
+        for name, module in found.items():
+            module.graph.store.close()
+            del sys.modules[name]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_sweep_leaves_runs_of_another_module_alone(self, services: dict[str, Any], *, is_async: bool) -> None:
+        """It reports them, goes on with its own, and does not run them; the service that began them does."""
+        billing, shipping = services["billing"], services["shipping"]
+        for run_id in "ab":
+            billing.graph.submit(State(run_id=run_id))
+        shipping.graph.submit(State(run_id="c"))
+
+        async def sweep(**how: Any) -> list[Any]:
+            return [one async for one in shipping.graph.arecover(**how)]
+
+        with pytest.warns(UserWarning, match="'billing' began it.*'shipping'.*left alone") as warned:
+            found = asyncio.run(sweep(limit=1)) if is_async else [*shipping.graph.recover(limit=1)]
+
+        assert ([one.run_id for one in found], len(warned)) == (["c"], 2)
+        assert {one.state["by"] for one in billing.graph.recover()} == {"billing"}
+        assert (billing.did, shipping.did) == (["billing"] * 2, ["shipping"])
+
+    def test_a_resume_warns_and_goes_on(self, services: dict[str, Any]) -> None:
+        """So does a sweep that allows changes: a graph may have moved. The run then belongs to the new module."""
+        billing, shipping = services["billing"].graph, services["shipping"].graph
+        billing.submit(State(run_id="a"))
+        billing.submit(State(run_id="b"))
+
+        with pytest.warns(UserWarning, match="'a' goes on"):
+            assert shipping.resume("a")["by"] == "shipping"
+        with pytest.warns(UserWarning, match="'b' goes on"):
+            assert [one.run_id for one in shipping.recover(allow_changed=True)] == ["b"]
+
+        assert shipping.store.load("b").structure.module == "shipping"
+
+    def test_a_script_is_known_by_the_name_of_its_file(self, services: dict[str, Any], tmp_path: Path) -> None:
+        """A worker that imports it takes its runs."""
+        subprocess.run([sys.executable, tmp_path / "billing.py"], check=True)
+
+        assert [one.state["by"] for one in services["billing"].graph.recover()] == ["billing"]
+
+    @pytest.mark.parametrize(
+        ("before", "after", "change"),
+        [
+            ({"model": "m-1"}, {"model": "m-2"}, 'setting \'model\' was "m-1", and is "m-2" now'),
+            ({}, {"n": [1]}, "setting 'n' was missing"),
+            ({"n": {"a": 1}}, {}, "setting 'n' .* is missing now"),
+        ],
+    )
+    def test_settings(self, store: CheckpointStore, before: Any, after: Any, change: str) -> None:
+        """Changed settings are named; allow_changed goes on, as a run of the graph with the new ones."""
+
+        def make(settings: Any, node: Any = None) -> StateGraph:
+            config = GraphConfig("flow", settings=settings, checkpoint=CheckpointConfig(interval=1, preserve=True))
+            graph = StateGraph(config, store=store)
+            graph.add_node("a", trace("a"))
+            graph.add_node("b", node or trace("b"))
+            graph.add_sequence("a", "b")
+            graph.set_entry_point("a")
+            graph.set_exit_point("b")
+            return graph
+
+        fails = raises(OSError())
+        for run_id in "rs":
+            with pytest.raises(ExecutionError):
+                make(before, fails).execute(State(run_id=run_id))
+        with pytest.raises(GraphMismatchError, match=change):
+            make(after).resume("r")
+
+        assert make(before).resume("s").status is RunStatus.COMPLETED
+        with pytest.raises(ExecutionError):
+            make(after, fails).resume("r", allow_changed=True)
+        assert make(after).resume("r").fingerprint == make(after).fingerprint
+        assert (make({}).fingerprint == make(after).fingerprint) is (after == {})

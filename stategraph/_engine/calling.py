@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
@@ -21,7 +22,7 @@ from stategraph._engine.saving import (
     owning_saved,
     save,
 )
-from stategraph._graph.changed import off_removed
+from stategraph._graph.changed import began_elsewhere, off_removed, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
@@ -128,12 +129,13 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         if turn.state is None:
             raise CheckpointNotFoundError(turn.run_id, run.plan.store)
         return (yield from _in_company(run, turn.state, begin(run, turn.state)))
+    if turn_of(saved) > turn.number or (turn_of(saved) == turn.number and saved.status is not RunStatus.ACTIVE):
+        return saved  # the turn ended before
+    _check_module(run, saved)
     if turn_of(saved) < turn.number:
         yield from clear_cancellation(run)
         resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)
         return (yield from _in_company(run, saved, resumed))
-    if turn_of(saved) > turn.number or saved.status is not RunStatus.ACTIVE:  # the turn ended before
-        return saved
     if run.session.is_cancelled:
         return (yield from _end_cancelled(run, saved))
     return (yield from _continue_lost(run, saved, max_recoveries))
@@ -257,10 +259,23 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
+    try:
+        _check_module(run, saved)
+    except GraphMismatchError as error:
+        warnings.warn(f"{error} It is left alone.", stacklevel=2)
+        return None
     if run.session.is_cancelled:
         yield from _end_cancelled(run, saved)
         return None
     return (yield from _continue_lost(run, saved, max_recoveries))
+
+
+def _check_module(run: RunContext, saved: State) -> None:
+    """Raise GraphMismatchError if a worker has found a run of a graph of this name in another module."""
+    module = "" if run.allow_changed else other_module(run.plan, saved)
+    if module:
+        way_out = "If the graph has moved, resume the run, or sweep with allow_changed=True."
+        raise GraphMismatchError(saved.run_id, (began_elsewhere(run.plan, module),), way_out)
 
 
 def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:

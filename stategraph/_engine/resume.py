@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
@@ -12,7 +13,7 @@ from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution
-from stategraph._graph.changed import carried_over, check_compatible, split_migration
+from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress import awaited, awake, is_overdue, old_values
 from stategraph._protocol import Load, StoreFailed, Task
@@ -95,6 +96,9 @@ def compatible(run: RunContext, saved: State) -> Task[State]:
     own, run.renamed_nested = split_migration(run.migrate, run.plan)
     saved, lost = carried_over(run.plan, saved, own)
     check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
+    module = "" if run.outer_step is not None else other_module(run.plan, saved)
+    if module:
+        warnings.warn(f"run {saved.run_id!r} goes on, but {began_elsewhere(run.plan, module)}", stacklevel=2)
     done: list[str] = []
     for node, at in {} if run.abandon_parts else lost.items():
         parts = yield (Load, run.session.done_at, (saved, at))

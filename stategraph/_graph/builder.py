@@ -69,6 +69,7 @@ class GraphBuilder(Generic[S]):
         self._entry: str | None = None
         self._exits: set[str] = set()
         self._stands_at: dict[str, str] = {}
+        self._identity: tuple[str, Mapping[str, str]] = ("", {})  # the module and the settings
 
     @property
     def name(self) -> str:
@@ -97,7 +98,8 @@ class GraphBuilder(Generic[S]):
         failures = (EdgeStructure(name, handler, "on_error") for name, handler in handlers.items())
         edges = *(edge.structure for edge in self._edges), *failures
         exits = tuple(name for name in nodes if name in self._exits)
-        return GraphStructure(tuple(nodes), edges, self._entry, exits, _outlines_of(nodes, policies, others))
+        outlines = _outlines_of(nodes, policies, others)
+        return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines, *self._identity)
 
     @property
     def fingerprint(self) -> str:

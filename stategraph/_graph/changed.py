@@ -77,7 +77,10 @@ def off_removed(plan: CompiledGraph, saved: State) -> State:
         saved = evolve(saved, status=RunStatus.ACTIVE, error=None, pause=None, progress=left)
     elif last not in removed:
         return saved
-    return evolve(saved, checkpoint_node="" if last in removed else last, structure=plan.structure)
+    old = saved.structure and attrs.evolve(
+        plan.structure, module=saved.structure.module, settings=saved.structure.settings
+    )
+    return evolve(saved, checkpoint_node="" if last in removed else last, structure=old)
 
 
 def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
@@ -92,7 +95,24 @@ def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
         changes = [f"the edges out of {name!r} are tried in another order" for name in reordered]
     kinds = ((name, _kind_of(name, old), _kind_of(name, new)) for name in new.nodes if name in old.nodes)
     changes += [f"node {name!r} was a {was}, and is a {now} now" for name, was, now in kinds if was and was != now]
+    if old.settings is not None and new.settings is not None:
+        names = sorted({*old.settings, *new.settings})
+        settings = ((name, old.settings.get(name, "missing"), new.settings.get(name, "missing")) for name in names)
+        changes += [f"setting {name!r} was {was}, and is {now} now" for name, was, now in settings if was != now]
     return tuple(changes)
+
+
+def other_module(plan: CompiledGraph, saved: State) -> str:
+    """Return the module whose graph made a saved State, if it is known and not that of this graph; else ""."""
+    theirs, ours = "" if saved.structure is None else saved.structure.module, plan.structure.module
+    # A main script is known by the name of its file: "flows" and "app.flows" may be the same.
+    is_same = f".{theirs}".endswith(f".{ours}") or f".{ours}".endswith(f".{theirs}")
+    return "" if is_same or not (theirs and ours) else theirs
+
+
+def began_elsewhere(plan: CompiledGraph, module: str) -> str:
+    """Describe the graph of another module whose run this graph has found."""
+    return f"graph {plan.graph!r} of module {module!r} began it, and this one is of module {plan.structure.module!r}"
 
 
 def _kind_of(name: str, structure: GraphStructure) -> str:
@@ -229,10 +249,11 @@ def _renamed(structure: GraphStructure, names: Mapping[str, str]) -> GraphStruct
         EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
         for edge in structure.edges
     )
-    return GraphStructure(
-        tuple(names.get(node, node) for node in structure.nodes),
-        tuple(edges),
-        names.get(structure.entry or "", structure.entry),
-        tuple(names.get(node, node) for node in structure.exits),
-        {names.get(node, node): outline for node, outline in structure.outlines.items()},
+    return attrs.evolve(
+        structure,
+        nodes=tuple(names.get(node, node) for node in structure.nodes),
+        edges=tuple(edges),
+        entry=names.get(structure.entry or "", structure.entry),
+        exits=tuple(names.get(node, node) for node in structure.exits),
+        outlines={names.get(node, node): outline for node, outline in structure.outlines.items()},
     )

@@ -269,6 +269,26 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     return after_ours
 
 
+def module_of_caller() -> str:
+    """Return the name of the module outside of stategraph that makes the current call; empty if it has no file."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return imported_name(name).replace("__main__", "")
+
+
+def imported_name(module: str) -> str:
+    """Return the name by which others import a module: for a main script that of its file, without folders."""
+    if module not in ("__main__", "__mp_main__"):
+        return module
+    from pathlib import PurePath  # imported when used
+
+    main = sys.modules[module]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name if spec else PurePath(file).stem if file else module
+
+
 def is_ours(frame: FrameType) -> bool:
     """Return whether a call is one of stategraph."""
     return _room_of(frame) == _OURS

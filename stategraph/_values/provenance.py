@@ -245,6 +245,11 @@ class EdgeStructure:
         return f"{self.source!r} -> {self.target!r} ({self.label})"
 
 
+def _maps_texts(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not maps_texts(value):
+        raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; a mapping of str to str is")
+
+
 def _all_are(cls: type) -> Any:
     return attrs.validators.deep_iterable(attrs.validators.instance_of(cls))
 
@@ -262,6 +267,8 @@ class GraphStructure:
             except for the kinds of nodes, not compared.
         exits: The exit points.
         outlines: A NodeOutline of each node that is not a plain function.
+        module: The module that made the graph; empty if unknown. Not compared.
+        settings: The settings in the config of the graph, as JSON; None if unknown, as in what older versions saved.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
@@ -269,6 +276,8 @@ class GraphStructure:
     entry: str | None = attrs.field(default=None, eq=False, validator=is_optional(str))
     exits: tuple[str, ...] = attrs.field(default=(), eq=False, validator=_all_are(str))
     outlines: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
+    module: str = attrs.field(default="", eq=False, validator=_is_str)
+    settings: Mapping[str, str] | None = attrs.field(default=None, eq=False, validator=_maps_texts)
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
@@ -284,4 +293,5 @@ class GraphStructure:
         by_source = sorted(self.edges, key=lambda edge: edge.source)  # the order matters only among the edges of a node
         parts = [*sorted(self.nodes), "", *(part for edge in by_source for part in attrs.astuple(edge)[:3])]
         parts += [text for kind in sorted(self.kinds.items()) for text in ("", *kind)]
+        parts += [text for setting in sorted((self.settings or {}).items()) for text in ("setting", *setting)]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]

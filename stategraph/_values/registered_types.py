@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 import attrs
 
 from stategraph._text.shown import describe_exception
-from stategraph._util.callables import answered, check_function
+from stategraph._util.callables import answered, check_function, imported_name
 from stategraph._values.provenance import ErrorInfo
 
 _Class = TypeVar("_Class", bound=type)
@@ -161,14 +160,7 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
 
 def _name_of(cls: type) -> str:
     """Return the module and the name of a class. The module of a main script is the one that others import."""
-    module = cls.__module__
-    if module in ("__main__", "__mp_main__"):
-        from pathlib import PurePath  # imported when used
-
-        main = sys.modules[module]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec else PurePath(file).stem if file else module
-    return f"{module}.{cls.__qualname__}"
+    return f"{imported_name(cls.__module__)}.{cls.__qualname__}"
 
 
 def _check_version(cls: type, version: object, upgrade: object) -> None:

@@ -262,16 +262,18 @@ def _compared_parts(structure: GraphStructure) -> list[Any]:
     return [list(structure.nodes), [[edge.source, edge.target, edge.label] for edge in structure.edges]]
 
 
-def structure_of(nodes: Any, edges: Any, drawing: Any = None) -> GraphStructure:
+def structure_of(nodes: Any, edges: Any, drawing: Any = None, identity: Any = None) -> GraphStructure:
     """Return a structure from its parts. Raises an error that `combine` translates if the parts are not valid."""
     own = [] if drawing is None else expect_list(drawing)
     known: list[GraphStructure] = []
     for parts in expect_list(own[4] if len(own) > 4 else []):
         known.append(_structure_of(known, *expect_list(parts)))
-    return _structure_of(known, nodes, edges, *own[:4])
+    return _structure_of(known, nodes, edges, *own[:4], identity=identity)
 
 
-def _structure_of(known: list[GraphStructure], nodes: Any, edges: Any, *drawing: Any) -> GraphStructure:
+def _structure_of(
+    known: list[GraphStructure], nodes: Any, edges: Any, *drawing: Any, identity: Any = None
+) -> GraphStructure:
     entry, exits, outlines, shown = (*drawing, *_NO_DRAWING[len(drawing) :])
     between = [EdgeStructure(*expect_list(edge, 3)) for edge in expect_list(edges)]
     for place, text in expect_list(shown):
@@ -282,6 +284,7 @@ def _structure_of(known: list[GraphStructure], nodes: Any, edges: Any, *drawing:
         entry,
         tuple(expect_list(exits)),
         {name: _outline_of(known, *expect_list(parts)) for name, parts in outlines.items()},
+        *([] if identity is None else expect_list(identity)[:2]),
     )
 
 
@@ -300,14 +303,20 @@ def have_same_provenance(old: State, new: State) -> bool:
     if provenance_of(old) is provenance_of(new):
         return True
     is_same_progress = is_same(old.progress, new.progress)  # it holds values of the user, such as chunks
-    return is_same_progress and _PLAIN(old) == _PLAIN(new) and _drawing_of(old) == _drawing_of(new)
+    return is_same_progress and _PLAIN(old) == _PLAIN(new) and _uncompared_of(old) == _uncompared_of(new)
 
 
+_DRAWING = 7  # the place of the fields for pictures among the parts of provenance
 _PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels", "input_digest")
 
 
-def _drawing_of(state: State) -> list[Any]:
-    return [] if state.structure is None else drawing_parts(state.structure)
+def _uncompared_of(state: State) -> list[Any]:
+    structure = state.structure
+    return [] if structure is None else [drawing_parts(structure), _identity_parts(structure)]
+
+
+def _identity_parts(structure: GraphStructure) -> list[Any] | None:
+    return None if structure.settings is None else [structure.module, dict(structure.settings)]
 
 
 def provenance_parts(state: State) -> list[Any]:
@@ -322,11 +331,12 @@ def provenance_parts(state: State) -> list[Any]:
         None if state.progress is None else _progress_parts(state.progress),
         None,
         state.input_digest or None,
+        None if structure is None else _identity_parts(structure),
     ]
     if structure is not None and (structure.entry or structure.exits or structure.outlines):
         drawing = drawing_parts(structure)
         is_plain = not structure.outlines and not drawing[3]  # most graphs
-        parts[-2] = drawing[:2] if is_plain else drawing
+        parts[_DRAWING] = drawing[:2] if is_plain else drawing
     while parts[-1] is None:
         del parts[-1]
     return parts
@@ -401,10 +411,10 @@ def provenance_from(parts: list[Any] | None) -> dict[str, Any]:
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
     graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
-    progress, drawing, input_digest = [*further, None, None, None][:3]
+    progress, drawing, input_digest, identity = [*further, None, None, None, None][:4]
     return {
         "graph": graph,
-        "structure": None if nodes is None else structure_of(nodes, edges, drawing),
+        "structure": None if nodes is None else structure_of(nodes, edges, drawing, identity),
         "parent": None if parent is None else ParentStep(*expect_list(parent)),
         "generation": generation,
         "labels": labels,
