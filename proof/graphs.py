@@ -119,7 +119,7 @@ class _Builder:
 
         def node(state: State, context: NodeContext) -> Any:
             if kind == "ask within" and step.key not in state:
-                return state.set("lost", 1).paused("it asks", state["n"], response_param=step.key)
+                return state.set("kept", 1).paused("it asks", state["n"], response_param=step.key)
             if kind == "transient":
                 tool.fail_once(context)
             tool.work(context, seen(state))
@@ -188,7 +188,7 @@ def _cache_of(step: Step) -> CachePolicy | None:
 
 def _types(program: Program) -> dict[str, Any]:
     """Return all keys that are saved of a run of the program, with their types."""
-    types: dict[str, Any] = {"n": int, "base": int, "items": list[int], "trace": list[str], "mark": str, "lost": int}
+    types: dict[str, Any] = {"n": int, "base": int, "items": list[int], "trace": list[str], "mark": str, "kept": int}
     types[TURN] = int
     types |= {"a": int, "b": int, "mapped": list[Any], "error": dict[str, Any]}
     return types | dict.fromkeys(_loops(program), int)

@@ -202,6 +202,7 @@ class Interpreter:
                 return
             case "ask within":
                 if step.key not in data:
+                    data["kept"] = 1
                     self._ask(step.key, data["n"])
                     level.answered.add(step.key)  # an answer answers the pause that was shown, and no other
             case "parallel" | "hopeless branch":

@@ -185,6 +185,16 @@ class Written:
         if others and saved:
             raise ValueError(mixture(others, saved))
 
+    def check_kept(self, persist: AbstractSet[str]) -> None:
+        """Raise ValueError if a node that pauses has changed unsaved keys: it would go on without these changes."""
+        lost = (self.put | self.gone) - persist
+        if lost:
+            named = ", ".join(shorten(key) for key in sorted(lost)[:5])
+            raise ValueError(
+                f"it pauses the run with changes of keys that are not saved ({named}), and would go on without them: "
+                "name these keys in checkpoint.persist, or pause without the changes"
+            )
+
 
 def mixture(others: Collection[str], saved: Collection[str]) -> str:
     """Describe the mistake of a node that writes both kinds of keys."""

@@ -397,7 +397,8 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
     ) -> State[S_co]:
         """Return a State that pauses the run when a node returns it: the run is saved and the call returns.
 
-        Other changes of the node are discarded: when the run is resumed, the node runs again.
+        Changes of the State are saved with the pause, as in ``state.set("draft", draft).paused(...)``: when the run is
+        resumed, the node runs again and finds them.
 
         Args:
             reason: Why the run waits, for people.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import attrs
 import pytest
@@ -18,6 +18,7 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    Updates,
     key_equals,
     register_type,
 )
@@ -285,25 +286,76 @@ class Dying(InterruptNode):
 class TestPausingFromInside:
     """Any node may pause the run."""
 
-    def test_its_changes_are_discarded_and_it_runs_again(self, any_play: Scene) -> None:
-        """A node that pauses is not completed: its changes are discarded, and it runs again."""
+    @pytest.mark.parametrize("how", ["latest", "full", "interval", "queued", "schema", "persist", "nested", "chunks"])
+    def test_its_changes_are_kept_and_it_runs_again(self, play: Scene, how: str) -> None:
+        """A node that pauses is not completed: it runs again, and finds what it changed, between all its pauses."""
         seen = []
 
         def work(state: State) -> Any:
-            seen.append(dict(state))
+            seen.append({key: value for key, value in state.items() if key != "trace"})
             if "quota" not in state:
-                return state.set("junk", 1).paused("no quota left", {"used": [1]}, response_param="quota")
-            return {"done": state["quota"]}
+                changed = state if "draft" in state else state.set("draft", 1).remove("junk")
+                return changed.paused("first?", {"used": [1]}, response_param="quota")
+            if "more" not in state:
+                return state.set("draft", 1 + state["quota"]).paused("second?", response_param="more")
+            return {"done": state["draft"] + state["more"]}
 
-        graph = make_graph({**traces("a"), "work": work}, store=any_play.store)
-        paused = any_play.execute(graph)
+        def chunks(state: State) -> Any:
+            yield "a chunk"
+            result = work(state)
+            yield result if isinstance(result, State) else Updates(result)
+
+        keys = ["trace", "junk", "draft", "quota", "more", "done"]
+        options: dict[str, Any] = {
+            "full": {"retention": "full"},
+            "interval": {"interval": 5, "retention": "full"},
+            "queued": {"durability": "async", "retention": "full"},
+            "schema": {"schema": TypedDict("Work", dict.fromkeys(keys, int) | {"trace": list[str]}, total=False)},  # type: ignore[misc]
+            "persist": {"persist": keys},
+        }.get(how, {})
+        nodes = {"a": lambda _: {"junk": 0}, "work": chunks if how == "chunks" else work, "end": trace("end")}
+        graph = make_graph(nodes, store=play.store, preserve=True, **options)
+        if how == "nested":
+            graph = make_graph({"in": graph.as_node(), "end": trace("end")}, store=play.store, name="outer")
+        paused = play.execute(graph)
+        assert play.store.load(RUN) == paused
         assert paused.pause is not None
-        assert (paused.pause.node, paused.pause.value, dict(paused)) == ("work", {"used": [1]}, {"trace": ["a"]})
+        assert paused.pause.value == {"used": [1]}
+        if how != "nested":
+            assert dict(paused) == {"draft": 1}
+        again = play.resume(graph, {"quota": 5})
+        assert play.store.load(RUN) == again
+        with pytest.raises(AnswerError, match="answered before"):
+            play.resume(graph, {"quota": 6})
+        final = play.resume(graph, {"more": 10})
 
-        final = any_play.resume(graph, {"quota": 5})
+        assert (final["done"], final.status) == (16, "completed")
+        assert seen == [{"junk": 0}, {"draft": 1, "quota": 5}, {"draft": 6, "quota": 5, "more": 10}]
+        if "retention" in options:
+            told = [(row.kind, row.step) for row in reopened(play.store).history(RUN)]
+            assert [kind for kind, step in told if step == 1] == ["step", "pause", "answer", "pause", "answer"]
+            self.go_back_from(play, graph, seen)
 
-        assert dict(final) == {"trace": ["a"], "quota": 5, "done": 5}
-        assert seen == [{"trace": ["a"]}, {"trace": ["a"], "quota": 5}]
+    def go_back_from(self, play: Scene, graph: StateGraph, seen: list[Any]) -> None:
+        """A run that goes back asks again, with data that the node had."""
+        for revision in range(1, len([row for row in play.store.history(RUN) if row.step == 1])):
+            state = play.store.fork(RUN, f"copy-{revision}", 1, revision)
+            paused = play.call(graph, "resume", state.run_id)
+            answers = {"quota": 5, "more": 10}
+            while paused.pause is not None:
+                key = paused.pause.response_param
+                paused = play.call(graph, "resume", state.run_id, {key: answers[key]})
+            assert paused["done"] == 16
+        assert all(data in seen[:3] or data in ({"draft": 6, "quota": 5}, {"draft": 1}) for data in seen)
+
+    def test_changes_of_unsaved_keys(self, play: Scene) -> None:
+        """The node would go on without them: it fails, and the error names them."""
+        graph = make_graph(
+            {"work": lambda state: state.set("draft", 1).paused("why")}, store=play.store, persist=["done"]
+        )
+
+        with pytest.raises(ExecutionError, match=r"not saved \('draft'\).*checkpoint.persist"):
+            play.execute(graph)
 
     def test_resuming_can_be_answer_enough(self, any_play: Scene) -> None:
         """Without a response_param a resume needs no answer, and no edge is tried again."""

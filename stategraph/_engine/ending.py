@@ -18,6 +18,7 @@ from stategraph._engine.context import (
     fitting,
 )
 from stategraph._engine.saving import (
+    amend,
     clear_cancellation,
     drop_joined_parts,
     flush,
@@ -69,8 +70,8 @@ def complete(run: RunContext) -> Task[None]:
     yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)
 
 
-def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
-    """Save the run as paused."""
+def pause_at(run: RunContext, stage: CompiledNode, pause: Pause, changed: State | None) -> Task[None]:
+    """Save the run as paused, with the State that the node has changed before, if it has."""
     if not run.plan.saves:
         why = "checkpoint.interval is 0, or the graph is nested and the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
@@ -79,12 +80,17 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if schema is not None and lost:
         why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
-    save_with_next(run, run.state)
+    if changed is None:
+        save_with_next(run, run.state)
+    else:
+        if run.state is not run.saved and run.state is not run.found:
+            yield from save(run, run.state)
+        run.state = changed
     pause = pause_of([_identified(run, attrs.evolve(each, node=stage.name)) for each in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
     run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
-    yield from save(run, state)
+    yield from (save if changed is None else amend)(run, state)
     if run.plan.write_behind or run.session.is_cancelled:
         yield (Load, run.session.stop_if_cancelled, state)
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)

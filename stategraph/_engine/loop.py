@@ -33,7 +33,7 @@ from stategraph._owners.base import Ownership
 from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
-from stategraph._values.frozen import are_settled, freeze_items, lay_over, plain_key
+from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import InputDigest, RunStatus
@@ -42,6 +42,9 @@ from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, check_successor, completed_by, data_of, evolve, recorded, time_ns_of, with_data
+
+_Pausing: TypeAlias = tuple[CompiledNode, Pause, State | None]
+"""A node that pauses the run, its Pause, and the State with its changes, if there are any."""
 
 _MANY_KEYS = 500  # of a State: with fewer, comparing all keys is faster than tracking the changed ones
 
@@ -72,10 +75,10 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
     return run.state
 
 
-def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple[CompiledNode, Pause] | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
+def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Pausing | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
     """Execute steps until an exit point: follow an edge, run its target, save when a save is due.
 
-    `name` is the first node, if it is already decided. If a node pauses the run, return it with its Pause.
+    `name` is the first node, if it is already decided.
     """
     plan, state = run.plan, run.state
     stages, interval, left = plan.stages, plan.interval, plan.max_iterations
@@ -125,7 +128,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 if type(result) is not State and isawaitable(result):
                     result = yield (Await, result, name)
                 if type(result) is State and result.pause is not None and result.run_id == state.run_id:
-                    return stage, result.pause  # an unserializable pause is no failure of the node
+                    # An unserializable pause is no failure of the node.
+                    return stage, result.pause, _with_changes(run, step, result)
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
@@ -168,6 +172,16 @@ def _overtaking(run: RunContext, before: State, state: State) -> State:
 
     changed = old_values(run.plan.persist, data_of(before), data_of(state))
     return evolve(state, progress=evolved(state.progress, overtaken={**changed, **state.progress.overtaken}))
+
+
+def _with_changes(run: RunContext, step: Any, result: State) -> State | None:
+    """Return the State of the run with the changes of a node that pauses it; None if there are none."""
+    before, after = data_of(run.state if step is None else step.state), data_of(result)
+    if before.keys() == after.keys() and not changed_items(before, after):
+        return None
+    state = with_data(run.state, after)
+    progress = state.progress if step is None else step.progress_after(state, is_failed=False)
+    return _overtaking(run, run.state, evolve(state, progress=progress and progress.after_changes()))
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:

@@ -106,11 +106,16 @@ class StepExecution:
         return self.checked(unwatched((yield from self._attempts())))
 
     def _as_state(self, result: Any, persist: AbstractSet[str]) -> Any:
-        """Return the result as a State. Raises ValueError if the node wrote both saved and unsaved keys."""
-        if isinstance(result, State) and result.pause is not None:
-            return result
+        """Return the result as a State.
+
+        Raises:
+            ValueError: The node wrote both saved and unsaved keys, or pauses and wrote unsaved keys.
+        """
         before, after = data_of(self.state), data_from(result, self.state)
         self.written = Written.between(before, after, () if isinstance(result, State) else map(plain_key, result))
+        if isinstance(result, State) and result.pause is not None:
+            self.written.check_kept(persist)
+            return result
         self.written.check_one_kind(persist)
         return with_data(self.state, after)
 

@@ -110,9 +110,11 @@ class Schema:
     def checked_result(self, node: str, result: Any, state: State) -> Any:
         """Return the result of a node with its changes converted. Raises the errors of `checked`."""
         if isinstance(result, State):
-            if result.pause is not None or result.run_id != state.run_id:  # its data are not used
+            if result.run_id != state.run_id:  # its data are not used
                 return result
             changed = changed_items(data_of(state), result)
+            if result.pause is not None and not changed:
+                return result
             return with_data(result, lay_over(data_of(result), self.checked(node, changed, result)))
         return self.checked(node, result, state) if isinstance(result, Mapping) else result
 

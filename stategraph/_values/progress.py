@@ -259,6 +259,10 @@ class Progress:
         at, name = self.kept_names.get(node, (step, node))
         return at or step, name
 
+    def after_changes(self) -> Progress | None:
+        """Return the progress at a pause that keeps changes: earlier answers, of which they may be made, stay."""
+        return self.changed(woken=None, answer={}, answered=self.answered.union(self.answer))
+
     def without_step(self) -> Progress:
         """Return the progress without the fields about the current step."""
         return attrs.evolve(self, **_OF_ONE_STEP)
