@@ -283,6 +283,17 @@ class Dying(InterruptNode):
         super().__init__("draft", "verdict", validator=die)
 
 
+class Work(TypedDict, total=False):
+    """The data of a node that pauses twice."""
+
+    trace: list[str]
+    junk: int
+    draft: int
+    quota: int
+    more: int
+    done: int
+
+
 class TestPausingFromInside:
     """Any node may pause the run."""
 
@@ -305,14 +316,14 @@ class TestPausingFromInside:
             result = work(state)
             yield result if isinstance(result, State) else Updates(result)
 
-        keys = ["trace", "junk", "draft", "quota", "more", "done"]
-        options: dict[str, Any] = {
+        kinds: dict[str, dict[str, Any]] = {
             "full": {"retention": "full"},
             "interval": {"interval": 5, "retention": "full"},
             "queued": {"durability": "async", "retention": "full"},
-            "schema": {"schema": TypedDict("Work", dict.fromkeys(keys, int) | {"trace": list[str]}, total=False)},  # type: ignore[misc]
-            "persist": {"persist": keys},
-        }.get(how, {})
+            "schema": {"schema": Work},
+            "persist": {"persist": [*Work.__annotations__]},
+        }
+        options = kinds.get(how, {})
         nodes = {"a": lambda _: {"junk": 0}, "work": chunks if how == "chunks" else work, "end": trace("end")}
         graph = make_graph(nodes, store=play.store, preserve=True, **options)
         if how == "nested":
@@ -343,7 +354,7 @@ class TestPausingFromInside:
             paused = play.call(graph, "resume", state.run_id)
             answers = {"quota": 5, "more": 10}
             while paused.pause is not None:
-                key = paused.pause.response_param
+                key = str(paused.pause.response_param)
                 paused = play.call(graph, "resume", state.run_id, {key: answers[key]})
             assert paused["done"] == 16
         assert all(data in seen[:3] or data in ({"draft": 6, "quota": 5}, {"draft": 1}) for data in seen)
