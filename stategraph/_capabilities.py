@@ -29,11 +29,18 @@ from stategraph._engine.calling import Recovered, recover
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import id_of
 from stategraph._engine.saving import check_saves
-from stategraph._owners.base import Ownership
+from stategraph._owners.base import Orphan, Ownership, Refused
 from stategraph._protocol import Load, Task
 from stategraph._util.validators import is_count, is_duration
 from stategraph._values.provenance import Kind, RunStatus
-from stategraph.errors import CheckpointNotFoundError, ConfigError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    ConfigError,
+    FormatError,
+    GraphMismatchError,
+    SchemaError,
+)
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
 
@@ -217,6 +224,7 @@ def sweep(
     limit: int | None,
     max_recoveries: int,
     signal: StopSignal | None,
+    refused: Refused,
 ) -> Iterator[Task[Recovered | None]]:
     """Return tasks that each recover one run of a graph. A task returns None if no run is left.
 
@@ -226,6 +234,7 @@ def sweep(
         limit: The most runs to recover; None for all.
         max_recoveries: The most owners that one step of a run may lose.
         signal: Stops the sweep.
+        refused: The runs that were refused by earlier sweeps. They are left alone until they change.
 
     Raises:
         ConfigError: An option of the call is not allowed.
@@ -233,33 +242,44 @@ def sweep(
     """
     plan = new_run().plan
     check_saves(plan)
-    ownerships = _ownerships(store, plan.graph)
+    orphans = _orphans(store, plan.graph, refused)
 
     def recover_one() -> Task[Recovered | None]:
         while signal is None or not signal.is_due():
-            ownership: Ownership | None = yield (Load, lambda _: next(ownerships, None), None)
-            if ownership is None:
+            orphan: Orphan | None = yield (Load, lambda _: next(orphans, None), None)
+            if orphan is None:
                 return None
+            ownership, key, mark = orphan
             recovered = yield from recover(new_run(), ownership, max_recoveries)
             if recovered is not None:
+                if isinstance(recovered.error, _REFUSALS):
+                    refused[key] = mark, recovered
                 return recovered
         return None
 
     return (recover_one() for _ in (count() if limit is None else range(limit)))
 
 
-def _ownerships(store: CheckpointStore, graph: str) -> Iterator[Ownership]:
-    """Yield ownerships of unfinished runs: claimed by the store if it can, otherwise still to be claimed."""
-    orphans: Callable[[str], Iterator[Ownership] | None] | None = getattr(store, "_orphans", None)
-    claimed = None if orphans is None else orphans(graph)
-    yield from map(Ownership, _unfinished(store, graph)) if claimed is None else claimed
+_REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError)
+"""Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
 
 
-def _unfinished(store: CheckpointStore, graph: str) -> list[str]:
-    """Return the ids of the active runs of a graph, the oldest first."""
+def _orphans(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield unfinished runs: claimed by the store if it can, otherwise still to be claimed."""
+    orphans: Callable[[str, Refused], Iterator[Orphan] | None] | None = getattr(store, "_orphans", None)
+    claimed = None if orphans is None else orphans(graph, refused)
+    yield from _unfinished(store, graph, refused) if claimed is None else claimed
+
+
+def _unfinished(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield the active runs of a graph, the oldest first, as `Owners.orphans`."""
     found = [summary.run_id for summary in store.iter_runs(status=RunStatus.ACTIVE, graph=graph)]
-    found.reverse()
-    return found
+    for run_id in refused.keys() - set(found):
+        refused.pop(run_id, None)
+    for run_id in reversed(found):
+        mark = store._change_token(run_id)
+        if refused.get(run_id, (None,))[0] != mark:
+            yield Ownership(run_id), run_id, mark
 
 
 def recovered_by(tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None) -> Iterator[Recovered]:

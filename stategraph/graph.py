@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
+    from stategraph._owners.base import Refused
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
@@ -101,6 +102,7 @@ class StateGraph(GraphBuilder[S]):
         if store is None:
             store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options())
         self.store: CheckpointStore = checked_store(store)
+        self._refused: dict[str, Refused] = {}  # by the options of a sweep
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
@@ -303,7 +305,8 @@ class StateGraph(GraphBuilder[S]):
 
         Paused, cancelled and failed runs are left alone. Of several processes that call this at the same time, only one
         continues a given run. An error of one run does not stop the others,
-        nor does a SystemExit of a node.
+        nor does a SystemExit of a node. A run that does not fit the graph is yielded once; further calls leave it alone
+        until it or the graph changes.
 
         Args:
             limit: The most runs to continue; None, the default, for all.
@@ -430,7 +433,9 @@ class StateGraph(GraphBuilder[S]):
 
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
-        return sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal), signal
+        refused = self._refused.setdefault(repr((how.get("allow_changed"), how.get("migrate"))), {})
+        tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, refused)
+        return tasks, signal
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:
         """Return the context of a call, which blocks this thread or awaits on an event loop."""
@@ -459,7 +464,7 @@ class StateGraph(GraphBuilder[S]):
         return plan
 
     def _changed(self) -> None:
-        self._plans = {}
+        self._plans, self._refused = {}, {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"

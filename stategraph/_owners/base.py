@@ -32,6 +32,10 @@ Fence: TypeAlias = tuple[int, bool]
 """A number that changes with every takeover, and whether the run was cancelled and not continued since."""
 
 
+Refused: TypeAlias = dict[Any, tuple[Any, Any]]
+"""Runs that sweeps set aside because they do not fit their graph: a value that changes with the run, and the result."""
+
+
 def new_incarnation() -> bytes:
     """Return a new, random incarnation of a run. No two runs of one id have the same by chance."""
     return os.urandom(8)
@@ -97,6 +101,10 @@ class Ownership:
         call = self.call and self.call()
         node = call.under_way() if call else ()
         return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns), None, *node)
+
+
+Orphan: TypeAlias = tuple[Ownership, Any, Any]
+"""A run without an owner, its key in `Refused`, and the value that changes with the run."""
 
 
 class _Current(threading.local):
@@ -202,8 +210,11 @@ class Owners:
         """Return the ids of all runs that have an owner; None where each run must be checked."""
         return None
 
-    def orphans(self, graph: str) -> Iterator[Ownership] | None:
-        """Own abandoned runs of a graph one after another; return None where each run must be tried."""
+    def orphans(self, graph: str, refused: Refused) -> Iterator[Orphan] | None:
+        """Own abandoned runs of a graph one after another; return None where each run must be tried.
+
+        Those that were refused, and have not changed, are left out; those that are no longer active are removed.
+        """
         return None
 
     def node_recorder(self, ownership: Ownership) -> Callable[[int, bytes], None] | None:

@@ -12,16 +12,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 
-from stategraph._owners.base import Fence, Owners, Ownership, host_name, release
+from stategraph._owners.base import Fence, Orphan, Owners, Ownership, Refused, host_name, release
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
 
@@ -78,7 +78,7 @@ class Lease:
     @property
     def is_alive(self) -> bool:
         """Whether the owner is alive, as far as this process can see."""
-        return self.is_running and not _has_ended(self.worker)
+        return self.is_running and not has_ended(self.worker)
 
 
 class Leases(Protocol):
@@ -114,29 +114,32 @@ class Claim:
     """A run that a sweeper has claimed.
 
     Attributes:
-        number: The position of the run by age: older runs have lower numbers.
+        left: The known runs that are still active.
+        number: The position of the run by age: older runs have lower numbers. None if there is no run to claim.
+        version: Its version, which grows with every write to it.
         run_id: The run; None if another sweeper was faster.
         is_cancelled: Whether it is cancelled.
-        left: The tried numbers whose runs are still active.
     """
 
-    number: int
-    run_id: str | None
-    is_cancelled: bool
-    left: list[int]
+    left: Collection[int]
+    number: int | None = None
+    version: int = 0
+    run_id: str | None = None
+    is_cancelled: bool = False
+
+
+Known: TypeAlias = Mapping[int, int | None]
+"""Numbers of runs that are not claimed: while they have this version or, if it is None, not at all."""
 
 
 class Claims(Protocol):
     """Leases abandoned runs."""
 
-    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
-        """Lease the oldest active run of a graph that no live process owns, except runs with the `tried` numbers.
+    def claim(self, graph: str, worker: Worker, fence: int, known: Known) -> Claim:
+        """Lease the oldest active run of a graph that no live process owns, except known ones.
 
-        It does not wait for runs that others are claiming. Return None if there is no such run.
+        It does not wait for runs that others are claiming.
         """
-
-    def workers_at(self, machine: str) -> list[Worker]:
-        """Return the processes that have registered on a machine."""
 
 
 class LeaseOwners(Owners):
@@ -223,9 +226,9 @@ class LeaseOwners(Owners):
         return None if ownership is None or ownership.fence else ownership.owner
 
     def owned_ids(self, table: Leases) -> Collection[str]:
-        has_ended = cache(_has_ended)
+        is_over = cache(has_ended)
         direct = {run_id for run_id, ownership in list(self._by_run.items()) if not ownership.fence}
-        leased = [(run_id, fence) for run_id, fence, worker in table.leases() if not has_ended(worker)]
+        leased = [(run_id, fence) for run_id, fence, worker in table.leases() if not is_over(worker)]
         return direct.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
     def leave(self) -> None:
@@ -241,40 +244,37 @@ class LeaseOwners(Owners):
 
     # ------------------------------------------------------------------ claiming
 
-    def orphans(self, graph: str) -> Iterator[Ownership] | None:
-        return None if self._claims is None else self._claimed(self._claims, graph)
+    def orphans(self, graph: str, refused: Refused) -> Iterator[Orphan] | None:
+        return None if self._claims is None else self._claimed(self._claims, graph, refused)
 
-    def _claimed(self, claims: Claims, graph: str) -> Iterator[Ownership]:
+    def _claimed(self, claims: Claims, graph: str, refused: Refused) -> Iterator[Orphan]:
         """Own abandoned runs one after another; release each before the next.
 
         Each is the oldest at that moment, including runs of processes that died in the meantime. No run is tried twice.
         """
-        tried: list[int] = []
+        tried: dict[int, None] = {}
         while True:
             ownership = Ownership("")
             try:
-                self._end_killed(claims)
                 worker, ownership.owners, ownership.fence = self.live_worker(), self, new_fence()
-                claim = claims.claim(graph, worker, ownership.fence, tried)
-                if claim is None or claim.run_id is None:
+                known = {number: version for number, (version, _) in list(refused.items())} | tried
+                claim = claims.claim(graph, worker, ownership.fence, known)
+                for number in known.keys() - set(claim.left):
+                    refused.pop(number, None)
+                    tried.pop(number, None)
+                if claim.number is None or claim.run_id is None:
                     ownership.fence = 0  # there is no lease to release
-                    if claim is None:
+                    if claim.number is None:
                         return
                     continue
-                tried, ownership.run_id = [*claim.left, claim.number], claim.run_id
+                tried[claim.number], ownership.run_id = None, claim.run_id
                 with suppress(RunBusyError):  # another thread of this process is writing to it directly
                     self.take(ownership, take_over=False)
                     ownership.has_known_fence, ownership.is_cancelled = True, claim.is_cancelled
                 if ownership.has_known_fence:
-                    yield ownership
+                    yield ownership, claim.number, claim.version
             finally:
                 release(ownership)
-
-    def _end_killed(self, claims: Claims) -> None:
-        """Record which processes of this machine were killed."""
-        for worker in claims.workers_at(_machine()) if _machine() else ():
-            if _has_ended(worker):
-                self._leases.end_worker(worker)
 
     # ------------------------------------------------------------------ renewing
 
@@ -348,11 +348,11 @@ def new_fence() -> int:
 
 
 def _this_worker() -> Worker:
-    return Worker(os.urandom(9).hex(), host_name(), os.getpid(), f"{_machine()}/{_begun(os.getpid()) or ''}")
+    return Worker(os.urandom(9).hex(), host_name(), os.getpid(), f"{machine_name()}/{_begun(os.getpid()) or ''}")
 
 
 @cache
-def _machine() -> str:
+def machine_name() -> str:
     """Return the name of this boot of the machine and of this process namespace.
 
     Return "" where there is no such name, or where /proc belongs to another namespace.
@@ -374,10 +374,10 @@ def _begun(pid: int) -> str | None:
     return "" if state in ("Z", "X") else about[18]
 
 
-def _has_ended(worker: Worker) -> bool:
+def has_ended(worker: Worker) -> bool:
     """Return whether a process was on this machine and has certainly ended."""
     machine, _, begun = worker.place.rpartition("/")
-    if not machine or machine != _machine():
+    if not machine or machine != machine_name():
         return False
     try:
         os.kill(worker.pid, 0)  # sends nothing

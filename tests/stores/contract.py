@@ -16,7 +16,13 @@ from stategraph._owners.base import owned
 from stategraph._values.ids import outer_id, step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
-from stategraph.errors import CheckpointNotFoundError, ExecutionError, RunCancelledError, RunCompleteError
+from stategraph.errors import (
+    CheckpointNotFoundError,
+    ExecutionError,
+    GraphMismatchError,
+    RunCancelledError,
+    RunCompleteError,
+)
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
@@ -295,6 +301,33 @@ class StoreContract(CheckpointStoreContract):
         assert [one.run_id for one in swept] == [RUN]
         assert store.load(RUN)["made"] == ["a", "b"]
         assert store.load("order-2").status == "cancelled"
+
+    def test_a_run_that_does_not_fit_is_set_aside(self, store: CheckpointStore) -> None:
+        """A run that does not fit the graph is refused once, until the run or the graph has changed."""
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        fitting = sorted((RUN, "order-2", "order-3"))
+        for run_id in fitting:
+            graph_of(store).submit(State(run_id=run_id))
+        changed = graph_of(store, has_third=True)
+
+        refused = [*changed.recover(), *changed.recover()]
+        changed.submit(State(run_id="new"))
+        swept = [*changed.recover()]
+        with pytest.raises(KeyboardInterrupt):
+            graph_of(store, interrupt).resume("order-2")
+        again = [*changed.recover(), *changed.recover()]
+        changed.stands_at({"gone": "b"})
+        after_change = [*changed.recover()]
+
+        assert [type(one.error) for one in refused] == [GraphMismatchError] * 3
+        assert sorted(one.run_id for one in refused) == fitting
+        assert [one.run_id for one in swept] == ["new"]
+        assert sorted(one.run_id for one in again) == ["order-2"]
+        assert sorted(one.run_id for one in after_change) == fitting
+        assert sorted(one.run_id for one in graph_of(store).recover()) == fitting
 
     def test_a_call_that_ends_early_lets_go(self, store: CheckpointStore) -> None:
         """A call releases the run however it ends."""

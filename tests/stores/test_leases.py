@@ -34,7 +34,7 @@ from stategraph import CheckpointConfig, CheckpointError, GraphConfig, State, St
 from stategraph.errors import RunLostError
 from stategraph._owners import leases
 
-leases._machine = lambda: "elsewhere"  # as seen from any other machine
+leases.machine_name = lambda: "elsewhere"  # as seen from any other machine
 checkpoint = CheckpointConfig(interval=1, preserve=True, lease=1.0, **json.loads(sys.argv[1]))
 graph = StateGraph(GraphConfig("chain", observer="noop", checkpoint=checkpoint))
 

@@ -11,7 +11,16 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.base import Fence, Ownership
-from stategraph._owners.leases import RENEWALS_PER_LEASE, Claim, Lease, LeaseOwners, Worker
+from stategraph._owners.leases import (
+    RENEWALS_PER_LEASE,
+    Claim,
+    Known,
+    Lease,
+    LeaseOwners,
+    Worker,
+    has_ended,
+    machine_name,
+)
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
 from stategraph.errors import CheckpointError, CheckpointSaveError
@@ -49,11 +58,12 @@ _LEASES = (
 _CLAIM = (
     "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
     # Skips runs that another sweeper is claiming.
-    "pick AS MATERIALIZED (SELECT r.number, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
+    "pick AS MATERIALIZED (SELECT r.number, r.version, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
     "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.graph = $1::text "
     # BETWEEN uses the index of the status: with = the planner may read all runs in the order of their numbers.
     "AND r.status BETWEEN 'active' AND 'active' "
-    "AND r.number NOT IN (SELECT json_array_elements_text($4::json)::bigint) AND strpos(r.run_id, '/#') = 0 "
+    "AND NOT (jsonb_exists($4::text::jsonb, r.number::text) "
+    "AND coalesce(($4::text::jsonb ->> r.number::text)::bigint = r.version, true)) AND strpos(r.run_id, '/#') = 0 "
     # Its own fence: a claim that is repeated because its answer was lost finds the same run.
     "AND (l.fence = $3::bigint OR NOT EXISTS "
     "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at)) "
@@ -66,10 +76,10 @@ _CLAIM = (
     "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = got.run_id), "
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
     "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
-    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false), "
-    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE status = 'active' "
-    "AND number IN (SELECT json_array_elements_text($4)::bigint)), ' ') "
-    "FROM pick LEFT JOIN got USING (run_id)"
+    "SELECT array_to_string(ARRAY(SELECT number FROM {s}.run WHERE status = 'active' "
+    "AND number IN (SELECT jsonb_object_keys($4::text::jsonb)::bigint)), ' '), "
+    "pick.number, pick.version, got.run_id, coalesce(got.cancelled, false) "
+    "FROM (SELECT) AS always LEFT JOIN pick ON true LEFT JOIN got USING (run_id)"
 )
 _WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
 _FREE_CLAIMED = (
@@ -268,17 +278,18 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         """Return the leases that have not expired, as `Leases.leases`."""
         return [(run_id, fence, Worker(*worker)) for run_id, fence, *worker in self.query("", _LEASES, ())]
 
-    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
+    def claim(self, graph: str, worker: Worker, fence: int, known: Known) -> Claim:
         """Lease the oldest abandoned run, as `Claims.claim`."""
-        found = self.query("", _CLAIM, (graph, worker.id, fence, json.dumps(list(tried))))
-        if not found:
-            return None
-        number, run_id, is_cancelled, left = found[0]
-        return Claim(number, run_id, is_cancelled, [*map(int, left.split())])
+        self._end_killed()
+        ((left, *claimed),) = self.query("", _CLAIM, (graph, worker.id, fence, json.dumps(known)))
+        return Claim([*map(int, left.split())], *claimed)
 
-    def workers_at(self, machine: str) -> list[Worker]:
-        """Return the processes that have registered on a machine."""
-        return [Worker(*found) for found in self.query("", _WORKERS_AT, (f"{machine}/",))]
+    def _end_killed(self) -> None:
+        """Record which processes of this machine were killed."""
+        machine = machine_name()
+        for found in self.query("", _WORKERS_AT, (f"{machine}/",)) if machine else ():
+            if has_ended(Worker(*found)):
+                self.end_worker(Worker(*found))
 
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""

@@ -261,6 +261,43 @@ redis.call('SADD', KEYS[1]..':leased', ARGV[1])
 return now[3] and 1 or 0
 """
 )
+CLAIM = _script(
+    _ALWAYS
+    + """
+local t, known, dead, time = KEYS[1], cjson.decode(ARGV[4]), cjson.decode(ARGV[5]), redis.call('TIME')
+local active, left, claimed, next = t..':status:active', {}, {}, ''
+for number in pairs(ARGV[3] == '' and known or {}) do
+  if redis.call('ZCOUNT', active, number, number) > 0 then left[#left + 1] = number end
+end
+local rows = redis.call('ZRANGEBYSCORE', active, ARGV[6], '(+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
+if #rows == 2000 then next = rows[2000] end
+for i = 1, #rows, 2 do
+  local id, number = rows[i], rows[i + 1]
+  local kept = redis.pcall('HMGET', t..':run:'..id, 'v', 'g')
+  local version, lease = tostring(kept[1] or ''):match('^%d+'), t..':lease:'..id
+  if version and kept[2] == ARGV[1] and known[number] ~= '' and known[number] ~= version then
+    local now = redis.call('HMGET', lease, 'worker', 'fence', 'cancelled')
+    if not now[1] or now[2] == ARGV[3] or dead[now[1]] then
+      if ARGV[3] == '' or claimed[1] then
+        next = number
+        break
+      end
+      redis.call('HSET', lease, 'worker', ARGV[2], 'fence', ARGV[3], 'since', time[1]..string.format('%06d', time[2]))
+      redis.call('SADD', t..':leased', id)
+      claimed = {number, version, id, now[3] and 1 or 0}
+    end
+  end
+end
+return {next, left, claimed}
+"""
+)
+"""Lease the oldest active run of a graph without a live owner. With the fence "", only look for it.
+
+Returns the number from which on there may be another one, or ""; when looking, the known runs that are active; and the
+number, version, id and cancellation of the leased run. Its values: the graph, the process, the fence, the versions of
+known runs by their numbers ("" for any version), the dead processes, and the number to begin at.
+"""
+
 FREE = _script(
     """
 local lease = KEYS[1]..':lease:'..ARGV[1]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import count, islice, product
 from math import inf
+from time import monotonic
 from typing import Any
 
+import attrs
 import redis
 
 from stategraph._owners.base import Fence
-from stategraph._owners.leases import RENEWALS_PER_LEASE, Lease, LeaseOwners, Worker
+from stategraph._owners.leases import RENEWALS_PER_LEASE, Claim, Known, Lease, LeaseOwners, Worker, has_ended
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import (
@@ -53,6 +56,7 @@ _LAYOUT = 1  # the version of the keys
 _WRITTEN, _WAS_WRITTEN = 1, 2  # answers to a save
 _PAGE = 500  # runs per request and partition
 _MAX_VALUE = 512 * 1024 * 1024  # bytes that a server accepts by default
+_LOOK_AGAIN = 0.5  # seconds between two searches for runs of dead processes
 _SPARE = 4  # runs beyond the share of a partition, because runs are not spread evenly
 
 
@@ -84,7 +88,8 @@ class RedisTable(ServerTable[Links]):
         self._replicas, self._patience = replicas, patience
         self._is_open = False
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
-        self.owners = LeaseOwners(self, lease)
+        self.owners = LeaseOwners(self, lease, self)
+        self._found: dict[str, _Found] = {}  # by graph
         try:
             identify(self._store_id())
         except BaseException:
@@ -297,9 +302,49 @@ class RedisTable(ServerTable[Links]):
 
     def leases(self) -> list[tuple[str, int, Worker]]:
         """Return the leases that have not expired, as `Leases.leases`."""
+        return [(run_id.decode(), fence, worker) for run_id, fence, worker, is_running in self._leased() if is_running]
+
+    def _leased(self) -> list[tuple[bytes, int, Worker, bool]]:
         found = [lease for leases in self._query("", *self._nodes.on_each(scripts.LEASES)) for lease in leases]
         workers = {worker_id: self._worker(worker_id) for worker_id in {worker_id for _, _, worker_id in found}}
-        return [(run_id.decode(), int(fence), workers[by][0]) for run_id, fence, by in found if workers[by][2]]
+        return [(run_id, int(fence), workers[by][0], workers[by][2]) for run_id, fence, by in found]
+
+    def claim(self, graph: str, worker: Worker, fence: int, known: Known) -> Claim:
+        """Lease the oldest abandoned run, as `Claims.claim`.
+
+        The partitions are searched now and then, and when there seem to be no more runs. Otherwise a claim is one
+        script, which takes the oldest run of a partition, so that claims neither wait for each other nor fail.
+        """
+        found, has_looked = self._found.get(graph), False
+        while True:
+            if found is None or (not has_looked and not found.is_good):
+                self._found[graph] = found = self._look(graph, known)
+                has_looked = True
+            oldest = found.oldest.copy()
+            if not oldest:
+                return Claim(found.left if has_looked else known)
+            partition = min(oldest, key=lambda each: _number_of(oldest[each]) or 0)
+            values = worker.id, fence, self._known(partition, known), found.dead, oldest[partition]
+            start, _, claimed = self._change("", self._nodes.script_on(partition, scripts.CLAIM, graph, *values))
+            found.move(partition, start)
+            if claimed:
+                number, version, run_id, is_cancelled = claimed
+                left = found.left if has_looked else known
+                return Claim(left, _number_of(number), int(version), run_id.decode(), bool(is_cancelled))
+
+    def _look(self, graph: str, known: Known) -> _Found:
+        dead = {each.id: 1 for _, _, each, is_running in self._leased() if not is_running or has_ended(each)}
+        found = _Found(json.dumps(dead))
+        values = [(graph, "", "", self._known(each, known), found.dead, "-inf") for each in range(self._nodes.count)]
+        looks = (self._nodes.script_on(each, scripts.CLAIM, *given) for each, given in enumerate(values))
+        for partition, (start, left, _) in enumerate(self._query("", *looks)):
+            found.move(partition, start)
+            found.left.update(map(int, left))
+        return found
+
+    def _known(self, partition: int, known: Known) -> str:
+        count = self._nodes.count
+        return json.dumps({number: str(known[number] or "") for number in known if number % count == partition})
 
     def _worker(self, worker_id: bytes) -> tuple[Worker, int | None, bool]:
         """Return a process, the time in microseconds until which it counts as alive, and whether it does now."""
@@ -326,6 +371,34 @@ class RedisTable(ServerTable[Links]):
 
     def _of_lease(self, run_id: str, *names: str) -> list[bytes | None]:
         return list(self._query(run_id, self._nodes.command(run_id, "HMGET", b":lease:", *names))[0])
+
+
+@attrs.define
+class _Found:
+    """What a search for abandoned runs of a graph found. Claims that use it together lose nothing: it is only a hint.
+
+    Attributes:
+        dead: The dead processes that still have leases, as JSON.
+        oldest: The number from which on a partition may have such runs.
+        left: The known runs that are active.
+    """
+
+    dead: str
+    oldest: dict[int, bytes] = attrs.field(factory=dict)
+    left: set[int] = attrs.field(factory=set)
+    _at: float = attrs.field(factory=monotonic)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is recent, and there may be more runs."""
+        return bool(self.oldest) and monotonic() < self._at + _LOOK_AGAIN
+
+    def move(self, partition: int, start: bytes) -> None:
+        """Record where the next run of a partition may be; b"" if it has none."""
+        if start:
+            self.oldest[partition] = start
+        else:
+            self.oldest.pop(partition, None)
 
 
 def _number(run: RunRecord | Unreadable) -> int:

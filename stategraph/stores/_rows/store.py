@@ -11,7 +11,7 @@ from typing import Unpack
 
 import attrs
 
-from stategraph._owners.base import Ownership, current, owned, owner_here
+from stategraph._owners.base import Orphan, Ownership, Refused, current, owned, owner_here
 from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
@@ -133,8 +133,8 @@ class RowStore(CheckpointStore):
         self._table.set_cancelled(ownership.run_id, False)
         ownership.is_cancelled = False
 
-    def _orphans(self, graph: str) -> Iterator[Ownership] | None:
-        return self._table.owners.orphans(graph)
+    def _orphans(self, graph: str, refused: Refused) -> Iterator[Orphan] | None:
+        return self._table.owners.orphans(graph, refused)
 
     def owner(self, run_id: str) -> Owner | None:
         return self._table.owners.owner(given_id(check_run_id(run_id)), self._table)
