@@ -79,7 +79,8 @@ class Registry(Generic[_Entry]):
         with self._lock:
             entry = self._find(name)
             if self._is_instance(entry):
-                self._check_options(name, lambda: None, options)
+                if options:  # stores look up serializers for each row
+                    self._check_options(name, lambda: None, options)
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal[name](options)

@@ -208,7 +208,7 @@ def parsed_moment(text: str) -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         known = "give 2026-03-01, '2026-03-01 09:30' or, for how long ago, 90min, 2h, 7d"
-        raise click.BadParameter(f"{text!r} is not a time: {known}") from None
+        raise Failure(Exit.USAGE, f"{text!r} is not a time: {known}") from None
 
 
 def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:

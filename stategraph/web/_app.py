@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from stategraph._text.shown import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.provenance import RunStatus, StatusName
-from stategraph.cli._options import parsed_pair
+from stategraph.cli._options import parsed_moment, parsed_pair
 from stategraph.cli._output import (
     Exit,
     Failure,
@@ -111,7 +111,7 @@ class Pages:
         """Show a page of runs, the newest first."""
         query = request.query_params
         given = {name: query.get(name, "").strip() for name in _FILTERS}
-        since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
+        since = parsed_moment(given["since"]) if given["since"] else None
         found = self.store.runs(
             cast(StatusName, given["status"]) or None,  # the store refuses unknown statuses
             given["graph"] or None,

@@ -46,10 +46,9 @@ def ui(
         raise Failure(Exit.FAILED, "the page needs starlette, uvicorn and jinja2: pip install '.[ui]'")
     graphs = [load_graph(name) for name in names]
     store = request.open() if request.address or not graphs else graphs[0].store
-    import uvicorn
-
     from stategraph.web import app
     from stategraph.web._guard import host_of
+    from stategraph.web._serving import serve
 
     own = _EVERYWHERE.get(host, host)
     listened = f"[{own}]" if ":" in own else own
@@ -65,8 +64,7 @@ def ui(
             request.screen.record({"address": address})
         else:
             request.screen.line(address)
-        config = uvicorn.Config(page, log_level="warning", access_log=False, timeout_graceful_shutdown=1, ws="none")
-        uvicorn.Server(config).run(sockets=[listener])
+        serve(page, listener)
 
 
 @contextmanager

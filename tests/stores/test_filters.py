@@ -1,5 +1,7 @@
 """Filtered lists of runs are the same, whether the store uses an index or not."""
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import State
+from stategraph import InterruptNode, State, StateGraph
 from stategraph._owners.base import owned
 from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
@@ -165,3 +167,29 @@ class TestOwned:
             another.lock(_byte("run-00", 0))
             assert [run.run_id for run in store.runs(owned=True)] == ["run-11", "run-04", "run-00"]
             assert len(store.runs(owned=False)) == 9
+
+
+def test_a_list_decodes_each_pause_once(tmp_path: Path) -> None:
+    """A list of runs, filtered or not, decodes the pause of each run once, and inspects no code for it."""
+    called = Counter[str]()
+
+    def count(frame: Any, event: str, argument: object) -> None:
+        if event == "call":
+            called[frame.f_code.co_name] += 1
+
+    with SqliteStore(tmp_path / "runs.db") as store:
+        graph = StateGraph("asks", store=store)
+        graph.add_node("ask", InterruptNode("question", "answer"))
+        graph.set_entry_point("ask")
+        graph.set_exit_point("ask")
+        for number in range(3):
+            graph.execute(State({"question": number}, run_id=f"run-{number}"))
+        for options in (FILTERS[0], dict[str, Any](status="paused"), dict[str, Any](prefix="run")):
+            called.clear()
+            sys.setprofile(count)
+            try:
+                found = store.runs(**options)
+            finally:
+                sys.setprofile(None)
+            assert [run.pause.value for run in found if run.pause] == [2, 1, 0]
+            assert (called["pause_from_json"], called["signature"]) == (3, 0), options

@@ -1,12 +1,14 @@
 """The page: its views, its actions and its access control."""
 
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 from urllib.parse import quote
 
@@ -65,6 +67,19 @@ def test_runs_are_listed_and_filtered(page, store, graph):
     assert "waits: is this worth it?" in text_of(page.get("/"))
     assert page.get("/", params={"status": "asleep"}).status_code == 400
     assert page.get("/", params={"after": "x"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "since", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "999999d", "10000-01-01", "soon", "2026-02-30"]
+)
+def test_a_time_beyond_the_calendar_is_a_mistake_of_the_visitor(page, since):
+    """It is answered as any other text that is no time, and with the texts that are."""
+    refused = page.get("/", params={"since": since})
+
+    assert refused.status_code == 400
+    assert "is not a time: give 2026-03-01" in text_of(refused)
+    assert page.get("/", params={"since": "0002-01-01"}).status_code == 200
+    assert page.get("/", params={"since": "9999-12-30"}).status_code == 200
 
 
 def test_runs_come_in_pages(page, graph):
@@ -512,3 +527,21 @@ def test_the_command_serves_other_machines_under_the_names_that_it_is_given(tmp_
         secure = httpx.get(here + found[2], headers={"host": "runs.example", "x-forwarded-proto": "https"})
         assert "Secure" in secure.headers["set-cookie"]
         assert httpx.get(here + found[2], headers={"host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits the files of another process")
+def test_half_open_requests_do_not_block_the_page(tmp_path):
+    """However many connections wait with half a request, before their first or a later one, others are answered."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4_096), most))
+    with serving(tmp_path) as (process, address), ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, most))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1_024, 1_024))
+        port = int(address.partition("127.0.0.1:")[2].partition("/")[0])
+        for number in range(1_100):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            if number % 2:
+                half.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            half.sendall(b"GET / HTTP/1.1\r\nHost:")
+
+        assert ">one<" in httpx.get(address, follow_redirects=True, timeout=60).text

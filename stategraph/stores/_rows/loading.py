@@ -327,5 +327,5 @@ def _is_wanted(log: RunLog, run: RunRecord, which: RunFilter, owner_of: Callable
     if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
         return False
     log.sealer.check_run(run)
-    is_taken = which is _ALL or which.takes(run.summary(), owner_of)
+    is_taken = which is _ALL or which.takes(run._replace(pause=None).summary(), owner_of)  # no filter reads a pause
     return is_taken and (not is_nested or log.is_of_its_run(run))
