@@ -207,8 +207,8 @@ class RunExistsError(StateGraphError):
         if self.status:
             return (
                 f"run {self.run_id!r} is {self.status}, and executing its State would begin it again: continue it with "
-                f"resume({self.run_id!r}), finish it and give new input with turn({self.run_id!r}, {{...}}), or pass "
-                "restart=True"
+                f"resume({self.run_id!r}), finish it and give new input with turn({self.run_id!r}, {{...}}), or "
+                "begin it again with execute(state, restart=True)"
             )
         return f"run {self.run_id!r} is already in the {self.store}: {self.way_out}"
 

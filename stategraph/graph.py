@@ -33,6 +33,7 @@ from stategraph._protocol import Task
 from stategraph._util.callables import module_of_caller, without_calls
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener, check_observer
+from stategraph._values.provenance import RunStatus
 from stategraph.config import GraphConfig
 from stategraph.observers import get_observer, with_progress
 from stategraph.state import S, State
@@ -292,8 +293,18 @@ class StateGraph(GraphBuilder[S]):
     def submit(self, state: State[S], *, labels: Mapping[str, str] | None = None) -> State[S]:
         """Save a State as a run that waits for its first node. `recover` begins it.
 
+        As for `execute`, the State may be new, or that of a completed run, with new input: then the run waits for the
+        first node of its next turn. A State that was submitted before is not saved again.
+
+        Args:
+            state: The input.
+            labels: As for `execute`.
+
+        Returns:
+            The State as it was saved.
+
         Raises:
-            RunExistsError, RunBusyError, SchemaError, CheckpointError: As for `execute`.
+            RunExistsError, RunBusyError, GraphMismatchError, SchemaError, CheckpointError: As for `execute`.
             CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
         from stategraph._engine.calling import submit  # imported when used
@@ -329,16 +340,24 @@ class StateGraph(GraphBuilder[S]):
 
         return arecovered_by(*self._sweep(how, blocks=False), self.store)
 
-    def cancel(self, run_id: str, *, by: str | None = None) -> None:
+    @overload
+    def cancel(self, run_id: str, *, by: str | None = None, wait: None = None) -> None: ...
+    @overload
+    def cancel(self, run_id: str, *, by: str | None = None, wait: float) -> RunStatus: ...
+    def cancel(self, run_id: str, *, by: str | None = None, wait: float | None = None) -> RunStatus | None:
         """Cancel a run in any process; `resume` continues it.
 
         The owner of the run stops at its next save, or before its next node, and raises RunCancelledError. A run
-        without an owner is cancelled at once.
+        without an owner is cancelled at once. A run whose last node is at work completes.
 
         Args:
             run_id: The run.
             by: The author of the cancellation, for the history. If several callers cancel an owned run, the first one
                 counts.
+            wait: Seconds to wait until the owner has stopped; None returns at once.
+
+        Returns:
+            With `wait`, the status that came of it: cancelled, or completed; active if the owner is still at work.
 
         Raises:
             CheckpointNotFoundError: There is no such run.
@@ -347,7 +366,9 @@ class StateGraph(GraphBuilder[S]):
         """
         from stategraph._engine.calling import cancel  # imported when used
 
-        drive(cancel(self._new_run({"by": by}), run_id), None)
+        checked_options({"wait": wait})
+        status: RunStatus | None = drive(cancel(self._new_run({"by": by}), run_id, wait), None)
+        return status
 
     def stream(self, state: State[S], **how: Unpack[ExecuteCall]) -> Stream[S]:
         """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.

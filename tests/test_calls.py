@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from tests.scenarios import (
     broken_first,
     counted,
     does,
+    in_threads,
     make_graph,
     raises,
     reopened,
@@ -333,6 +335,19 @@ class TestRecover:
         assert (dict(done.state), done.state.progress) == ({"x": 1, "y": 2, "trace": ["a", "b"]}, None)
         assert recovered(any_play, graph) == []
 
+    def test_submitting_a_state_with_a_past(self, any_play: Scene) -> None:
+        """That of a complete run is its next turn; another is refused, with a way out that exists."""
+        graph = chat(any_play)
+        final = any_play.execute(graph)
+
+        graph.submit(final.set("more", 1))
+
+        with pytest.raises(RunExistsError, match=r"execute\(state, restart=True\)"):
+            graph.submit(any_play.store.load(RUN))
+        (done,) = recovered(any_play, graph)
+        assert done.state is not None
+        assert (done.state["trace"], done.state["more"]) == (["a", "b", "a", "b"], 1)
+
     def test_submitting_twice(self, any_play: Scene) -> None:
         """The same is the same run; other data are refused, and so is a run that has begun."""
         graph = chat(any_play)
@@ -453,6 +468,33 @@ class TestCancel:
         assert recovered(any_play, graph) == []
         final = any_play.resume(graph)
         assert (final["trace"], final.status) == (["b"], RunStatus.COMPLETED)
+
+    @pytest.mark.parametrize("preserve", [True, False])
+    @pytest.mark.parametrize(("node", "status"), [("a", "cancelled"), ("b", "completed")])
+    def test_waiting_for_what_comes_of_it(self, any_play: Scene, node: str, status: str, preserve: bool) -> None:
+        """With `wait` the caller learns the status; a run whose last node is at work completes."""
+        begun = threading.Event()
+
+        def work(state: State, context: NodeContext) -> dict[str, Any]:
+            begun.set()
+            while not context.cancelled:
+                time.sleep(0.01)
+            assert graph.cancel(RUN, wait=0.01) == "active"
+            return {}
+
+        graph = make_graph({**traces("ab"), node: work}, store=any_play.store, preserve=preserve)
+
+        def cancel() -> None:
+            begun.wait(60)
+            assert graph.cancel(RUN, wait=60) == status
+
+        def execute() -> None:
+            with contextlib.suppress(RunCancelledError):
+                any_play.execute(graph)
+
+        assert in_threads(execute, cancel) == []
+        if status == "cancelled":
+            assert graph.cancel(RUN, wait=0) == status
 
     def test_a_node_that_fails_because_it_is_cancelled(self, any_play: Scene) -> None:
         """The run is cancelled, not failed; the error of the node is the cause."""

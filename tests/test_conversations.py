@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from stategraph import (
     MapNode,
     ParallelNode,
     ParentStep,
+    RunBusyError,
     RunStatus,
     State,
     StateGraph,
     key_equals,
 )
+from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, FourMethodStore, Scene, chain, make_graph, raises, reopened, trace, traces
 
 
@@ -110,3 +113,22 @@ class TestForks:
         assert (other["trace"], other.parent, other.step) == (["a", "x", "c"], ParentStep(RUN, 1), 3)
         assert play.store.load(RUN) == final
         assert {run.run_id: run.parent for run in play.store.runs()} == {"copy": ParentStep(RUN, 1), RUN: None}
+
+
+def test_waiting_turns_are_served_in_the_order_in_which_they_came() -> None:
+    """First come, first served; a call that gives up makes room for the next."""
+
+    async def listen(state: State) -> dict[str, Any]:
+        await asyncio.sleep(0.02)
+        return {"heard": [*state.get("heard", ()), state["n"]]}
+
+    graph = make_graph({"listen": listen}, store=MemoryStore(), preserve=True)
+
+    async def talk() -> list[State | BaseException]:
+        calls = [graph.aturn(RUN, {"n": n}, wait=0.001 if n == 2 else 60) for n in range(12)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = asyncio.run(talk())
+
+    assert [type(outcome) for outcome in outcomes if not isinstance(outcome, State)] == [RunBusyError]
+    assert list(graph.store.load(RUN)["heard"]) == [n for n in range(12) if n != 2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import CheckpointSaveError, CheckpointStore, ExecutionError, RunStatus, State
+from stategraph import CheckpointError, CheckpointSaveError, CheckpointStore, ExecutionError, MapNode, RunStatus, State
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -150,6 +150,31 @@ def test_exit_saves_once(driver: Any, as_node: Any) -> None:
     scene.resume(graph)
 
     assert store.saves == [(3, "failed"), (7, "completed")]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("method", ["save", "save_parts", "load_parts"])
+def test_the_error_of_a_store_holds_the_last_state(driver: Any, method: str, durability: str) -> None:
+    """Whatever fails, in whichever call that is noticed."""
+
+    class Full(MemoryStore):
+        """A store that can only begin runs."""
+
+    def fail(store: Any, *given: Any, **named: Any) -> None:
+        if method == "save" and given[0].step == 0:
+            MemoryStore.save(store, *given)
+        else:
+            raise OSError("full")
+
+    setattr(Full, method, fail)
+    double = MapNode(lambda item: item * 2, "items", "doubled")
+    graph = make_graph({"a": trace("a"), "double": double, "end": trace("end")}, store=Full(), durability=durability)
+
+    with pytest.raises(CheckpointError, match="full") as caught:
+        driver(graph, "execute", State({"items": [1, 2]}, run_id=RUN))
+
+    assert caught.value.state is not None
+    assert caught.value.state["items"] == [1, 2]
 
 
 @pytest.mark.parametrize("step", [1, 4, 7])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, cast
 
 import attrs
@@ -14,6 +15,8 @@ from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.loop import admit, begin, check_not_of_another, digest_of_input, exists, id_of
 from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
+    LATEST,
+    SOONEST,
     amend,
     clear_cancellation,
     flush,
@@ -211,8 +214,23 @@ def _submit(run: RunContext, state: State) -> Task[State]:
     return state
 
 
-def cancel(run: RunContext, run_id: str) -> Task[None]:
-    """Cancel a run: at once if it has no owner, otherwise through its owner."""
+def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunStatus | None]:
+    """Cancel a run: at once if it has no owner, otherwise through its owner.
+
+    With `wait`, wait until it has no owner, so many seconds at most, and return its status.
+    """
+    yield from _request_cancel(run, run_id)
+    if wait is None:
+        return None
+    until, delay = monotonic() + wait, SOONEST
+    while (yield (Load, run.session.store.owner, run_id)) is not None and monotonic() < until:
+        yield (Sleep, None, delay)
+        delay = min(2 * delay, LATEST)
+    saved = yield from newest_of(run, run_id)
+    return RunStatus.COMPLETED if saved is None else saved.status  # a complete run may be deleted
+
+
+def _request_cancel(run: RunContext, run_id: str) -> Task[None]:
     try:
         yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
     except RunBusyError:

@@ -37,6 +37,7 @@ from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
+    CheckpointError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
@@ -132,6 +133,8 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         name = run.path[-1] if run.path else run.state.checkpoint_node
         public = failure_at(run, name, f"failed: {describe_exception(error)}", error)
         public.__cause__ = error
+    if isinstance(public, CheckpointError) and public.state is None:  # a queued save failed, and a load reports it
+        public.state = run.state
     if public is not error:
         copy_notes(error, public)
     yield from save_pending(run, public)

@@ -17,7 +17,8 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError, RunBusyError
 from stategraph.state import State
 
-_SOONEST, _LATEST = 0.001, 0.05  # seconds between attempts to own a busy run
+SOONEST, LATEST = 0.001, 0.05
+"""Seconds between two looks at a run that another call owns: at first, and later."""
 
 
 def check_saves(plan: CompiledGraph) -> None:
@@ -72,7 +73,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
     Raises:
         RunBusyError: the run still has another owner after `patience` seconds.
     """
-    waited, delay = 0.0, _SOONEST
+    waited, delay, ownership.waits = 0.0, SOONEST, run.patience > 0
     while True:
         try:
             yield (Own, run.session.own, (ownership, run.takes_over))
@@ -86,7 +87,7 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
             except Stopped:
                 raise busy from None
             waited += delay
-            delay = min(2 * delay, _LATEST)
+            delay = min(2 * delay, LATEST)
     ownership.call = ref(run)
     if EventType.LEASE_LATE in run.wanted:
         ownership.warn = partial(notify, run.observer, EventType.LEASE_LATE, run.plan.graph)

@@ -49,6 +49,7 @@ class Ownership:
         run_id: The outermost run.
         is_brief: Whether it is for a single write, so that other callers wait for it.
         is_direct: Whether that is a direct write to the store, outside of a run.
+        waits: Whether it waits for its turn, if other calls of this process wait for the run.
 
     Attributes:
         store: The store of the run.
@@ -71,6 +72,7 @@ class Ownership:
     run_id: str
     is_brief: bool = False
     is_direct: bool = False
+    waits: bool = False
     since_ns: int = attrs.field(init=False)
     store: object = None
     fence: int = 0
@@ -121,6 +123,7 @@ class Owners:
 
     def __init__(self) -> None:
         self._by_run: dict[str, Ownership] = {}
+        self._lines: dict[str, list[Ownership]] = {}
         self._cancelled: dict[str, str | None] = {}
         self._lock = threading.RLock()  # reentrant: a finaliser may release a run in the middle of an acquisition
         _all.add(self)
@@ -131,6 +134,7 @@ class Owners:
         for ownership in self._by_run.values():
             ownership.is_lost = True
         self._by_run.clear()
+        self._lines.clear()
 
     # ------------------------------------------------------------------ owning
 
@@ -168,11 +172,13 @@ class Owners:
         """
         with self._lock:
             other = self._by_run.get(ownership.run_id)
-            if other is not None and not take_over:
-                raise BusyError(ownership.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
             # Before check(): a release by another thread waits for this lock, or check() sees it.
             ownership.owners = self
             ownership.check()
+            first = self._line(ownership)[0] if ownership.waits else ownership
+            if not take_over and (other is not None or first is not ownership):
+                before = other or first
+                raise BusyError(ownership.run_id, before.owner, LONGEST_WRITE if before.is_brief else 0.0)
             if other is not None:
                 other.is_lost = True
             self._by_run[ownership.run_id] = ownership
@@ -182,9 +188,20 @@ class Owners:
                 pass
         return other
 
+    def _line(self, ownership: Ownership) -> list[Ownership]:
+        """Return the calls that wait for a run, in the order in which they came; the first may own it already."""
+        line = [each for each in self._lines.pop(ownership.run_id, ()) if not each.is_lost]
+        if not ownership.is_lost and not any(each is ownership for each in line):
+            line.append(ownership)
+        if line:
+            self._lines[ownership.run_id] = line
+        return line
+
     def release(self, ownership: Ownership) -> None:
         """Forget an owner, unless another one has taken the run."""
         with self._lock:
+            if ownership.waits:
+                self._line(ownership)
             if self._by_run.get(ownership.run_id) is ownership:
                 del self._by_run[ownership.run_id]
 
