@@ -231,6 +231,27 @@ class TestFinishedPartsWithoutANode:
         assert [*store.load_parts(RUN, 2, "pay"), *store.iter_runs(parent=RUN)] == []
 
 
+class TestRemovedAfterARename:
+    """`migrate` and `stands_at` go together."""
+
+    def test_a_node_was_renamed_then_removed(self, store: CheckpointStore) -> None:
+        """Runs of each version continue at the declared node, with one call; a sweep allows other changes as well."""
+
+        def make(name: str, *others: str) -> StateGraph:
+            asks = {name: InterruptNode(None, "ok")} if name else {}
+            nodes = {"a": trace("a"), **asks, **{other: trace(other) for other in others}}
+            return make_graph(nodes, store=store, preserve=True)
+
+        make("ask", "b").execute(State(run_id="old"))
+        make("approve", "b").execute(State(run_id="newer"))
+        graph = make("", "x", "b")
+        graph.stands_at({"approve": "b"})
+
+        for run_id in ("old", "newer"):
+            final = graph.resume(run_id, migrate={"ask": "approve"}, allow_changed=True)
+            assert (final["trace"], final.status) == (["a", "b"], RunStatus.COMPLETED)
+
+
 class TestKinds:
     """The kind of a node is part of the structure of its graph."""
 

@@ -210,7 +210,7 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
     problems = [
         f"migrate names node {new!r}, which the graph does not have"
         for new in migrate.values()
-        if new not in plan.stages
+        if new not in plan.stages and new not in plan.stands_at
     ]
     unknown = [old for old, new in migrate.items() if old not in had and new not in had and not is_done]
     problems += [f"migrate names node {old!r}, which the graph did not have" for old in unknown]

@@ -11,6 +11,7 @@ from stategraph._text.shown import clean
 from stategraph.cli._looking import row_store
 from stategraph.cli._opening import status_text
 from stategraph.cli._options import (
+    ABANDON_PARTS,
     ALLOW_CHANGED,
     BY,
     GRAPH,
@@ -48,6 +49,7 @@ The store is that of the graph. The history keeps --by with a change of --set, o
     pairs("--set", "changes", metavar="KEY=VALUE", help="Change this key first; JSON, or text."),
     ALLOW_CHANGED,
     RENAMES,
+    ABANDON_PARTS,
     BY,
     WAIT,
     TAKE_OVER,
@@ -72,6 +74,9 @@ The store is that of the graph.
     click.argument("value", required=False),
     GRAPH,
     click.option("--pause", metavar="ID", help="Answer the pause with this id, or its beginning."),
+    ALLOW_CHANGED,
+    RENAMES,
+    ABANDON_PARTS,
     BY,
     WAIT,
 )

@@ -309,6 +309,7 @@ _COMMANDS = (
     ),
     (re.compile(r"register_serializer makes it known, or .*"), "--import MODULE imports the module that registers it"),
     (re.compile(r"\ballow_changed=True"), "--allow-changed"),
+    (re.compile(r"\babandon_parts=True"), "--abandon-parts"),
     (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
 )
 """The calls that messages of the library suggest, and the commands in their place."""

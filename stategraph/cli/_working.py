@@ -14,7 +14,7 @@ import attrs
 import click
 
 from stategraph._text.shown import cut, describe_exception
-from stategraph.cli._options import ALLOW_CHANGED, EVERY, RENAMES, Request, command
+from stategraph.cli._options import ABANDON_PARTS, ALLOW_CHANGED, EVERY, RENAMES, Request, command
 from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Screen, as_commands, note
 from stategraph.errors import CheckpointError, RunCancelledError, RunLostError, StateGraphError
 
@@ -47,6 +47,7 @@ continue runs that it leaves. If the store does not answer at the start, the wor
     ),
     ALLOW_CHANGED,
     RENAMES,
+    ABANDON_PARTS,
     click.option(
         "--grace",
         type=click.FloatRange(min=0),

@@ -5,7 +5,7 @@ It needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ def app(
     token: str | None = None,
     hosts: Collection[str] = ("localhost", "127.0.0.1", "[::1]"),
     root_path: str = "",
+    allow_changed: bool = False,
+    migrate: Mapping[str, str] | None = None,
 ) -> Guard:
     """Return the page as an ASGI application, to be served or mounted.
 
@@ -42,6 +44,8 @@ def app(
         hosts: The names of the page, without ports. Requests under other names are refused.
         root_path: The path of the page on a reverse proxy, such as ``/runs``. The proxy may pass requests on with it or
             without it. `Mount` of starlette needs none.
+        allow_changed: As for `StateGraph.resume`, for answers and resumes.
+        migrate: As for `StateGraph.resume`; of several graphs, each takes the names that it has.
 
     Raises:
         ConfigError: two graphs have the same name, or a host is not a name.
@@ -57,5 +61,5 @@ def app(
         if by_name.setdefault(graph.name, graph) is not graph:
             raise ConfigError("graphs", graph.name, "a different name for each graph")
     guard = Guard(token, hosts, root_path)
-    guard.app = Pages(store, by_name, guard.csrf).routed()
+    guard.app = Pages(store, by_name, guard.csrf, allow_changed, migrate or {}).routed()
     return guard

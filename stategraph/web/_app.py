@@ -57,10 +57,20 @@ class Pages:
         store: The store.
         graphs: The graphs whose runs can be changed, by their names.
         csrf: The secret that each form must contain.
+        allow_changed: As for `StateGraph.resume`.
+        migrate: As for `StateGraph.resume`; each graph takes the names that it has.
     """
 
-    def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        graphs: Mapping[str, StateGraph],
+        csrf: str,
+        allow_changed: bool,
+        migrate: Mapping[str, str],
+    ) -> None:
         self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
+        self._allow_changed, self._migrate = allow_changed, migrate
         self._templates = Environment(
             loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -173,7 +183,7 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
-            pauses=[(pause, form_of(graph, pause)) for pause in pauses],
+            pauses=[(pause, form_of(graph, pause, self._migrate.get(pause.node))) for pause in pauses],
             can_change=graph is not None,
             problem=self.reader.problems.get(run_id),
             version=version,
@@ -219,7 +229,7 @@ class Pages:
         request.state.run_id = run_id = given.get("id", "")
         newest = self.reader.rows(run_id)[-1]
         graph = self._graph_of(newest)
-        found = None if graph is None else change_of(graph, newest, given)
+        found = None if graph is None else change_of(graph, newest, given, self._allow_changed, self._migrate)
         if found is None:
             return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
         change, leads_to = found

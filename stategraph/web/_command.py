@@ -6,11 +6,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import click
 
 from stategraph.cli._opening import load_graph
-from stategraph.cli._options import Request, command
+from stategraph.cli._options import ALLOW_CHANGED, RENAMES, Request, command
 from stategraph.cli._output import Exit, Failure, note
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -34,10 +35,10 @@ Without a graph, the page changes nothing. With a graph, the store is that of th
     ),
     click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another name of this page."),
     click.option("--root-path", default="", metavar="PATH", help="The path on a reverse proxy, such as /runs."),
+    ALLOW_CHANGED,
+    RENAMES,
 )
-def ui(
-    request: Request, /, names: tuple[str, ...], port: int, host: str, allowed: tuple[str, ...], root_path: str
-) -> None:
+def ui(request: Request, /, names: tuple[str, ...], port: int, host: str, allowed: tuple[str, ...], **how: Any) -> None:
     """Show the runs in a browser.
 
     The printed address has a token, which lets in the browser that opens it.
@@ -52,7 +53,7 @@ def ui(
 
     own = _EVERYWHERE.get(host, host)
     listened = f"[{own}]" if ":" in own else own
-    page = app(store, graphs, hosts={"localhost", "127.0.0.1", "[::1]", listened, *allowed}, root_path=root_path)
+    page = app(store, graphs, hosts={"localhost", "127.0.0.1", "[::1]", listened, *allowed}, **how)
     with listening(host, port) as listener:
         name = host_of(allowed[0]) if allowed else listened
         address = f"http://{name}:{listener.getsockname()[1]}{page.root_path}/?token={page.token}"

@@ -177,7 +177,9 @@ def begin(change: Callable[[], Any], report: Callable[[Any], None]) -> None:
         done.add_done_callback(lambda done: report(done.exception()))
 
 
-def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> tuple[Callable[[], Any], str] | None:
+def change_of(
+    graph: StateGraph, run: Summary, given: Mapping[str, str], allow_changed: bool, migrate: Mapping[str, str]
+) -> tuple[Callable[[], Any], str] | None:
     """Return the change of a form, and the run to show afterwards; None if its kind is unknown.
 
     Raises:
@@ -185,11 +187,13 @@ def change_of(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> tupl
         ValueError: an answer does not fit.
     """
     run_id, by = run.run_id, given.get("by", "").strip() or None
+    own = {old: new for old, new in migrate.items() if new in graph.nodes or new.partition("/")[0] in graph.nodes}
+    resume = partial(graph.resume, run_id, by=by, allow_changed=allow_changed, migrate=own)
     match given.get("do"):
         case "answer":
-            return partial(graph.resume, run_id, by=by, **_answer(graph, run, given)), run_id
+            return partial(resume, **_answer(graph, run, given, own)), run_id
         case "resume":
-            return partial(graph.resume, run_id, by=by), run_id
+            return resume, run_id
         case "cancel":
             return partial(graph.cancel, run_id, by=by), run_id
         case "fork":
@@ -208,14 +212,14 @@ def _step(given: Mapping[str, str]) -> tuple[int, int | None]:
     return int(step), int(revision) or None
 
 
-def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> dict[str, Any]:
+def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str], migrate: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of a resume with an answer."""
     pause_id = given.get("pause", "")
     if not pause_id:
         raise Failure(Exit.USAGE, "the form names no pause")
     how: dict[str, Any] = {"pause": pause_id}  # resume refuses the answer if the run waits at another pause
     pause = next((pause for pause in (run.pause.each if run.pause else ()) if pause.id == pause_id), None)
-    form = None if pause is None else form_of(graph, pause)
+    form = None if pause is None else form_of(graph, pause, migrate.get(pause.node))
     if pause is not None and form is not None:
         how["updates"] = {pause.response_param: form.answer(given)}
     return how
@@ -295,11 +299,12 @@ class Form:
         return self.fields[0].value(given)
 
 
-def form_of(graph: StateGraph | None, pause: Pause) -> Form | None:
-    """Return the form for the answer to a pause, by the schema of its node; None if it needs no value."""
+def form_of(graph: StateGraph | None, pause: Pause, renamed: str | None = None) -> Form | None:
+    """Return the form for the answer to a pause, by the schema of its node, or of the renamed node; None if it needs no
+    value."""
     if pause.response_param is None:
         return None
-    node = None if graph is None else graph.nodes.get(pause.node)
+    node = None if graph is None else graph.nodes.get(renamed or pause.node)
     schema = node.schema if isinstance(node, InterruptNode) else None
     names = field_names(schema) if is_record(schema) else ()
     if not names:

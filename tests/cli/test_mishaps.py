@@ -220,3 +220,13 @@ def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):
     assert "if it was renamed, resume with --migrate price=" in refused.err
     assert process(*resume, "--migrate", "price", cwd=shop).code == 2
     assert process(*resume, "--migrate", "price=cost", cwd=shop).code == 0
+
+
+def test_an_answer_to_a_run_of_a_changed_graph(shop):
+    """`answer` takes the options with which `resume` continues it."""
+    code = (shop / "app.py").read_text(encoding="utf-8").replace('"price"', '"cost"')
+    (shop / "renamed.py").write_text(code, encoding="utf-8")
+    answer = ["answer", "waiting", "true", "--graph", "renamed:graph"]
+
+    assert process(*answer, cwd=shop).code == 5
+    assert process(*answer, "--allow-changed", "--migrate", "price=cost", cwd=shop).code == 0

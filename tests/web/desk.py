@@ -47,13 +47,13 @@ def desk(store, name="claims"):
     return graph
 
 
-def asks(store, schema=None, *, is_exit=True):
+def asks(store, schema=None, *, node="ask", is_exit=True):
     """Return a graph that asks for one thing."""
     graph = StateGraph(_config("asks"), store=store)
-    graph.add_node("ask", InterruptNode(None, "answer", schema=schema, reason="say it"))
-    graph.set_entry_point("ask")
+    graph.add_node(node, InterruptNode(None, "answer", schema=schema, reason="say it"))
+    graph.set_entry_point(node)
     if is_exit:
-        graph.set_exit_point("ask")
+        graph.set_exit_point(node)
     return graph
 
 

@@ -191,6 +191,22 @@ def test_each_of_several_questions_has_a_form(store):
     assert [item["answer"] for item in store.load("r")["said"]] == ["first", "second"]
 
 
+def test_a_run_of_a_graph_that_has_changed(store, graph):
+    """An answer goes to the renamed node, and the form is made from its schema; other graphs keep their names."""
+    asks(store, bool).execute(State(run_id="old"))
+    renamed, answer = asks(store, bool, node="approve"), {"pause": pause_of(store, "old"), "answer": "true"}
+    assert change(let_in(app(store, [renamed])), "old", "answer", **answer).status_code == 409
+    page = let_in(app(store, [renamed, graph], migrate={"ask": "approve"}))
+    graph.execute(State({"photos": []}, run_id="claim"))
+
+    assert 'type="radio"' in page.get("/run", params={"id": "old"}).text
+    assert change(page, "old", "answer", **answer).status_code == 303
+    assert change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 7}').status_code == 303
+
+    until(lambda: {store.load("old").status, store.load("claim").status} == {"completed"})
+    assert store.load("old")["answer"] is True
+
+
 def test_work_goes_on_after_the_post_has_returned(store):
     """A long node does not keep the browser waiting."""
     going_on = threading.Event()
