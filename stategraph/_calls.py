@@ -14,10 +14,10 @@ from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
-from stategraph._util.validators import is_count, is_duration, maps_texts
+from stategraph._util.validators import are_labels, is_author, is_count, is_duration, maps_texts
 from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import NO_LABELS, checked_labels
+from stategraph._values.provenance import LABELS, NO_LABELS, checked_labels
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
 from stategraph.state import State
@@ -130,8 +130,8 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "restart": _FLAG,
     "allow_changed": _FLAG,
     "abandon_parts": _FLAG,
-    "by": (lambda by: by is None or isinstance(by, str), "a str that says who"),
-    "labels": (lambda labels: labels is None or maps_texts(labels), "a mapping of str to str"),
+    "by": (is_author, "a str that says who, without lone surrogates"),
+    "labels": (lambda labels: labels is None or are_labels(labels), LABELS),
     "migrate": (
         lambda names: names is None or (maps_texts(names) and all(names.values())),
         "a mapping of old names of nodes to new ones",

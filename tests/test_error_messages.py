@@ -10,10 +10,13 @@ import pytest
 from stategraph import (
     AnswerError,
     CheckpointConfig,
+    CheckpointError,
+    CheckpointNotFoundError,
     ConfigError,
     GraphConfig,
     InterruptNode,
     MapNode,
+    NotSerializableError,
     RetryPolicy,
     RunExistsError,
     State,
@@ -23,7 +26,8 @@ from stategraph import (
 from stategraph.errors import GraphError
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import make_graph, trace
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import counted, make_graph, trace
 
 KEY = b"0123456789abcdef"
 
@@ -49,6 +53,92 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(ConfigError, match=f"No such file or directory: '{tmp_path}/graph.toml'"):
         GraphConfig.from_file("graph.toml")
+
+
+class Forgetful(CheckpointStore):
+    """A store of one's own that returns None where its contract asks for an error."""
+
+    def __init__(self, found: Any = None) -> None:
+        self.found = found
+
+    def save(self, state: State) -> None:
+        """Save nothing."""
+
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+        found: State = self.found
+        return found
+
+    def delete(self, run_id: str) -> None:
+        """Delete nothing."""
+
+    def list(self) -> list[str]:
+        return ["r"]
+
+
+@pytest.mark.parametrize("call", ["resume", "cancel"])
+@pytest.mark.parametrize("found", [None, {"n": 1}])
+def test_a_store_that_loads_no_state(call: str, found: Any) -> None:
+    """The class of the store and the contract that it breaks are named, for each caller of `load`."""
+    graph = make_graph({"a": trace("a")}, store=Forgetful(found))
+    kind = CheckpointNotFoundError if found is None else CheckpointError
+
+    with pytest.raises(
+        kind, match=r"Forgetful\.load returned .*load returns a State, and raises CheckpointNotFoundError"
+    ):
+        getattr(graph, call)("r")
+    if found is None:
+        assert graph.execute(State(run_id="r"))["trace"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda graph: graph.execute(State(), labels={"team": "\ud800"}),
+        lambda graph: graph.submit(State(), labels={"\ud800": "a"}),
+        lambda graph: graph.execute(State(labels={"team": "\ud800"})),
+        lambda graph: graph.execute(State(), by="\ud800"),
+    ],
+)
+def test_a_lone_surrogate_is_refused_before_any_node(begin: Callable[[StateGraph], State]) -> None:
+    """No store could save such labels, nor such an author: the work of the first node would be lost."""
+    ran: list[int] = []
+    graph = make_graph({"a": counted(trace("a"), ran)}, store=MemoryStore())
+
+    with pytest.raises(ValueError, match=r"^(labels|by): .* without lone surrogates"):
+        begin(graph)
+
+    assert ran == []
+    assert [*graph.store.runs(labels={"team": "\ud800"})] == []  # nothing has it, and nothing fails
+
+
+class Frame:
+    """A data frame: its repr shows its rows."""
+
+    shape = (2, 1)
+
+    def __repr__(self) -> str:
+        return "   iban\n0  DE89370400440532013000\n"
+
+
+class Rows(Frame):
+    """One that has only a length."""
+
+    shape = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return 2_000
+
+
+@pytest.mark.parametrize(("value", "size"), [(Frame(), r"its shape is \(2, 1\)"), (Rows(), "it has 2,000 items")])
+def test_a_value_that_cannot_be_saved_is_not_printed(tmp_path: Path, value: Any, size: str) -> None:
+    """The error has its key, its type and its size; its content may be personal."""
+    nodes = {"a": trace("a"), "b": lambda state: {"people": [value]}}
+    graph = make_graph(nodes, store=SqliteStore(tmp_path / "runs.db"), preserve=True)
+
+    with pytest.raises(NotSerializableError, match=rf"^people\[0\] .*{type(value).__name__}, .*{size}") as caught:
+        graph.execute(State(run_id="r"))
+
+    assert "DE89" not in f"{caught.value} {graph.store.load('r').error}"
 
 
 class TestOfSignedStores:

@@ -42,6 +42,13 @@ class Greeter:
         return {}
 
 
+def model_of(annotation: Any, **config: Any) -> Any:
+    """Return a Pydantic model with one field."""
+    pydantic = pytest.importorskip("pydantic")
+    types = {"__annotations__": {"field": annotation}, "__module__": __name__, "model_config": config}
+    return type("Model", (pydantic.BaseModel,), types)
+
+
 GRAPH: Any = StateGraph
 STATE: Any = State
 NEWCOMERS: dict[str, tuple[Any, str]] = {
@@ -194,6 +201,14 @@ CALLS: dict[str, tuple[Any, str]] = {
     "type of a field": (
         lambda graph: sg.StateGraph("g", schema=dataclasses.make_dataclass("Odd", [("n", len)])),
         "types that cattrs knows; field 'n'",
+    ),
+    "field that Pydantic does not know": (
+        lambda graph: sg.StateGraph("g", schema=model_of(Greeter, arbitrary_types_allowed=True)),
+        r"Pydantic knows; field 'field': .*Greeter'>; Any leaves a field unchecked$",
+    ),
+    "field whose class is missing": (
+        lambda graph: sg.StateGraph("g", schema=model_of("Missing")),
+        "field 'field': .*'Missing' is not defined",
     ),
     # of nodes and policies
     "key of a map": (lambda graph: sg.MapNode(branch, 5, "out"), "over: 5"),

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -248,11 +248,12 @@ def _schema_of(cls: type) -> Schema:
 def _fields_of(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
     if typing.is_typeddict(cls):
         for name, expected in types.items():
-            yield Field(name, name, expected, name in cls.__required_keys__, _hook(cls, name, expected))
+            yield Field(name, name, expected, name in cls.__required_keys__, _hook(cls, name, hook_for, expected))
         return
     if is_model(cls):
         for name, info in cls.model_fields.items():
-            yield Field(name, _argument_of(cls, name, info), types[name], info.is_required(), _field_check(cls, name))
+            hook = _hook(cls, name, _field_check, cls, name)
+            yield Field(name, _argument_of(cls, name, info), types[name], info.is_required(), hook)
         return
     is_attrs = attrs.has(cls)
     missing = attrs.NOTHING if is_attrs else dataclasses.MISSING
@@ -263,14 +264,17 @@ def _fields_of(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
             is_required = field.default is missing and getattr(field, "default_factory", missing) is missing
             argument = getattr(field, "alias", name)
             attribute = field if is_attrs else None
-            yield Field(name, argument, expected, is_required, _hook(cls, name, expected), attribute)
+            yield Field(name, argument, expected, is_required, _hook(cls, name, hook_for, expected), attribute)
 
 
-def _hook(cls: type, name: str, expected: Any) -> Hook:
+def _hook(cls: type, name: str, make: Callable[..., Hook], *about: Any) -> Hook:
+    """Return the hook that a function makes for a field. Raises ConfigError if its type is not supported."""
     try:
-        return hook_for(expected)
+        return make(*about)
     except Exception as error:
-        allowed = f"a class with types that cattrs knows; field {name!r}: {describe_exception(error)}"
+        known_by = "Pydantic" if is_model(cls) else "cattrs"
+        why = describe_exception(error).partition(". ")[0]
+        allowed = f"a class with types that {known_by} knows; field {name!r}: {why}; Any leaves a field unchecked"
         raise ConfigError("schema", cls, allowed) from error
 
 
@@ -288,6 +292,7 @@ def _field_check(cls: Any, name: str) -> Hook:
     """
     from pydantic import TypeAdapter, ValidationError
 
+    cls.model_rebuild()  # raises if an annotation names nothing; does nothing if the model is complete
     open_cls = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__}, frozen=False)
     field = cls.model_fields[name]
     alone = TypeAdapter(field.rebuild_annotation())

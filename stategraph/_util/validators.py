@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -85,6 +85,25 @@ def is_name(value: object) -> bool:
 def maps_texts(value: object) -> bool:
     """Return whether a value is a mapping of str to str."""
     return isinstance(value, Mapping) and all(isinstance(text, str) for item in value.items() for text in item)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a str has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def are_labels(value: object) -> bool:
+    """Return whether a value is a mapping of str to str that every store can save."""
+    return maps_texts(value) and all(is_utf8(text) for item in cast(Mapping[str, str], value).items() for text in item)
+
+
+def is_author(value: object) -> bool:
+    """Return whether a value is None or a str that every store can save."""
+    return value is None or (isinstance(value, str) and is_utf8(value))
 
 
 def is_count(value: object, at_least: int) -> bool:

@@ -16,7 +16,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_ours, users_part
-from stategraph._util.validators import is_optional, maps_texts
+from stategraph._util.validators import are_labels, is_optional
 from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
@@ -35,16 +35,19 @@ def check_step(value: int) -> int:
     return value
 
 
+LABELS = "a mapping of str to str, without lone surrogates"
+"""What labels are, for errors."""
+
 NO_LABELS: Mapping[str, str] = freeze({})
 """The labels of most runs."""
 
 
 def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
+    """Return the labels of a run. Raises ValueError for anything else."""
     if labels is NO_LABELS or (isinstance(labels, Mapping) and not labels):
         return NO_LABELS
-    if not maps_texts(labels):
-        raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
+    if not are_labels(labels):
+        raise ValueError(f"labels: {shorten(labels)} are not allowed; {LABELS} is")
     return cast(Mapping[str, str], freeze(dict(labels)))
 
 

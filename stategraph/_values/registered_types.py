@@ -58,7 +58,7 @@ class RegisteredType:
         return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
 
     def restore(self, values: dict[str, Any], version: int) -> object:
-        """Return an instance with these fields. Of the class, only `upgrade` is called.
+        """Return an instance with these fields. Of the class, only `upgrade` and defaults of new fields are called.
 
         Args:
             values: The saved fields.
@@ -76,6 +76,7 @@ class RegisteredType:
         upgrade = self.upgrade if version < self.version else None
         if upgrade is not None:
             values = self._upgraded(upgrade, values, version)
+        values = self._with_defaults(values)
         if set(values) != set(self.fields):
             origin = f"its upgrade from version {version} returned" if upgrade else f"{self.name} was saved with"
             raise ValueError(
@@ -98,6 +99,47 @@ class RegisteredType:
         except Exception as error:  # functions of the user may raise anything
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
+
+    def _with_defaults(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields and, if all that are missing have defaults, these."""
+        missing = [name for name in self.fields if name not in values]
+        defaults = _defaults_of(self.cls) if missing else {}
+        if not missing or not defaults.keys() >= set(missing):
+            return values
+        try:
+            return {**values, **{name: answered(defaults[name]()) for name in missing}}
+        except Exception as error:  # functions of the user may raise anything
+            reason = f"the default of a field that {self.name} did not have yet raised {describe_exception(error)}"
+            raise ValueError(reason) from error
+
+
+_FACTORY: Any = attrs.Factory  # a class; for type checkers a function
+
+
+@functools.cache
+def _defaults_of(cls: Any) -> dict[str, Callable[[], Any]]:
+    """Return functions that make the defaults of the fields of a record class, by name.
+
+    A default that is made from other fields of the instance does not count.
+    """
+    if is_model(cls):
+        return {
+            name: functools.partial(field.get_default, call_default_factory=True)
+            for name, field in cls.model_fields.items()
+            if not field.is_required() and not getattr(field, "default_factory_takes_validated_data", False)
+        }
+    found: dict[str, Callable[[], Any]] = {}
+    fields: tuple[Any, ...] = attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls)
+    for field in fields:
+        default: Any = field.default
+        factory: Any = getattr(field, "default_factory", dataclasses.MISSING)
+        if isinstance(default, _FACTORY):
+            default, factory = attrs.NOTHING, dataclasses.MISSING if default.takes_self else default.factory
+        if factory is not dataclasses.MISSING:
+            found[field.name] = factory
+        elif default is not attrs.NOTHING and default is not dataclasses.MISSING:
+            found[field.name] = functools.partial(lambda value: value, default)
+    return found
 
 
 _PYDANTIC = "__pydantic_"  # prefix of attributes of every model
@@ -126,8 +168,9 @@ def register_type(
 def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
     """Let States hold instances of an attrs class, a dataclass, a Pydantic model or an enum. Also a class decorator.
 
-    An instance is saved by its fields and restored without calling ``__init__``, with exactly the saved fields. When
-    the fields of the class change, increase the version and convert older fields with `upgrade`::
+    An instance is saved by its fields and restored without calling ``__init__``, with exactly the saved fields. A field
+    that was added since gets its default. When the fields change in another way, increase the version and convert older
+    fields with `upgrade`::
 
         @register_type(name="shop.Order", version=2, upgrade=lambda values, version: {**values, "currency": "EUR"})
 
@@ -137,7 +180,7 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
             module of a main script is named after its file.
         version: The version of its fields, a positive integer, saved with every value.
         upgrade: Returns the fields of this version, from the fields and the version of an older value. Without it,
-            older values are loaded if they have the same fields.
+            older values are loaded if they have the same fields, except new ones with defaults.
 
     Raises:
         TypeError: The class is of another kind; or it is an enum, and a version or an upgrade is given.

@@ -10,9 +10,10 @@ import attrs
 
 from stategraph._progress import asking_again, gives_back, waiting_again
 from stategraph._text.shown import meant, shorten
+from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
-from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName, checked_labels
+from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph.errors import ConfigError
 from stategraph.state import State, evolve, recorded
 
@@ -149,8 +150,8 @@ class RunFilter:
         check_status(self.status)
         if self.since is not None and (not isinstance(self.since, datetime) or self.since.tzinfo is None):
             raise ValueError(f"since: {shorten(self.since)} is not allowed; a datetime with a time zone is")
-        if self.labels is not None:
-            checked_labels(self.labels)
+        if self.labels is not None and not maps_texts(self.labels):
+            raise ValueError(f"labels: {shorten(self.labels)} are not allowed; a mapping of str to str is")
         wrong = [name for name in ("graph", "prefix", "parent") if not isinstance(getattr(self, name), str | None)]
         if wrong:
             raise ValueError(f"{wrong[0]}: {shorten(getattr(self, wrong[0]))} is not allowed; a str is")
@@ -244,8 +245,8 @@ def keeps_nested(source: State) -> bool:
 def rolled_back(state: State, newest: State, by: str | None = None) -> State:
     """Return the State of a run after a rollback from its newest State to `state`. If that waited for an answer, it
     asks again, with a new pause."""
-    if by is not None and not isinstance(by, str):
-        raise TypeError(f"by is a str that says who, not {shorten(by)}")
+    if not is_author(by):
+        raise TypeError(f"by is a str that says who, without lone surrogates, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)
     return recorded(back, Kind.ROLLBACK, by, generation=newest.generation + 1, parent=newest.parent)

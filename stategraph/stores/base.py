@@ -6,6 +6,7 @@ import builtins
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import wraps
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
@@ -109,6 +110,23 @@ class RetentionPolicy:
 
 Policy = RetentionPolicy
 """`stategraph.stores` exports the class by this name."""
+
+
+def _checked(load: Callable[..., State]) -> Callable[..., State]:
+    """Wrap the method `load` of a store so that it returns nothing but States, as the contract says."""
+
+    @wraps(load)
+    def checked(store: CheckpointStore, run_id: str, *arguments: Any, **named: Any) -> State:
+        state: Any = load(store, run_id, *arguments, **named)
+        if isinstance(state, State):
+            return state
+        contract = "load returns a State, and raises CheckpointNotFoundError if the store has none"
+        reason = f"{type(store).__qualname__}.load returned {shorten(state)}: by its contract, {contract}"
+        if state is None:
+            raise CheckpointNotFoundError(run_id, str(store), way_out=reason)
+        raise CheckpointError(run_id, reason)
+
+    return checked
 
 
 class CheckpointStore(ABC):
@@ -595,6 +613,8 @@ class CheckpointStore(ABC):
         super().__init_subclass__(**options)
         if not cls.checks_owners:
             guard_writes(cls, CheckpointStore)
+            if "load" in vars(cls):
+                setattr(cls, "load", _checked(cls.load))  # noqa: B010 - mypy refuses an assignment
 
     never_waits: ClassVar[bool] = False
     """Whether calls never wait for a disk, a network or anything else slow, so that an event loop may make them."""

@@ -1,9 +1,11 @@
 """Registered classes, and values that were saved before their class changed."""
 
+import dataclasses
 import enum
 import re
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -127,6 +129,49 @@ def test_a_newer_version_is_refused(store, name):
     register(name, ["a"], version=4, upgrade=lambda values, version: values)
 
     with pytest.raises(CheckpointCorruptError, match=r"version 5, and version 4 is registered.*update"):
+        load(store)
+
+
+def pydantic_model(**fields):
+    return pytest.importorskip("pydantic").create_model("M", **fields)
+
+
+def with_dataclass(default, make):
+    return dataclasses.make_dataclass("D", ["a", ("b", Any, dataclasses.field(**{default: make}))])
+
+
+def again(cls: Any, name: str, options: dict[str, Any]) -> Any:
+    """Register a class as the later form of one that `register` has made."""
+    cls.__module__, cls.__qualname__ = attrs.make_class("Order", []).__module__, "Order"
+    return register_type(cls, name=name, **options)
+
+
+NEW_FIELDS: dict[str, Callable[[], Any]] = {
+    "attrs, a value": lambda: attrs.make_class("A", {"a": attrs.field(), "b": attrs.field(default=())}),
+    "attrs, a factory": lambda: attrs.make_class(
+        "A", {"a": attrs.field(), "b": attrs.field(factory=tuple)}, slots=True
+    ),
+    "dataclass, a value": lambda: with_dataclass("default", ()),
+    "dataclass, a factory": lambda: with_dataclass("default_factory", tuple),
+    "Pydantic": lambda: pydantic_model(a=(int, ...), b=(tuple[int, ...], ())),
+}
+
+
+@pytest.mark.parametrize("kind", NEW_FIELDS)
+@pytest.mark.parametrize("options", [{}, {"version": 2, "upgrade": lambda values, version: values}])
+def test_a_new_field_has_its_default_in_older_values(store, name, kind, options):
+    """A class may get a field with a default, unless that is made of other fields."""
+    before = again(pydantic_model(a=(int, ...)), name, {}) if kind == "Pydantic" else register(name, ["a"])
+    save(store, before(a=1))
+    grown = again(NEW_FIELDS[kind](), name, options)
+
+    found = load(store)
+
+    assert isinstance(found, grown)
+    assert (found.a, found.b) == (1, ())
+    made_of_others = attrs.field(default=attrs.Factory(lambda self: self.a, takes_self=True))
+    again(attrs.make_class("A", {"a": attrs.field(), "b": made_of_others}), name, options)
+    with pytest.raises(CheckpointCorruptError, match="fields"):
         load(store)
 
 

@@ -27,6 +27,7 @@ from zoneinfo import TZPATH, ZoneInfo
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._util.validators import is_utf8
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, atoms, freeze
 from stategraph._values.registered_types import RegisteredType, find_by_name
 
@@ -66,15 +67,6 @@ class TypeCodec:
     from_parts: Callable[[Any], Any]
     is_deep: bool = False
     is_plain: Callable[[Any], bool] = lambda _: False
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a str has no lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _has_str_keys(value: dict[Any, Any]) -> bool:

@@ -223,9 +223,18 @@ def _why_not(value: Any) -> str:
     if hasattr(cls, "__index__"):
         return f"{name} is not kept exactly; make it an int: int(value)"
     return (
-        f"{shorten(value)} is of type {name}, which is not kept; save a value from which it can be made again, "
+        f"it is of type {name}, which is not kept{_size_of(value)}; save a value from which it can be made again, "
         "such as str(value) if that is exact, or an object of a registered class (stategraph.register_type)"
     )
+
+
+def _size_of(value: Any) -> str:
+    """Describe the size of a value, such as a data frame, without a look at its content, which may be personal."""
+    try:
+        shape = getattr(value, "shape", None)
+        return f" (its shape is {shape})" if type(shape) is tuple else f" (it has {len(value):,} items)"
+    except Exception:  # noqa: BLE001 - it has no size, or its methods raise
+        return ""
 
 
 # --------------------------------------------------------------------------- limits
