@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import wraps
+from itertools import takewhile
 from typing import Any
 
 import attrs
@@ -21,6 +22,7 @@ from stategraph._values import clock
 from stategraph._values.frozen import changed_items
 from stategraph._values.progress import NO_PROGRESS, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
+from stategraph._values.registered_types import find_by_class
 from stategraph._values.sameness import differing_items
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -162,6 +164,50 @@ def persisted(state: State, keys: AbstractSet[str] | None) -> State:
     if keys is None:
         return state
     return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
+
+
+_ENOUGH = 16  # characters: a text that begins so counts as the value, which may have been cut
+_FEW = 4  # characters: shorter values are in any text by chance
+_MOST = 10_000  # parts of a value, which may be very large
+
+
+def without_unsaved(text: str, data: Mapping[str, Any], persist: AbstractSet[str]) -> str:
+    """Return a text without the values of keys that are not saved, and without the texts and numbers in them."""
+    for key, value in data.items():
+        if key not in persist:
+            for secret in _texts_in(value):
+                text = _without(text, secret, f"<{key}, not saved>")
+    return text
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a value, as texts."""
+    ahead, seen = [value], set[int]()
+    while ahead and len(seen) < _MOST:
+        part = ahead.pop()
+        if id(part) in seen or isinstance(part, bool):
+            continue
+        seen.add(id(part))
+        if isinstance(part, str | int | float):
+            yield str(part)
+        elif isinstance(part, bytes):
+            yield part.decode(errors="replace")
+        elif isinstance(part, dict):
+            ahead += [*part, *part.values()]
+        elif isinstance(part, list | tuple | set | frozenset):
+            ahead += part
+        elif (registered := find_by_class(type(part))) is not None:
+            ahead += [getattr(part, name, None) for name in registered.fields]
+
+
+def _without(text: str, secret: str, mark: str) -> str:
+    """Return a text with a mark wherever it holds a secret, or the beginning of a long one."""
+    start, rest, parts = secret[:_ENOUGH], secret[_ENOUGH:], []
+    while len(secret) >= _FEW and start in text:
+        before, _, after = text.partition(start)
+        parts += [before, mark]
+        text = after[sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(after, rest, strict=False))) :]
+    return "".join([*parts, text])
 
 
 @attrs.frozen

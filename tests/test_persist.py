@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -12,12 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stategraph import ExecutionError, GraphError, GraphMismatchError, RecomputeError, RunStatus, State, StateGraph
+from stategraph import (
+    ExecutionError,
+    GraphError,
+    GraphMismatchError,
+    MapNode,
+    RecomputeError,
+    RunStatus,
+    State,
+    StateGraph,
+)
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import staged
 from tests.scenarios import DRIVERS, RUN, Scene, broken_first, each_pair_of, make_graph, raises
 
 Log = list[str]
+
+
+def raised(error: Exception) -> Any:
+    raise error
 
 
 @pytest.fixture(params=each_pair_of("memory", "sqlite"), ids=" ".join)
@@ -256,6 +271,57 @@ class TestRefusals:
 
 
 # --------------------------------------------------------------------------- States that note reads
+
+
+TOKEN = "sk-live-1234567890abcdef" * 4
+KNOWN = {"keys": [TOKEN], "pin": 12345, "flag": True}
+
+
+def refused(value: object) -> Exception:
+    return PermissionError(f"401: Bearer {value}")
+
+
+@pytest.mark.parametrize("persist", [{"except": ["token", "known"]}, ["topic", "done", "error"]])
+@pytest.mark.parametrize(
+    "failing",
+    {
+        "its text": lambda state, fail: fail(refused(state["token"])),
+        "a part of it": lambda state, fail: fail(refused(state["token"][:40])),
+        "a key": lambda state, fail: fail(KeyError(state["token"])),
+        "within a value": lambda state, fail: fail(refused(state["known"]["keys"][0])),
+        "in a group": lambda state, fail: fail(ExceptionGroup(f"both {state['token']}", [ValueError()] * 2)),
+    }.items(),
+    ids=lambda failing: failing[0],
+)
+@pytest.mark.parametrize("place", ["node", "handled", "part", "collected part", "predicate"])
+def test_values_that_are_not_saved_are_in_no_saved_error(
+    place: str, failing: Any, persist: Any, tmp_path: Path
+) -> None:
+    """An exception that names them is saved without them: no byte of them is in the store."""
+    function = functools.partial(failing[1], fail=raised)
+    item = lambda item: function(State({"token": TOKEN, "known": KNOWN}))  # noqa: E731
+    made: dict[str, dict[str, Any]] = {
+        "part": {"a": MapNode(item, over="topic", into="done")},
+        "collected part": {"a": MapNode(item, over="topic", into="done", on_error="collect")},
+        "predicate": {"a": lambda state: {}, "b": lambda state: {}},
+    }
+    nodes = made.get(place, {"a": function})
+    edges = [("a", "b", function)] if place == "predicate" else []
+    policies: Any = {}
+    if place == "handled":
+        nodes["h"], policies = (lambda state: {}), {"a": {"on_error": "h"}}
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        options: dict[str, Any] = {"persist": persist, "preserve": True, "retention": "full", "policies": policies}
+        graph = make_graph(
+            nodes, edges, store=store, exits=[name for name in nodes if name != "a" or not edges], **options
+        )
+        with suppress(ExecutionError):
+            graph.execute(State({"topic": [1], "token": TOKEN, "known": KNOWN}, run_id=RUN))
+        assert "not saved>" in f"{store.load(RUN).error} {dict(store.load(RUN))}"
+
+    written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert TOKEN[:20].encode() not in written
 
 
 def test_without_checkpoints_it_has_no_effect() -> None:

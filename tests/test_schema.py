@@ -554,6 +554,85 @@ def test_a_saved_state_that_does_not_fit_any_more_goes_on_by_no_door(
     assert call(before, "resume", RUN).status is RunStatus.COMPLETED
 
 
+@dataclasses.dataclass
+class Whole:
+    """The types of the program that began the run."""
+
+    items: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    total: int = 7
+    done: Any = None
+    okay: Any = None
+
+
+@dataclasses.dataclass
+class Exact(Whole):
+    """The types of the program that goes on."""
+
+    total: float = 7.0  # type: ignore[assignment]
+
+
+def graph_within(schema: type, store: CheckpointStore, node: Any) -> StateGraph:
+    nodes = {"first": returning({"total": 8}), "second": node}
+    return make_graph(nodes, store=store, schema=schema, name="within")
+
+
+ASKS = InterruptNode("total", "okay")
+STANDINGS: dict[str, Callable[[type, CheckpointStore, Any], Any]] = {
+    "submitted": lambda schema, store, node: returning({}),
+    "failed": lambda schema, store, node: node,
+    "failed in a map": lambda schema, store, node: MapNode(
+        lambda item: item if item == 1 else node(State()), over="items", into="done", max_workers=1
+    ),
+    "failed in a branch": lambda schema, store, node: ParallelNode({"a": returning({"done": 1}), "b": node}),
+    "failed within": lambda schema, store, node: graph_within(schema, store, node).as_node(),
+    "failed within a branch": lambda schema, store, node: ParallelNode({"a": graph_within(schema, store, node)}),
+    "paused": lambda schema, store, node: ASKS,
+    "paused within": lambda schema, store, node: graph_within(schema, store, ASKS).as_node(),
+}
+
+
+@pytest.mark.parametrize("retention", ["latest", "full"])
+@pytest.mark.parametrize("door", ["resume", "run", "recover"])
+@pytest.mark.parametrize("standing", STANDINGS)
+def test_a_field_whose_type_was_widened(
+    standing: str, door: str, retention: str, call: Call, store: CheckpointStore
+) -> None:
+    """A run goes on wherever it stood, with converted values: they are no change by another process."""
+    broken = broken_first(returning({"total": 9}), OSError("away"))
+
+    def graph(schema: type) -> StateGraph:
+        nodes = {
+            "price": returning({"total": 8}),
+            "work": STANDINGS[standing](schema, store, broken),
+            "last": lambda state: {"total": state["total"] + 1},
+        }
+        return make_graph(nodes, store=store, schema=schema, preserve=True, retention=retention)
+
+    given = State({"items": [1, 2], "total": 7}, run_id=RUN)
+    if standing == "submitted":
+        graph(Whole).submit(given)
+    elif "paused" in standing:
+        call(graph(Whole), "execute", given)
+    else:
+        failure(call, graph(Whole), given)
+    if door == "recover" and "failed" in standing:  # as if its process had been killed
+        store.amend(attrs.evolve(store.load(RUN), status=RunStatus.ACTIVE, error=None))
+
+    after = graph(Exact)
+    if "paused" in standing:
+        final = call(after, "resume", RUN, {"okay": 1})
+    elif door == "recover":
+        (done,) = after.recover()
+        assert done.state is not None, done.error
+        final = done.state
+    else:
+        final = call(after, door, given if door == "run" else RUN)
+
+    assert final.status is RunStatus.COMPLETED
+    assert type(final["total"]) is float
+    assert type(store.load(RUN)["total"]) is float
+
+
 # --------------------------------------------------------------------------- objects of States
 
 

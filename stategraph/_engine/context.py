@@ -27,7 +27,7 @@ from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError, RunLostError
 from stategraph.nodes.base import NodeContext
-from stategraph.state import State, took_ns_of
+from stategraph.state import State, data_of, took_ns_of
 
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
 
@@ -239,6 +239,16 @@ def announce_error(run: RunContext, state: State, error: BaseException) -> Task[
             about |= {"error_type": info.type, "traceback": info.traceback}
         about["attempts"] = state.facts.attempts if state.facts else 1
         yield from emit(run, EventType.GRAPH_ERROR, state, run.began_ns, **{**about, "node": node})
+
+
+def described(run: RunContext, error: BaseException) -> str:
+    """Describe an exception, without values of keys that are not saved: the text is saved."""
+    text, persist = describe_exception(error), run.plan.persist
+    if persist is None:
+        return text
+    from stategraph._progress import without_unsaved  # imported when used: few graphs save only some keys
+
+    return without_unsaved(text, data_of(run.state), persist)
 
 
 def about_error(error: BaseException) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from stategraph._engine.context import (
     announce_entry,
     announce_error,
     announce_failure,
+    described,
     emit,
     fitting,
 )
@@ -206,7 +207,7 @@ def noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if isinstance(error, NotSerializableError) and run.plan.saves:
-        info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
+        info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node, described(run, error))
         yield from _save_without_chunks(run, recorded(state, status=RunStatus.FAILED, error=info))
     elif run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
         try:
@@ -263,7 +264,7 @@ def handle(
     begin_with_users(error)
     yield from announce_failure(run, name, error, attempt, began_ns)
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
-    failure = failure_at(run, name, f"failed{attempts}: {_described(run.state, error)}", error)
+    failure = failure_at(run, name, f"failed{attempts}: {_described(run, error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
@@ -276,9 +277,9 @@ def handle(
     return handler, lay_over(data_of(run.state), fitting(run, data, run.state, name))
 
 
-def _described(state: State, error: Exception) -> str:
+def _described(run: RunContext, error: Exception) -> str:
     """Describe an exception of a node or predicate; after a lookup of a missing key, name the keys of the State."""
-    return describe_exception(error) + (_keys_at(state, error) if type(error) is KeyError else "")
+    return described(run, error) + (_keys_at(run.state, error) if type(error) is KeyError else "")
 
 
 def _keys_at(state: State, error: KeyError) -> str:
@@ -305,7 +306,11 @@ def failure_at(
     kind: type[ExecutionError] = ExecutionError,
 ) -> ExecutionError:
     """Return the error for a failed node, or for a node that the engine cannot pass, with the State to save."""
-    info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
+    info = (
+        ErrorInfo.said(kind.__name__, reason, name)
+        if cause is None
+        else ErrorInfo.of(cause, name, described(run, cause))
+    )
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, recorded(run.state, status=RunStatus.FAILED, error=info), path, reason)
 
@@ -326,7 +331,7 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
     if cause is not None:
         begin_with_users(cause)
         edge = stage.edges[no_way.tried - 1]
-        reason = f"cannot be left: the predicate of edge {edge} failed: {_described(run.state, cause)}"
+        reason = f"cannot be left: the predicate of edge {edge} failed: {_described(run, cause)}"
     else:
         reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
     error = failure_at(run, stage.name, reason, cause)

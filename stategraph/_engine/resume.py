@@ -20,9 +20,10 @@ from stategraph._protocol import Load, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
-from stategraph._values.frozen import changed_items, lay_over
+from stategraph._values.frozen import lay_over
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.errors import AnswerError, ExecutionError, GraphMismatchError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
@@ -123,7 +124,7 @@ def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> 
     except SchemaError as error:
         error.run_id, error.step = saved.run_id, saved.step
         raise
-    changed = changed_items(kept, checked)
+    changed = differing_items(kept, checked)
     return with_data(saved, lay_over(data_of(saved), changed)) if changed else saved
 
 
@@ -144,7 +145,8 @@ def revive(
         inputs: The input of the run, if known.
         is_same: Whether the State is unchanged since it was saved.
     """
-    saved = fitting_saved(run, saved, updates)
+    stored, saved = saved, fitting_saved(run, saved, updates)
+    is_same = is_same and saved is stored
     step, pause, question = saved.step, saved.pause, awaited(saved)
     if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and pause is not None):
         saved, updates = yield from take_answer(run, saved, updates)

@@ -15,6 +15,7 @@ from stategraph._engine.context import (
     about_error,
     announce_failure,
     context_of,
+    described,
     emit_at,
     kept_at,
     show,
@@ -221,6 +222,10 @@ class StepExecution:
         """Validate an item of the list under a key against the schema of the graph, and return it."""
         schema = self.run.plan.schema
         return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
+
+    def described(self, error: Exception) -> str:
+        """Describe an exception, without values of keys that are not saved."""
+        return described(self.run, error)
 
     # ------------------------------------------------------------------ calling
 

@@ -145,10 +145,10 @@ class ErrorInfo:
         return [self.type, self.message, self.node, self.traceback]
 
     @classmethod
-    def of(cls, error: BaseException, node: str) -> ErrorInfo:
-        """Return the ErrorInfo of an exception that a node raised."""
+    def of(cls, error: BaseException, node: str, text: str = "") -> ErrorInfo:
+        """Return the ErrorInfo of an exception that a node raised, and that this text describes, if it is given."""
         name = type(error).__name__
-        info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+        info = cls.said(name, (text or describe_exception(error)).removeprefix(f"{name}: "), node)
         return attrs.evolve(info, traceback=shortened_traceback(error))
 
     @classmethod

@@ -395,7 +395,8 @@ class _Work:
         """Return the outcome of a job that raised: a result, if its errors are collected."""
         if not self.workers.collects:
             return PartOutcome(job.label, error=error)
-        return PartOutcome(job.label, ErrorInfo.of(error, node=self.step.name), collected=error)
+        info = ErrorInfo.of(error, self.step.name, self.step.described(error))
+        return PartOutcome(job.label, info, collected=error)
 
 
 def _check_no_pause(result: object) -> None:

@@ -235,6 +235,9 @@ class StepContext(Protocol):
     def checked_item(self, key: str, place: str, item: Any) -> Any:
         """Validate an item of the list under a key against the schema of the graph, and return it."""
 
+    def described(self, error: Exception) -> str:
+        """Describe an exception, without values of keys that are not saved."""
+
     # ------------------------------------------------------------------ answers and parts
 
     def is_answer(self, key: str, *, also_given: bool = False) -> bool:
