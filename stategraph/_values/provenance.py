@@ -16,7 +16,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_ours, users_part
-from stategraph._util.validators import are_labels, is_optional
+from stategraph._util.validators import are_labels, is_optional, maps_texts
 from stategraph._values.frozen import freeze
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
