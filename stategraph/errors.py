@@ -307,11 +307,15 @@ class CheckpointingDisabledError(StateGraphError):
 
 
 class CheckpointError(StateGraphError):
-    """A store failed; `state`, if set, is the State that was to be saved or loaded."""
+    """A store failed; `state`, if set, is the State that was to be saved or loaded.
+
+    `is_lasting` is True if a server has refused the request, so that a retry would fail too: for a wrong password, say.
+    """
 
     run_id: str
     reason: str = "the store failed"
     state: _State | None = attrs.field(default=None, init=False)
+    is_lasting: bool = attrs.field(default=False, init=False)
 
     def __str__(self) -> str:
         return f"run {shorten(self.run_id)}: {self.reason}" if self.run_id else self.reason

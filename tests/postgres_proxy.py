@@ -20,6 +20,7 @@ class Proxy:
             connection when the client says something, "cut after" when the server has answered; both do so once, and
             pass from then on.
         opened: How many connections were opened.
+        dropped: Connections that hand on nothing any more, and nobody tells, as a NAT drops them; see `drop`.
         answers: How often the server was ready for the next question, since that was set to 0: its round trips.
     """
 
@@ -29,6 +30,7 @@ class Proxy:
         self.server = f"{folder}/{self.socket_name}"
         self._own = tempfile.TemporaryDirectory(prefix="stategraph-proxy-")
         self.mode, self.opened, self.answers = "pass", 0, 0
+        self.dropped: dict[socket.socket, str] = {}
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(f"{self._own.name}/{self.socket_name}")
         self._listening.listen(50)
@@ -44,6 +46,10 @@ class Proxy:
     def dsn(self) -> str:
         """Where clients connect to."""
         return f"postgresql://postgres:@/postgres?host={self._own.name}"
+
+    def drop(self, mode: str = "hole") -> None:
+        """Drop all open connections silently: from now on they have this mode, new ones pass."""
+        self.dropped |= dict.fromkeys(self._sockets[1::2], mode)
 
     def _start(self, work, *arguments) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -79,7 +85,8 @@ class Proxy:
                         self.mode = "pass" if is_cut else self.mode
                         return
                     self.answers += self.is_trip(said, heard is server)
-                    if self.mode == "hole" or (self.mode == "deaf" and heard is server):
+                    mode = self.dropped.get(client, self.mode)
+                    if mode == "hole" or (mode == "deaf" and heard is server):
                         continue
                     (server if heard is client else client).sendall(said)
         except (OSError, ValueError):

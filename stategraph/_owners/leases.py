@@ -102,8 +102,8 @@ class Leases(Protocol):
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence."""
 
-    def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Record that a process stays alive for so many seconds."""
+    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
+        """Record that a process stays alive for so many seconds; wait no longer for the server than `patience`."""
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
@@ -148,12 +148,13 @@ class LeaseOwners(Owners):
     Args:
         leases: The leases on the server.
         seconds: How long a lease is valid without renewal.
+        patience: How many seconds a call waits for the server.
         claims: Leases abandoned runs, if the server supports that.
     """
 
-    def __init__(self, leases: Leases, seconds: float, claims: Claims | None = None) -> None:
+    def __init__(self, leases: Leases, seconds: float, patience: float, claims: Claims | None = None) -> None:
         super().__init__()
-        self._leases, self._seconds, self._claims = leases, seconds, claims
+        self._leases, self._seconds, self._patience, self._claims = leases, seconds, patience, claims
         self._begin()
 
     def _begin(self) -> None:
@@ -207,7 +208,7 @@ class LeaseOwners(Owners):
         if not ownership.fence:
             return
         self._to_free[ownership.fence] = ownership.run_id  # also after a takeover in this process
-        if ownership.is_abandoned:
+        if ownership.is_abandoned or not ownership.has_known_fence:  # the server has just not answered
             self._wake.set()
         else:
             with suppress(CheckpointError):  # then the thread that renews the lease repeats it
@@ -280,22 +281,27 @@ class LeaseOwners(Owners):
 
     def live_worker(self) -> Worker:
         """Return this process, with a lease that a thread keeps renewing."""
-        with self._renewing:
+        give_up = time.monotonic() + self._patience
+        if not self._renewing.acquire(timeout=min(self._patience, threading.TIMEOUT_MAX)):
+            raise CheckpointError("", f"the {self._leases} failed: the server has not answered in time")
+        try:
             self._worker = self._worker or _this_worker()
             part = self._seconds / RENEWALS_PER_LEASE
             if self._renewed < time.monotonic() - part:
-                self._renew(self._worker)
+                self._renew(self._worker, give_up - time.monotonic())
             if self._thread is None:
                 args = weakref.ref(self), self._wake, part
                 thread = threading.Thread(target=_keep_renewing, args=args, name="stategraph-leases", daemon=True)
                 thread.start()  # raises at the end of the process
                 self._thread = thread
             return self._worker
+        finally:
+            self._renewing.release()
 
-    def _renew(self, worker: Worker) -> None:
+    def _renew(self, worker: Worker, patience: float) -> None:
         with self._renewing:
             now = time.monotonic()
-            self._leases.renew_worker(worker, self._seconds)
+            self._leases.renew_worker(worker, self._seconds, patience)
             self._renewed = now
 
     def renew_due(self) -> float:
@@ -306,7 +312,7 @@ class LeaseOwners(Owners):
         part = self._seconds / RENEWALS_PER_LEASE
         try:
             if self._by_run:
-                self._renew(worker)
+                self._renew(worker, part)
             self._free_all()
         except CheckpointError as error:
             if self._worker is not None:  # the store is still open

@@ -82,7 +82,7 @@ def _load_patiently(request: Request, name: str) -> StateGraph:
             graph = request.graph(name)
             graph.store.runs(limit=1)
         except CheckpointError as error:
-            if type(error) is not CheckpointError:  # subclasses report damage and other lasting problems
+            if error.is_lasting or type(error) is not CheckpointError:  # subclasses report damage, for instance
                 raise
             note(f"stategraph: {error}; trying again in {wait:.0f} s")
         else:

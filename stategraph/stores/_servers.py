@@ -23,6 +23,11 @@ SHORT_PATIENCE = 5.0
 """Seconds to wait for requests that are repeated later, or sent when a process ends."""
 
 _RETRY_AFTER = 0.05  # seconds
+_DOUBT = 0.5  # of the patience: how long to wait for a connection that was idle before a new one is tried
+
+TCP_LIMITS = 30, 10, 3, 15_000
+"""Seconds of silence before TCP asks whether the other side is there, seconds between its questions, and their number;
+milliseconds after which a connection is lost whose other side has not confirmed what was sent."""
 
 
 class Usable(Protocol):
@@ -30,9 +35,11 @@ class Usable(Protocol):
 
     Attributes:
         give_up: When to stop waiting, by the monotonic clock.
+        last: The same once the server has shown that the connection works.
     """
 
     give_up: float
+    last: float
 
     @property
     def is_usable(self) -> bool:
@@ -81,16 +88,22 @@ class Connections(ForkSafe, Generic[_Connection]):
         return threading.get_ident() in self._users
 
     def use(self, work: Callable[[_Connection], _Answer], give_up: float) -> _Answer:
-        """Return the result of some work with a connection. Raises `queue.Empty` if none is free until `give_up`."""
+        """Return the result of some work with a connection. Raises `queue.Empty` if none is free until `give_up`.
+
+        A network may have dropped an idle connection silently. So the work fails while there is time for a new one.
+        """
         user, connection = threading.get_ident(), None
         self._wait(give_up)
         try:
             self._users.add(user)
+            now = time.monotonic()
             try:
                 connection = self._idle.pop()
+                connection.give_up = now + _DOUBT * (give_up - now)
             except IndexError:
                 connection = self._connect(give_up)
-            connection.give_up = give_up
+                connection.give_up = give_up
+            connection.last = give_up
             return work(connection)
         finally:
             self._users.discard(user)
@@ -183,8 +196,12 @@ class ServerTable(Table, Generic[_Connection]):
                 reason = f"all of its connections are in use, and none was free in time{self.way_to_connections}"
                 raise kind(run_id, f"the {self.store} failed: {reason}") from None
             except self.failures as error:
-                if not self._is_passing(error) or time.monotonic() + 2 * _RETRY_AFTER > give_up:
-                    raise self._explained(error, run_id, kind) from error
+                is_passing = self._is_passing(error)
+                if not is_passing or time.monotonic() + 2 * _RETRY_AFTER > give_up:
+                    explained = self._explained(error, run_id, kind)
+                    if isinstance(explained, CheckpointError):
+                        explained.is_lasting = not is_passing
+                    raise explained from error
             time.sleep(_RETRY_AFTER)
 
 

@@ -238,6 +238,15 @@ def test_a_worker_waits_for_a_database_that_is_down(steps, away):
         assert worker.wait(60) == 0
 
 
+def test_a_worker_that_the_database_refuses(steps, monkeypatch):
+    """It says so and ends, because waiting does not help: a wrong name or password."""
+    monkeypatch.setenv("RUNS_DSN", dsn().replace("postgres:@", "stranger:@"))
+    refused = process("work", "steps:graph", cwd=steps)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert 'role "stranger" does not exist' in refused.err
+
+
 # --------------------------------------------------------------------------- doctor
 
 

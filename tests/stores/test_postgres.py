@@ -405,6 +405,14 @@ class TestFaults:
             with pytest.raises(CheckpointSaveError, match="statement timeout"):
                 store.save(numbered("a", 2))
 
+    def test_an_idle_session_that_the_server_has_ended(self, opened: Callable[..., PostgresStore]) -> None:
+        """The call goes on in a new one."""
+        store = opened(dsn=f"{dsn()}&options=-cidle_session_timeout%3D20")
+        for step in (1, 2):
+            store.save(numbered("a", step))
+            time.sleep(0.2)
+        assert store.load("a").step == 2
+
     def test_a_row_that_a_stranger_has_locked(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """A save of a locked run fails after its patience; saves that share the transaction succeed."""
         store = opened(patience=4)

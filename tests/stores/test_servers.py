@@ -6,14 +6,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeAlias
 
 import pytest
 
-from stategraph import CheckpointError, ConfigError, get_checkpoint_store
+from stategraph import CheckpointError, ConfigError, State, get_checkpoint_store
 from stategraph.stores import Policy, PostgresStore, RedisStore
 from stategraph.stores._servers import Connections
+from tests.scenarios import make_graph, traces
 from tests.stores.inside import table_of
 from tests.stores.servers import SERVERS, StoreServer, again, numbered
 
@@ -119,6 +120,39 @@ def test_a_connection_that_is_cut(store: Store, proxy: Any, when: str, first: bo
     assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
 
 
+@pytest.mark.parametrize("mode", ["hole", "deaf"])
+def test_a_connection_that_the_network_has_dropped(server: StoreServer, proxy: Any, mode: str) -> None:
+    """Calls go on over a new connection, and a save whose answer was dropped is made once."""
+    with server.open(server.new_place(), patience=4, **server.through(proxy)) as store:
+        store.retain("a", Policy("full"))
+        store.save(numbered("a", 1))
+        proxy.drop(mode)
+        store.save(numbered("a", 2))
+        proxy.drop(mode)
+        assert store.load("a").step == 2
+        proxy.drop(mode)
+        store.cancel("a")
+        assert [(row.step, row.revision) for row in store.history("a")] == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_calls_that_need_a_lease_while_the_server_is_away(server: StoreServer, proxy: Any) -> None:
+    """Each waits for its patience, neither for a part of the lease only, nor for the patience of others as well."""
+    place = server.new_place()
+    with server.open(place, patience=30, lease=0.6, **server.through(proxy)) as store:
+        proxy.mode = "hole"
+        threading.Timer(1, proxy.__setattr__, ("mode", "pass")).start()
+        assert make_graph(traces("a"), store=store).execute(State(run_id="patient")).step == 1
+
+    with server.open(place, patience=1, lease=0.6, **server.through(proxy)) as store, ThreadPoolExecutor(20) as threads:
+        graph = make_graph(traces("a"), store=store)
+        proxy.mode = "hole"
+        calls = [threads.submit(graph.execute, State(run_id=f"{number}")) for number in range(20)]
+        raised = wait(calls, timeout=10).done
+        proxy.mode = "pass"
+        assert len(raised) == 20
+        assert all(isinstance(call.exception(), CheckpointError) for call in raised)
+
+
 def test_a_shared_commit_whose_answer_is_lost(store: Store, proxy: Any) -> None:
     """Each save of a shared commit whose answer is lost is checked."""
     for number in range(5):
@@ -142,7 +176,7 @@ def test_a_deletion_whose_answer_is_lost(store: Store, proxy: Any) -> None:
 class _Idle:
     """A connection that is always ready."""
 
-    give_up = 0.0
+    give_up = last = 0.0
     is_usable = True
 
     def close(self) -> None:

@@ -24,7 +24,9 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from stategraph._text.shown import one_line
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from stategraph.stores._rows.sql_table import Statement
+from stategraph.stores._servers import TCP_LIMITS
 
+_TCP = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
 _MIN_CONNECT_TIMEOUT = 2  # seconds; libpq does not give up sooner
 _LOCK_TIMEOUT = 1.0  # seconds to wait for a locked row before the transaction is repeated
 _MAX_SECONDS = 2_147_483  # a limit of PostgreSQL has 31 bits of milliseconds
@@ -38,11 +40,11 @@ class Connection(psycopg.Connection[Any]):
     """A connection that waits only until `give_up`. TCP may notice a dead network only after minutes.
 
     Attributes:
-        give_up: When to stop waiting, by the monotonic clock.
+        give_up, last: As of `Usable`.
         settings: The statement before each transaction; None if the session keeps its settings and prepared statements.
     """
 
-    give_up = float("inf")
+    give_up = last = float("inf")
     settings: Statement | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -205,8 +207,10 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         psycopg.Error: the server does not answer, or refuses the connection.
     """
     timeout = max(_MIN_CONNECT_TIMEOUT, int(min(give_up - time.monotonic(), _MAX_SECONDS) / _places(dsn)))
+    given = conninfo_to_dict(dsn)
     connection = Connection.connect(
         dsn,
+        **{name: limit for name, limit in zip(_TCP, TCP_LIMITS, strict=True) if name not in given},  # type: ignore[arg-type]
         autocommit=True,
         prepare_threshold=None,  # see `Connection.found`
         cursor_factory=psycopg.RawCursor,
@@ -264,8 +268,8 @@ def _settings(connection: Connection, patience: float) -> dict[str, str]:
 
 # --------------------------------------------------------------------------- errors
 
-_PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006")
-"""Conflicts, deadlocks, locked rows; a server that stops, starts, or is still a standby."""
+_PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05", "25006")
+"""Conflicts, deadlocks, locked rows; a server that stops, starts, has ended an idle session, or is still a standby."""
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 
 

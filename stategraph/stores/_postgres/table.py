@@ -12,7 +12,6 @@ from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.leases import (
-    RENEWALS_PER_LEASE,
     Claim,
     Known,
     Lease,
@@ -142,7 +141,7 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     ) -> None:
         super().__init__(dialect_of(schema))
         self.store, self._connections, self._patience = store, connections, patience
-        self.owners = LeaseOwners(self, lease, self)
+        self.owners = LeaseOwners(self, lease, patience, self)
         try:
             identify(self._ask("", lambda server: prepare(server, schema, store, migrates=migrates)))
         except BaseException:
@@ -296,10 +295,10 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         statement, values = (_FREE, (run_id, fence)) if run_id else (_FREE_CLAIMED, (fence,))
         self.query(run_id, statement, values, SHORT_PATIENCE)
 
-    def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Record that a process stays alive for so many seconds."""
+    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
+        """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
         values = worker.id, worker.host, worker.pid, worker.place, str(seconds)
-        self.query("", _RENEW, values, seconds / RENEWALS_PER_LEASE)
+        self.query("", _RENEW, values, patience)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,11 +29,16 @@ from redis.retry import Retry
 from stategraph._values.ids import given_id
 from stategraph.errors import CheckpointCorruptError, CheckpointError
 from stategraph.stores._redis.scripts import TEXTS
+from stategraph.stores._servers import TCP_LIMITS
 
 _parsed: Callable[[str], dict[str, Any]] = parse_url
 _OLDEST = (6, 2)
 _MAX_HOPS = 8  # from node to node of a cluster
 _MIN_TIMEOUT = 0.001  # seconds
+_TCP_NAMES = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")  # some systems have other ones
+_TCP = {
+    getattr(socket, name): limit for name, limit in zip(_TCP_NAMES, TCP_LIMITS, strict=True) if hasattr(socket, name)
+}
 
 Address: TypeAlias = "tuple[str, int] | None"
 """A node of a cluster; None for the address in the URL."""
@@ -98,6 +104,7 @@ class Nodes:
             options["host"], options["port"] = address
             kind = redis.Connection if options.pop("path", None) else kind
         if "path" not in options:
+            options = {"socket_keepalive": True, "socket_keepalive_options": _TCP, **options}
             options["socket_connect_timeout"] = timeout
         connection = kind(**options)
         connection.connect()
@@ -125,12 +132,12 @@ class Links:
     """Connections of one thread: to the server, or to several nodes of a cluster.
 
     Attributes:
-        give_up: When to stop waiting, by the monotonic clock.
+        give_up, last: As of `Usable`.
         is_usable: Whether all answers have been read.
     """
 
     def __init__(self, nodes: Nodes, give_up: float) -> None:
-        self._nodes, self.give_up = nodes, give_up
+        self._nodes, self.give_up, self.last = nodes, give_up, give_up
         self._connections: dict[Address, Any] = {}
         self.is_usable = True
 
@@ -181,7 +188,7 @@ class Links:
     def _answers(self, address: Address, hops: Sequence[_Hop], replicas: int) -> list[Any]:
         commands = [words for hop in hops for words in hop.commands]
         if replicas:
-            milliseconds = max(1, int(self._left() * 900))  # less than the client waits
+            milliseconds = max(1, int((self.last - time.monotonic()) * 900))  # less than the client waits
             commands.append(("WAIT", replicas, milliseconds))
         answers = self._round_trip(self._connection(address), commands)
         if replicas and not (type(count := answers.pop()) is int and count >= replicas):
@@ -212,13 +219,13 @@ class Links:
                 answers.append(connection.read_response(disable_decoding=True))
             except redis.ResponseError as error:
                 answers.append(error)
+            self.give_up = self.last  # the server answers; it may still wait for replicas
         return answers
 
     def _limit(self, connection: Any) -> None:
-        socket = connection._sock
-        if socket is None:
+        if connection._sock is None:
             raise redis.ConnectionError("the connection was lost")
-        socket.settimeout(self._left())
+        connection._sock.settimeout(self._left())
 
     def _left(self) -> float:
         return max(_MIN_TIMEOUT, min(self.give_up - time.monotonic(), threading.TIMEOUT_MAX))

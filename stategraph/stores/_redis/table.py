@@ -16,7 +16,7 @@ import attrs
 import redis
 
 from stategraph._owners.base import Fence
-from stategraph._owners.leases import RENEWALS_PER_LEASE, Claim, Known, Lease, LeaseOwners, Worker, has_ended
+from stategraph._owners.leases import Claim, Known, Lease, LeaseOwners, Worker, has_ended
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import (
@@ -88,7 +88,7 @@ class RedisTable(ServerTable[Links]):
         self._replicas, self._patience = replicas, patience
         self._is_open = False
         self._connections = Connections(partial(Links, nodes), _CONNECTIONS)
-        self.owners = LeaseOwners(self, lease, self)
+        self.owners = LeaseOwners(self, lease, patience, self)
         self._found: dict[str, _Found] = {}  # by graph
         try:
             identify(self._store_id())
@@ -359,11 +359,11 @@ class RedisTable(ServerTable[Links]):
         """Release a run, if this is still its fence."""
         self._query(run_id, self._nodes.script(run_id, scripts.FREE, fence), patience=SHORT_PATIENCE)
 
-    def renew_worker(self, worker: Worker, seconds: float) -> None:
-        """Record that a process stays alive for so many seconds."""
+    def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
+        """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
         about = worker.host, worker.pid, worker.place, round(seconds * 1_000_000)
         renew = self._nodes.script(worker.id, scripts.RENEW, *about)
-        self._query("", renew, patience=seconds / RENEWALS_PER_LEASE)
+        self._query("", renew, patience=patience)
 
     def end_worker(self, worker: Worker) -> None:
         """Record that a process has ended, which frees its runs."""
