@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from stategraph import CheckpointError, ConfigError, State, get_checkpoint_store
 from stategraph.stores import Policy, PostgresStore, RedisStore
 from stategraph.stores._servers import Connections
+from stategraph.testing import fixed
 from tests.scenarios import make_graph, traces
 from tests.stores.inside import table_of
 from tests.stores.servers import SERVERS, StoreServer, again, numbered
@@ -151,6 +153,30 @@ def test_calls_that_need_a_lease_while_the_server_is_away(server: StoreServer, p
         proxy.mode = "pass"
         assert len(raised) == 20
         assert all(isinstance(call.exception(), CheckpointError) for call in raised)
+
+
+def test_many_runs_are_verified_with_few_requests(server: StoreServer, proxy: Any) -> None:
+    """Runs are read several at a time, and a damaged one is still named."""
+    place = server.new_place()
+    with server.open(place, **server.through(proxy)) as many:
+        for number in range(60):
+            many.retain(f"{number}", Policy("full"))
+            many.save_many([numbered(f"{number}", step) for step in (1, 2, 3)])
+        proxy.answers = 0
+        assert (many.verify().runs, many.verify().checkpoints) == ({"active": 60}, 180)
+        assert proxy.answers < 60
+        server.damage(place, "33")
+        assert [damage.run_id for damage in many.verify().damaged] == ["33"]
+
+
+def test_prune_goes_by_the_clock_of_the_server(server: StoreServer) -> None:
+    """A machine whose clock is years ahead removes nothing early."""
+    with server.open(server.new_place()) as store:
+        store.retain("a", Policy(ttl=3600))
+        store.save(State({"n": 1}, run_id="a", step=1, status="completed"))
+        with fixed(datetime(2999, 1, 1, tzinfo=UTC)):
+            assert store.prune().runs == ()
+        assert store.list() == ["a"]
 
 
 def test_a_shared_commit_whose_answer_is_lost(store: Store, proxy: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, FormatError, MapNode, State
+from stategraph import ExecutionError, FormatError, MapNode, RunExistsError, State
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointSaveError
 from stategraph.stores import DiskStore, Policy, SqliteStore
@@ -108,6 +108,31 @@ def test_lines_in_which_something_is_missing_are_refused(stores):
         with pytest.raises(FormatError):
             other.import_runs(wrong)
         assert other.runs() == []
+
+
+def test_an_interrupted_import_goes_on_when_it_is_repeated(stores):
+    """Runs that are there just as in the lines are left alone; a run that has gone on since is refused."""
+    one, other = stores
+    graph = make_graph(one, [])
+    for run_id in ("a", "b"):
+        with pytest.raises(ExecutionError):
+            graph.execute(State(run_id=run_id))
+    lines = [line for run_id in ("a", "b") for line in one.export_run(run_id)]
+
+    def interrupted():
+        yield from lines[:-1]
+        raise OSError("the pipe is closed")
+
+    with pytest.raises(OSError, match="pipe"):
+        other.import_runs(interrupted())
+    assert other.list() == ["a"]
+    assert other.import_runs(lines) == other.list() == ["a", "b"]
+    assert [line for run_id in ("a", "b") for line in other.export_run(run_id)] == lines
+
+    make_graph(other, [], mended=True).resume("b")
+    with pytest.raises(RunExistsError, match="'b'"):
+        other.import_runs(lines)
+    assert other.load("b").status == "completed"
 
 
 _WRONG = [None, True, "text", -1, 1e300, 2**40, 10**400, ["x", 2], {"x": 1}]

@@ -244,6 +244,9 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
         # It changes with every commit, in any database of the server.
         return str(self.query("", "SELECT pg_current_snapshot()::text", ())[0][0])
 
+    def now_ns(self) -> int:
+        return int(self.query("", f"SELECT {_NOW_NS}", ())[0][0])
+
     # ------------------------------------------------------------------ leases
 
     def fence(self, run_id: str) -> Fence:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from itertools import count, islice, product
+from itertools import chain, count, islice, product
 from math import inf
 from time import monotonic
 from typing import Any
@@ -237,11 +237,23 @@ class RedisTable(ServerTable[Links]):
         commands = (Command(partition, ("GET", tag + b":changes")) for partition, tag in enumerate(self._nodes.tags))
         return "-".join((count or b"0").decode() for count in self._query("", *commands))
 
-    def nested_ids(self, run_id: str) -> list[str]:
-        first, last = nested_range(run_id)
-        nested = self._nodes.command(run_id, "ZRANGEBYLEX", b":nested", f"({first}", f"({last}")
-        (found,) = self._query(run_id, nested)
+    def nested_ids(self, *run_ids: str) -> list[str]:
+        between = ((run_id, *map("({}".format, nested_range(run_id))) for run_id in sorted(run_ids))
+        nested = [self._nodes.command(run_id, "ZRANGEBYLEX", b":nested", *ends) for run_id, *ends in between]
+        found = chain.from_iterable(self._query(run_ids[0], *nested))
         return [nested_id.decode(errors="surrogateescape") for nested_id in found]
+
+    def short(self, run_ids: Sequence[str]) -> dict[str, list[CheckpointRecord]]:
+        chains = [self._nodes.script(run_id, scripts.CHAIN, MAX_STEP) for run_id in run_ids]
+        counts = [self._nodes.command(run_id, "ZCARD", b":rows:") for run_id in run_ids]
+        entries = [self._nodes.command(run_id, "EXISTS", b":entry:") for run_id in run_ids]
+        answers = iter(self._query("", *chains, *counts, *entries))
+        found = zip(*([*islice(answers, len(run_ids))] for _ in range(3)), strict=True)
+        return {
+            run_id: [_row_of(run_id, *each) for each in zip(members, payloads, strict=True)]
+            for run_id, ((members, payloads), count, has_entries) in zip(run_ids, found, strict=True)
+            if count == len(members) and not has_entries
+        }
 
     def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
         last = MAX_STEP if sequence is None else sequence
@@ -271,6 +283,10 @@ class RedisTable(ServerTable[Links]):
     def inbox(self, run_id: str) -> int:
         ((count,),) = self._query(run_id, self._nodes.command(run_id, "HMGET", b":run:", "m"))
         return int(count or 0)
+
+    def now_ns(self) -> int:
+        ((seconds, microseconds),) = self._query("", Command(0, ("TIME",)))
+        return (int(seconds) * 1_000_000 + int(microseconds)) * 1000
 
     # ------------------------------------------------------------------ leases
 

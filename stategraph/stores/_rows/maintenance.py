@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import cast
 
 from stategraph._owners.base import OwnableStore, owned_if_free
-from stategraph._values import clock
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -28,11 +30,21 @@ from stategraph.stores._rows.loading import (
     summaries,
     visible,
 )
-from stategraph.stores._rows.records import MAX_STEP, Removal, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import (
+    MAX_STEP,
+    CheckpointRecord,
+    EntryRecord,
+    Removal,
+    RunRecord,
+    Unreadable,
+    WriteBatch,
+)
 from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Damage, Pruned, Verified
 
 _PAGE = 1_000  # runs to list at a time
+_TOGETHER, _SHORT = 20, 10  # runs to read at a time, if they have no more checkpoints than that
 _BATCH = 20  # runs to remove in one transaction: other writers wait for its end
 
 
@@ -42,11 +54,11 @@ def verify(log: RunLog) -> Verified:
     nested = checkpoints = 0
     damaged = [Damage("", reason) for reason in log.table.problems()]
     unreadable: list[Damage] = []
-    for run_id, status in _all_runs(log):
+    for run_id, status, copy in _all_runs(log):
         try:
             if isinstance(status, CheckpointError):
                 raise status
-            checkpoints += read(log, run_id, lambda run: _checked(log, run))
+            checkpoints += _checked_copy(copy, run_id) or read(log, run_id, lambda run: _checked(log, run))
         except CheckpointNotFoundError:  # it was deleted at the same time
             continue
         except CheckpointCorruptError as error:
@@ -62,14 +74,57 @@ def verify(log: RunLog) -> Verified:
     return Verified(dict(sorted(statuses.items())), nested, checkpoints, tuple(damaged), tuple(unreadable))
 
 
-def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None]]:
-    """Yield each run with its status, None if it is nested, or the error that makes it unreadable."""
-    for run in each_run(log, RunFilter(), _PAGE):
-        if isinstance(run, Unreadable):
-            yield run.run_id, run.error
-        else:
-            yield run.run_id, run.status.value
-            yield from ((nested_id, None) for nested_id in log.table.nested_ids(run.run_id))
+def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, RunLog | None]]:
+    """Yield each run with its status, None if it is nested, or the error that makes it unreadable; and maybe a copy."""
+    runs = each_run(log, RunFilter(), _PAGE)
+    while some := [*islice(runs, _TOGETHER)]:
+        readable = {run.run_id: run for run in some if isinstance(run, RunRecord)}
+        rows: dict[str, list[CheckpointRecord]] = {}
+        with suppress(CheckpointError, FormatError):  # then each is read alone, which finds out which one is damaged
+            rows = log.table.short([run.run_id for run in readable.values() if run.sequence < _SHORT])
+        nested_ids = log.table.nested_ids(*readable) if readable else []
+        for run in some:
+            if isinstance(run, Unreadable):
+                yield run.run_id, run.error, None
+            elif run.run_id in rows:
+                table = _Copy(run, rows[run.run_id])
+                yield run.run_id, run.status.value, RunLog(cast(Table, table), log.sealer, log.encoder)
+            else:
+                yield run.run_id, run.status.value, None
+        yield from ((nested_id, None, None) for nested_id in nested_ids)
+
+
+class _Copy:
+    """A copy of one run that has no entries, as a table."""
+
+    def __init__(self, run: RunRecord, rows: list[CheckpointRecord]) -> None:
+        self._run, self._rows = run, rows
+
+    def run(self, run_id: str) -> RunRecord:
+        """Return the record of the run."""
+        return self._run
+
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        """Return its checkpoints, as `Table.index`."""
+        return [row for row in self._rows if first <= row.sequence <= last]
+
+    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
+        """Return a checkpoint after those that it builds on, as `Table.chain`."""
+        (row,) = self.index(run_id, sequence, sequence)
+        return self.index(run_id, row.base, sequence)
+
+    def entries(self, run_id: str, first: int, last: int) -> Sequence[EntryRecord]:
+        """Return nothing."""
+        return ()
+
+
+def _checked_copy(copy: RunLog | None, run_id: str) -> int:
+    """Check a copy of a run; return the number of its checkpoints. 0 without one that is intact: the run is read."""
+    if copy is not None:
+        with suppress(CheckpointError, ConfigError):
+            run = copy.find(run_id)
+            return 0 if run is None else _checked(copy, run)
+    return 0
 
 
 def _checked(log: RunLog, run: RunRecord) -> int:
@@ -87,7 +142,7 @@ def _checked(log: RunLog, run: RunRecord) -> int:
 
 def prune(store: OwnableStore, log: RunLog) -> Pruned:
     """Remove expired runs and superfluous checkpoints, as `CheckpointStore.prune`."""
-    now = clock.now_ns()
+    now = log.table.now_ns()
     due: list[RunRecord] = []
     removed: list[str] = []
     cut = 0

@@ -122,12 +122,15 @@ class SqlTable(Table):
         payload, order = "checkpoint.payload", f"checkpoint.{dialect.key[-1]}"
         without_payload = row.replace(payload, f"CAST('' AS {dialect.bytes})")
         self._index = f"SELECT {without_payload} FROM {rows} ORDER BY {order}"
+        with_payload = row.replace(payload, f"CAST({payload} AS {dialect.bytes})")
+        has_entries = f"EXISTS (SELECT 1 FROM {dialect.schema}entry AS entry WHERE entry.number = run.number)"
+        these = f"{dialect.rows_of_run()} AND run.{dialect.among} AND NOT {has_entries}"
+        self._short = f"SELECT run.run_id, {with_payload} FROM {these} ORDER BY run.run_id, {order}"
         newest = f"SELECT run.number, checkpoint.base, {dialect.sequence} FROM {rows} ORDER BY {order} DESC LIMIT 1"
         base = "CASE WHEN run.base < run.last THEN run.base ELSE run.last END"  # damaged, it may be above
         self._chain = (  # in no order: SQLite would sort payloads in a file of its own
             f"WITH newest (number, base, last) AS ({newest}) "
-            f"SELECT {row.replace(payload, f'CAST({payload} AS {dialect.bytes})')} "
-            f"FROM {dialect.rows_of_run(base, 'run.last', 'newest')}"
+            f"SELECT {with_payload} FROM {dialect.rows_of_run(base, 'run.last', 'newest')}"
         )
 
     @abstractmethod
@@ -276,9 +279,17 @@ class SqlTable(Table):
         ((count,),) = self._query_many(*count_runs(which, self._dialect)) or [(0,)]
         return int(count)
 
-    def nested_ids(self, run_id: str) -> list[str]:
-        nested = f"SELECT run_id FROM {self._dialect.schema}run AS run WHERE {_IS_NESTED} ORDER BY run_id"
-        return [str(nested_id) for (nested_id,) in self.query(run_id, nested, nested_range(run_id))]
+    def nested_ids(self, *run_ids: str) -> list[str]:
+        nested = f"SELECT run_id FROM {self._dialect.schema}run AS run WHERE {_IS_NESTED}"
+        values = [*chained.from_iterable(map(nested_range, run_ids))]
+        found = self.query(run_ids[0], " UNION ALL ".join([nested] * len(run_ids)), values)
+        return sorted(str(nested_id) for (nested_id,) in found)
+
+    def short(self, run_ids: Sequence[str]) -> dict[str, list[CheckpointRecord]]:
+        found: dict[str, list[CheckpointRecord]] = {}
+        for run_id, *columns in self._query_many(self._short, (0, MAX_STEP, json.dumps(run_ids))):
+            found.setdefault(run_id, []).append(COLUMNS.row(run_id, columns))
+        return found
 
     def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
         found = self.query(run_id, self._chain, (0, MAX_STEP if sequence is None else sequence, run_id))

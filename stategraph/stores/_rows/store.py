@@ -227,9 +227,11 @@ class RowStore(CheckpointStore):
     def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
         """Create runs from lines of `export_run`, each completely or not at all; return their ids.
 
+        Runs that are there just as in the lines are left alone, so an interrupted import can be repeated.
+
         Raises:
             FormatError: the lines are not from `export_run`.
-            RunExistsError, RunBusyError: a run with one of the ids exists. The runs before it have been created.
+            RunExistsError, RunBusyError: another run with one of the ids exists. The runs before it have been created.
         """
         return imported(self, self._log, lines)
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TypeAlias, TypeGuard
 
 from stategraph._owners.base import Fence, Owners
+from stategraph._values import clock
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, EntryRecord, RunRecord, Unreadable, Write
@@ -89,8 +90,15 @@ class Table(ABC):
         return None
 
     @abstractmethod
-    def nested_ids(self, run_id: str) -> list[str]:
-        """Return the ids of all runs that are nested in a run, at any depth."""
+    def nested_ids(self, *run_ids: str) -> list[str]:
+        """Return the ids of all runs that are nested in these runs, at any depth; the order is that of the ids."""
+
+    def short(self, run_ids: Sequence[str]) -> dict[str, list[CheckpointRecord]]:
+        """Return all checkpoints of runs that have few, with their payloads.
+
+        Runs that have entries are left out; others may be.
+        """
+        return {}
 
     @abstractmethod
     def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
@@ -128,6 +136,10 @@ class Table(ABC):
     @abstractmethod
     def change_token(self) -> str:
         """Return a text that is new whenever a run has changed since an earlier call."""
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since 1970, by the clock of the server if there is one."""
+        return clock.now_ns()
 
     @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:

@@ -112,11 +112,15 @@ def _written(fields: dict[str, Any]) -> str:
 def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str]:
     """Create the runs in lines, as `RowStore.import_runs`."""
     found: list[str] = []
-    for run_id, runs in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
+    for run_id, grouped in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
         with unknown_shown(), owned(store, run_id):
+            runs = [*grouped]
             try:
-                begin_runs(log, _batches(log, run_id, [*runs]))
+                begin_runs(log, _batches(log, run_id, runs))
             except (RunExistsError, FormatError) as error:
+                if isinstance(error, RunExistsError) and [*_runs(exported(log, run_id))] == runs:
+                    found.append(run_id)  # by an import that was interrupted after it
+                    continue
                 if found:
                     error.add_note(f"imported before it: {', '.join(found)}")
                 raise
