@@ -38,9 +38,9 @@ def app(
     Args:
         store: The store whose runs it shows.
         graphs: Runs of these graphs can be answered, resumed, cancelled, forked and rolled back; others are only shown.
-        token: The secret in the address ``/?token=...``, which gives a browser a session cookie until this process
-            ends. By default a new one, the attribute `token` of the result. An empty token lets everyone in: use it
-            only in an application with its own login.
+        token: The secret in the address ``/?token=...``, which leads a browser to a random path, with a session cookie
+            for it until this process ends. By default a new one, the attribute `token` of the result. An empty token
+            lets everyone in: use it only in an application with its own login.
         hosts: The names of the page, without ports. Requests under other names are refused.
         root_path: The path of the page on a reverse proxy, such as ``/runs``. The proxy may pass requests on with it or
             without it. `Mount` of starlette needs none.

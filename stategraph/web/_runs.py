@@ -207,7 +207,7 @@ def change_of(
 def _step(given: Mapping[str, str]) -> tuple[int, int | None]:
     """Return the step and the revision in a form."""
     step, revision = given.get("step", ""), given.get("revision", "")
-    if not all(number.isdecimal() and number.isascii() for number in (step, revision)):
+    if not all(number.isdecimal() and number.isascii() and len(number) < 12 for number in (step, revision)):
         raise Failure(Exit.USAGE, "the form names no step")
     return int(step), int(revision) or None
 
