@@ -99,7 +99,7 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
 
 
 def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
-    """Return the graph with defaults that its schema has checked."""
+    """Return the graph with its schema, which knows the saved keys, and with defaults that it has checked."""
     from stategraph._values.registered_types import find_by_class
 
     problems = tuple(
@@ -110,7 +110,9 @@ def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
     )
     if problems:
         raise GraphError(plan.graph, problems)
-    return attrs.evolve(plan, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
+    saved = (schema.fields if plan.persist is None else plan.persist) if plan.saves else ()
+    schema = attrs.evolve(schema, saved=saved)
+    return attrs.evolve(plan, schema=schema, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
 
 
 def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:

@@ -6,13 +6,22 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import attrs
 
-from stategraph._schema.structuring import Hook, Mismatch, classes_in, describe_type, hook_for, mismatches
+from stategraph._schema.structuring import (
+    Hook,
+    Mismatch,
+    MismatchError,
+    classes_in,
+    describe,
+    describe_type,
+    hook_for,
+    mismatches,
+)
 from stategraph._text.shown import describe_exception, meant
 from stategraph._util.callables import answered
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
@@ -40,6 +49,7 @@ class Field:
         is_required: Whether the class requires it.
         hook: Converts a value to the type.
         attribute: The attribute of an attrs class; None for other classes.
+        has_validators: Whether functions of the user may make other values of the given ones.
     """
 
     name: str
@@ -48,6 +58,7 @@ class Field:
     is_required: bool
     hook: Hook
     attribute: attrs.Attribute[Any] | None = None
+    has_validators: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -57,10 +68,12 @@ class Schema:
     Attributes:
         cls: The class.
         fields: Its fields by name: the keys that a State may have.
+        saved: The keys that are saved, and checked again when a run is resumed.
     """
 
     cls: type
     fields: Mapping[str, Field]
+    saved: Container[str] = ()
 
     @property
     def name(self) -> str:
@@ -101,7 +114,7 @@ class Schema:
                 wrong.append(self._no_field(key))
                 continue
             try:
-                checked[key] = field.hook(value, field.type)
+                checked[key] = self._made(field, value)
             except Exception as error:  # noqa: BLE001 - reported as a mismatch
                 wrong += mismatches(error, key, field.type)
         self._raise(node, wrong or list(self._refused(checked, {**beside, **checked})))
@@ -126,7 +139,7 @@ class Schema:
         field = self.fields[key]
         first = f"{key}[0]"
         try:
-            return field.hook([item], field.type)[0]
+            return self._made(field, [item])[0]
         except Exception as error:  # noqa: BLE001 - reported as a mismatch
             wrong = [
                 attrs.evolve(mismatch, path=f"{key}[{place}]{mismatch.path.removeprefix(first)}")
@@ -135,6 +148,20 @@ class Schema:
             ]
             self._raise(node, wrong)
         return item
+
+    def _made(self, field: Field, value: Any) -> Any:
+        """Return a value made to fit a field. Raises MismatchError if it would not fit, or change, once it is saved."""
+        made = field.hook(value, field.type)
+        if made is value or not field.has_validators or field.name not in self.saved or is_same(made, value):
+            return made
+        try:
+            found = "" if is_same(made, field.hook(made, field.type)) else "is changed again"
+        except Exception as error:  # noqa: BLE001 - a validator may raise anything
+            found = f"is refused: {next(mismatches(error, field.name, field.type)).expected}"
+        if found:
+            expected = "a value that passes unchanged when it is checked again, as saved; let the validator accept it"
+            raise MismatchError(Mismatch("", expected, f"{describe(value)}, made {describe(made)}, which {found}"))
+        return made
 
     def problems(self, keys: Mapping[str, str]) -> Iterator[str]:
         """Yield a problem for each key that is no field. The values of `keys` describe their use."""
@@ -253,7 +280,8 @@ def _fields_of(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
     if is_model(cls):
         for name, info in cls.model_fields.items():
             hook = _hook(cls, name, _field_check, cls, name)
-            yield Field(name, _argument_of(cls, name, info), types[name], info.is_required(), hook)
+            argument, has_validators = _argument_of(cls, name, info), _has_validators(cls)
+            yield Field(name, argument, types[name], info.is_required(), hook, has_validators=has_validators)
         return
     is_attrs = attrs.has(cls)
     missing = attrs.NOTHING if is_attrs else dataclasses.MISSING
@@ -276,6 +304,12 @@ def _hook(cls: type, name: str, make: Callable[..., Hook], *about: Any) -> Hook:
         why = describe_exception(error).partition(". ")[0]
         allowed = f"a class with types that {known_by} knows; field {name!r}: {why}; Any leaves a field unchecked"
         raise ConfigError("schema", cls, allowed) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _has_validators(cls: Any) -> bool:
+    """Return whether a model, or a type in it, has functions that may change values."""
+    return "'function-" in repr(cls.__pydantic_core_schema__)
 
 
 def _argument_of(cls: Any, name: str, field: Any) -> str:
