@@ -295,12 +295,18 @@ class TestOpening:
             store.save(State(run_id="run-7", labels={"team": "a"}))
             store.fork("run-7", "fork")
             assert store.count(**options) in (1, 2)
-        used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s"
-        for _ in range(500):
-            if admin.execute(used, (schema, index)).fetchone() > (0,):
-                return
-            time.sleep(0.02)
-        pytest.fail(f"{index} was not used")
+        _wait_for_use(admin, schema, index)
+
+    def test_few_are_found_by_their_labels_before_the_first_analyze(
+        self, opened: Callable[..., PostgresStore], schema: str, admin: Any
+    ) -> None:
+        """The index of labels finds a page without statistics, too: the labels of all runs are not parsed."""
+        with opened() as store:
+            admin.execute(f"ALTER TABLE {schema}.run SET (autovacuum_enabled = false)")
+            store.save(State(run_id="run", labels={"team": "a"}, status="completed"))
+            admin.execute(MANY.replace("SCHEMA", schema).replace("20000", "50000"))
+            assert [run.run_id for run in store.runs("completed", labels={"team": "a"})] == ["run"]
+        _wait_for_use(admin, schema, "run_by_label")
 
     def test_behind_a_pooler(self, opened: Callable[..., PostgresStore], admin: Any, schema: str) -> None:
         """With prepare=False no statement and no setting stays in a session."""
@@ -355,6 +361,16 @@ FIRST_VERSION = (
 MANY = """INSERT INTO SCHEMA.run (run_id, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns,
 status, policy, created_ns, labels, incarnation, tip, seal, fence) SELECT 'many-' || n, 0, 0, 0, 0, '', '', 0,
 'completed', '', 0, '["team", "other"]', '', '', '', 0 FROM generate_series(1, 20000) AS n"""
+
+
+def _wait_for_use(admin: Any, schema: str, index: str) -> None:
+    """Wait until the counters of the server show that an index was used."""
+    used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s"
+    for _ in range(500):
+        if admin.execute(used, (schema, index)).fetchone() > (0,):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{index} was not used")
 
 
 def open_and_list(schema: str) -> list[str]:

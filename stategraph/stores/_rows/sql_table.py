@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain as chained
+from itertools import starmap
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -326,6 +327,7 @@ def row_values(row: CheckpointRecord, dialect: Dialect) -> list[Any]:
 # matches, reading all runs in order finds the newest sooner. PostgreSQL chooses by its statistics; `select_runs` does
 # for SQLite.
 
+_SOME = 500  # runs whose labels are parsed in a few milliseconds
 _FEW = 20_000  # entries of an index, which are read in a few milliseconds
 _LAST = "\U0010ffff"  # sorts after all characters of an id
 
@@ -383,7 +385,23 @@ def select_page(which: RunFilter, limit: int, before: int | None, dialect: Diale
     if before is not None:
         found.append(("number < ?", [before]))
     where, values = _found(which, found)
-    return f"SELECT {_RUN} FROM {dialect.schema}run WHERE {where} ORDER BY number DESC LIMIT ?", [*values, limit]
+    newest = "ORDER BY number DESC LIMIT ?"
+    runs, page = f"SELECT {_RUN} FROM {dialect.schema}run AS run WHERE", [*values, limit]
+    if not which.labels:
+        return f"{runs} {where} {newest}", page
+    # Before the first ANALYZE, PostgreSQL may parse the labels of all runs. So it first looks whether few have them.
+    label, labels = _found(
+        which, [(each.text, each.values) for each in starmap(dialect.labelled, which.labels.items())]
+    )
+    few = f"WITH few AS MATERIALIZED (SELECT number FROM {dialect.schema}run AS run WHERE {label} LIMIT {_SOME})"
+    among = f"{runs} number = ANY(ARRAY(SELECT number FROM few)) AND (SELECT count(*) FROM few) < {_SOME} AND {where}"
+    ordered = f"{runs} (SELECT count(*) FROM few) = {_SOME} AND {where} {newest}"
+    return f"{few} SELECT * FROM (({among} {newest}) UNION ALL ({ordered})) AS found {newest}", [
+        *labels,
+        *page,
+        *page,
+        limit,
+    ]
 
 
 def select_runs(which: RunFilter, limit: int, before: int | None, dialect: Dialect, query: Query) -> Statement:
