@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -27,8 +28,10 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.turns import Order, perform
 from tests.scenarios import RUN, make_graph, raises, returns, trace
 
 ITEMS = ["a", "b", "c"]
@@ -267,6 +270,20 @@ class TestKinds:
         assert store.load(RUN) == paused
         assert make_graph(asks, store=store).resume(RUN, {"ok": True})["ok"] is True
 
+    @pytest.mark.parametrize("kind", ["pause", "graph"])
+    def test_what_older_versions_saved(self, store: CheckpointStore, kind: str) -> None:
+        """A structure without kinds, module and settings is compared by what it has."""
+        inner = make_graph({"go": trace("b")}, store=store, name="inner")
+        node = InterruptNode(None, "ok") if kind == "pause" else inner.as_node()
+        graph = make_graph({"a": trace("a"), "b": node, "c": trace("c")}, store=store, preserve=True)
+        edges = (EdgeStructure("a", "b", "always()"), EdgeStructure("b", "c", "always()"))
+        at: dict[str, Any] = {"run_id": RUN, "graph": "flow", "step": 1, "checkpoint_node": "a"}
+        store.save(State(structure=GraphStructure(("a", "b", "c"), edges), **at))
+
+        state = graph.resume(RUN)
+
+        assert (state.status, state.fingerprint) == ("paused" if kind == "pause" else "completed", graph.fingerprint)
+
 
 SERVICE = """
 from stategraph import State, StateGraph
@@ -313,6 +330,19 @@ class TestIdentity:
         assert ([one.run_id for one in found], len(warned)) == (["c"], 2)
         assert {one.state["by"] for one in billing.graph.recover()} == {"billing"}
         assert (billing.did, shipping.did) == (["billing"] * 2, ["shipping"])
+
+    def test_an_order_for_a_run_of_another_module(self, services: dict[str, Any]) -> None:
+        """An engine that hands out turns, such as DBOS, does not run it, unless the order allows a change."""
+        billing, shipping = services["billing"].graph, services["shipping"].graph
+        billing.submit(State(run_id="a"))
+        order = Order("process", "a")
+
+        with pytest.raises(GraphMismatchError, match="'billing' began it"):
+            perform(order, [shipping])
+
+        assert billing.store.load("a").step == 0
+        with pytest.warns(UserWarning, match="'a' goes on"):
+            assert perform(attrs.evolve(order, allow_changed=True), [shipping])["by"] == "shipping"
 
     def test_a_resume_warns_and_goes_on(self, services: dict[str, Any]) -> None:
         """So does a sweep that allows changes: a graph may have moved. The run then belongs to the new module."""
