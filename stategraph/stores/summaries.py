@@ -163,6 +163,19 @@ class Verified:
 
 
 @attrs.frozen
+class Rekeyed:
+    """The report of `rekey` of a durable store.
+
+    Attributes:
+        runs: The number of runs that were signed again, with nested runs and the parts of steps.
+        left: The runs that were left as they are, and why.
+    """
+
+    runs: int = 0
+    left: tuple[Damage, ...] = ()
+
+
+@attrs.frozen
 class Pruned:
     """The report of `CheckpointStore.prune`.
 

@@ -208,7 +208,7 @@ def _newer(log: RunLog, run: RunRecord, after: str) -> Iterable[Summary]:
     if not rows or rows[0].cursor != after:  # it was replaced or removed, or another run has begun under this id
         return later([*summaries(log, run)], after, attrgetter("cursor"))
     if rows[-1].seal != run.tip:
-        raise _newest_missing(run)
+        raise _newest_missing(run, rows)
     if run.policy.keeps_all:
         _check_gapless(run, rows)
     newer = rows[max(1, run.policy.first_kept(rows)) :]

@@ -1,4 +1,4 @@
-"""Maintenance of a store: verify all runs, and remove the runs and checkpoints that retention no longer keeps."""
+"""Maintenance of a store: verify all runs, sign them again, and remove what retention no longer keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import cast
 
-from stategraph._owners.base import OwnableStore, owned_if_free
+from stategraph._owners.base import OwnableStore, owned, owned_if_free
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -16,6 +16,8 @@ from stategraph.errors import (
     CheckpointNotFoundError,
     ConfigError,
     FormatError,
+    RunBusyError,
+    RunLostError,
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.type_codecs import unknown_shown
@@ -41,7 +43,7 @@ from stategraph.stores._rows.records import (
 )
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.table import Table
-from stategraph.stores.summaries import Damage, Pruned, Verified
+from stategraph.stores.summaries import Damage, Pruned, Rekeyed, Verified
 
 _PAGE = 1_000  # runs to list at a time
 _TOGETHER, _SHORT = 20, 10  # runs to read at a time, if they have no more checkpoints than that
@@ -138,6 +140,50 @@ def _checked(log: RunLog, run: RunRecord) -> int:
         for record in log.table.entries(run.run_id, 0, MAX_STEP):
             entry_of(log, run, record)
     return len(rows)
+
+
+def rekey(store: OwnableStore, log: RunLog) -> Rekeyed:
+    """Sign all runs again, as `RowStore.rekey`."""
+    left: list[Damage] = []
+    signed = 0
+    for run in each_run(log, RunFilter(), _PAGE):
+        try:
+            if isinstance(run, Unreadable):
+                raise run.error
+            with owned(store, run.run_id):
+                for run_id in (run.run_id, *log.table.nested_ids(run.run_id)):
+                    signed += _is_signed_again(log, run_id, left)
+        except CheckpointCorruptError as error:
+            left.append(Damage(run.run_id, error.reason))
+        except (RunBusyError, RunLostError) as error:
+            left.append(Damage(run.run_id, str(error)))
+    return Rekeyed(signed, tuple(left))
+
+
+def _is_signed_again(log: RunLog, run_id: str, left: list[Damage]) -> bool:
+    """Sign a run again; return whether that is done. Add a run that has to be left as it is."""
+    try:
+        return read(log, run_id, lambda run: _signed_again(log, run))
+    except CheckpointNotFoundError:  # deleted at the same time, or the remains of a deleted run
+        return False
+    except (CheckpointCorruptError, FormatError) as error:
+        left.append(Damage(run_id, error.reason))
+        return False
+
+
+def _signed_again(log: RunLog, run: RunRecord) -> bool | None:
+    """Check and sign one chain after another, each in one commit; return None if others write to the run."""
+    visible(log, run)  # checks that the newest checkpoint is there
+    log.forget(run.run_id)
+    for chain in chains(log, run, log.table.index(run.run_id)):
+        log.encoder.check(run.run_id, chain, run.incarnation)
+        rows = log.sealer.seal_chain(run.run_id, chain, run.incarnation)
+        tip = rows[-1].seal if rows[-1].sequence == run.sequence else run.tip
+        new = log.sealer.sealed_run(run._replace(version=run.version + 1, tip=tip))
+        if not log.write(WriteBatch(new, run, tuple(rows), outer=log.outer_of(new))):
+            return None
+        run = new
+    return True
 
 
 def prune(store: OwnableStore, log: RunLog) -> Pruned:

@@ -16,7 +16,7 @@ from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
-from stategraph.errors import CheckpointError, InvalidRunIdError
+from stategraph.errors import CheckpointError, ConfigError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, check_unknown, filtered
 from stategraph.stores._codec.type_codecs import unknown_shown
@@ -24,7 +24,7 @@ from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, cut_journal, entries
 from stategraph.stores._rows.loading import history, iter_history, listing, load
-from stategraph.stores._rows.maintenance import prune, verify
+from stategraph.stores._rows.maintenance import prune, rekey, verify
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
@@ -32,7 +32,7 @@ from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
-from stategraph.stores.summaries import Pruned, Summary, Verified
+from stategraph.stores.summaries import Pruned, Rekeyed, Summary, Verified
 
 _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
@@ -206,6 +206,19 @@ class RowStore(CheckpointStore):
 
     def verify(self) -> Verified:
         return verify(self._log)
+
+    def rekey(self) -> Rekeyed:
+        """Sign everything again with the key of `sign_with`, so that the keys of `verify_with` can be removed.
+
+        Everything is checked first: what has no valid signature of one of the keys is left as it is. Runs that are at
+        work are left too. The report names both; another call does the rest.
+
+        Raises:
+            ConfigError: the store was opened without `sign_with`.
+        """
+        if not self._log.sealer.signs:
+            raise ConfigError("checkpoint.options.sign_with", None, "the key to sign with")
+        return rekey(self, self._log)
 
     def _change_token(self, run_id: str | None) -> str:
         if run_id is None:
