@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import attrs
 
-from stategraph._text.shown import describe_exception
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, check_function, imported_name
 from stategraph._values.provenance import ErrorInfo
 
@@ -288,7 +288,10 @@ def restored_model(cls: Any, values: Mapping[str, Any]) -> Any:
     """Return an instance of a Pydantic model with these fields, without calling methods of the model."""
     instance = cls.__new__(cls)
     fields = {name: value for name, value in values.items() if name != FIELDS_SET}
-    parts = {"__dict__": fields, "__pydantic_fields_set__": set(values.get(FIELDS_SET, fields))}
+    given = values.get(FIELDS_SET, fields)
+    if not isinstance(given, dict | set | frozenset | list | tuple) or not all(type(name) is str for name in given):
+        raise ValueError(f"its {FIELDS_SET} is {shorten(given)}, and no set of names")
+    parts = {"__dict__": fields, "__pydantic_fields_set__": set(given)}
     for name, value in {**parts, "__pydantic_extra__": None, "__pydantic_private__": None}.items():
         object.__setattr__(instance, name, value)
     return instance

@@ -7,7 +7,7 @@ values that ormsgpack refuses, are prepared by a `ValueEncoder`, whose errors ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -91,7 +91,7 @@ def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
     """Return the containers among the values of dicts in the parts; None if such a value is not settled."""
     containers: list[Any] = []
     for part in parts:
-        if part and type(part) is dict:
+        if type(part) is dict:
             for value in part.values():
                 if type(value) not in ATOMS:
                     if type(value) not in SETTLED and not is_settled(value):
@@ -142,6 +142,39 @@ class _MsgpackEncoder(ValueEncoder):
 
 
 # --------------------------------------------------------------------------- decoding
+
+
+def _heads() -> Iterator[tuple[int, int, int]]:
+    """Yield for each first byte of a value: the bytes that follow, those that say how many more do, and whether these
+    are an extension type."""
+    lengths = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+    fixed = {0xCA: 4, 0xCB: 8, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4} | {0xCC + n: 1 << n % 4 for n in range(8)}
+    for first in range(256):
+        if 0xD4 <= first <= 0xD8:
+            yield 1 << first - 0xD4, 0, 1
+        else:
+            size = first & 31 if 0xA0 <= first < 0xC0 else fixed.get(first, 0)
+            yield size, lengths.get(first, 0), int(0xC7 <= first <= 0xC9)
+
+
+_HEADS = tuple(_heads())
+
+
+def count_values(payload: bytes, most: int) -> int:
+    """Return how many values bytes hold, also in extension types, without decoding them; stop above `most`."""
+    found, spans = 0, [(0, len(payload))]
+    while spans:
+        at, end = spans.pop()
+        while at < end and found <= most:
+            size, digits, is_extension = _HEADS[payload[at]]
+            at += 1 + digits
+            if digits:
+                size = int.from_bytes(payload[at - digits : at])
+            if is_extension:
+                spans.append((at + 1, min(at + 1 + size, end)))
+            at += size + is_extension
+            found += 1
+    return found
 
 
 @attrs.frozen

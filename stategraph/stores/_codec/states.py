@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep, check_step
@@ -25,7 +26,14 @@ from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, data_of, provenance_of, since_of
 from stategraph.stores._codec.msgpack import encode_value
-from stategraph.stores._codec.type_codecs import ATOMS, DecodeError, UnavailableValueError, expect_list
+from stategraph.stores._codec.type_codecs import (
+    ATOMS,
+    DecodeError,
+    UnavailableValueError,
+    expect_dict,
+    expect_list,
+    is_utf8,
+)
 from stategraph.stores._codec.value_encoder import EncodedValue, is_writable
 from stategraph.stores.serializers import find_format
 
@@ -112,15 +120,14 @@ def combine(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     provenance: list[Any] | None = None
-    for changed, appended, removed, newer in deltas:
-        if type(changed) is not dict or type(appended) is not dict or type(removed) is not list:
-            raise TypeError("changed and appended values should be in dicts, and removed keys in a list")
-        for key in removed:
+    for delta in deltas:
+        changed, appended, removed, newer = expect_list(delta, 4)
+        for key in _names_in(removed):
             del data[key]
-        data.update(changed)
-        for key, items in appended.items():
+        data.update(expect_dict(changed))
+        for key, items in expect_dict(appended).items():
             expect_list(data[key]).extend(expect_list(items))
-        provenance = newer or provenance
+        provenance = provenance if newer is None else expect_list(newer)
     return freeze_items(data), provenance_from(provenance)
 
 
@@ -210,8 +217,8 @@ def pause_from_json(kept: str | None) -> Pause | None:
     if kept is None:
         return None
     try:
-        (fields,) = find_format("json").decode(kept.encode())
-        return _pause_from(**fields)
+        (fields,) = expect_list(find_format("json").decode(kept.encode()), 1)
+        return _pause_from(**expect_dict(fields))
     except UnavailableValueError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -219,7 +226,7 @@ def pause_from_json(kept: str | None) -> Pause | None:
 
 
 def _pause_from(**fields: Any) -> Pause:
-    others = tuple(_pause_from(**other) for other in fields.pop("others", ()))
+    others = tuple(_pause_from(**expect_dict(other)) for other in expect_list(fields.pop("others", [])))
     return Pause(**fields, others=others)
 
 
@@ -276,14 +283,15 @@ def _structure_of(
 ) -> GraphStructure:
     entry, exits, outlines, shown = (*drawing, *_NO_DRAWING[len(drawing) :])
     between = [EdgeStructure(*expect_list(edge, 3)) for edge in expect_list(edges)]
-    for place, text in expect_list(shown):
-        between[place] = attrs.evolve(between[place], shown=text)
+    for pair in expect_list(shown):
+        place, text = expect_list(pair, 2)
+        between[place] = attrs.evolve(between[check_step(place)], shown=text)
     return GraphStructure(
         tuple(expect_list(nodes)),
         tuple(between),
         entry,
         tuple(expect_list(exits)),
-        {name: _outline_of(known, *expect_list(parts)) for name, parts in outlines.items()},
+        {name: _outline_of(known, *expect_list(parts)) for name, parts in expect_dict(outlines).items()},
         *([] if identity is None else expect_list(identity)[:2]),
     )
 
@@ -292,7 +300,7 @@ _NO_DRAWING: list[Any] = [None, [], {}, []]
 
 
 def _outline_of(known: list[GraphStructure], kind: Any, notes: Any, place: int | None = None) -> NodeOutline:
-    return NodeOutline(kind, tuple(expect_list(notes)), None if place is None else known[place])
+    return NodeOutline(kind, tuple(expect_list(notes)), None if place is None else known[check_step(place)])
 
 
 # --------------------------------------------------------------------------- provenance
@@ -382,7 +390,9 @@ def _exact(path: str, values: Iterable[Any]) -> list[Any]:
 
 
 def _progress_of(parts: Mapping[str, Any]) -> Progress:
-    return Progress(**{name: _PROGRESS_FROM.get(name, lambda kept: kept)(part) for name, part in parts.items()})
+    return Progress(
+        **{name: _PROGRESS_FROM.get(name, lambda kept: kept)(part) for name, part in expect_dict(parts).items()}
+    )
 
 
 def _kept_at_from(kept: Any) -> tuple[int, str]:
@@ -391,18 +401,34 @@ def _kept_at_from(kept: Any) -> tuple[int, str]:
 
 
 def _old_values_from(parts: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    return {key: tuple(expect_list(old)) for key, old in parts.items()}
+    return {key: tuple(expect_list(old)) for key, old in expect_dict(parts).items()}
+
+
+def _partial_of(parts: Any) -> Partial:
+    node, chunks = expect_list(parts, 2)
+    return Partial(node, expect_list(chunks))
+
+
+def _origin_of(parts: Any) -> Origin:
+    node, step, read, *further = expect_list(parts)
+    return Origin(node, step, None if read is None else _names_in(read), *further)
+
+
+def _names_in(parts: Any) -> list[str]:
+    if not all(type(name) is str for name in expect_list(parts)):
+        raise DecodeError(f"it holds {shorten(parts)} where names should be")
+    return list(parts)
 
 
 _PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
     "woken": pause_from_json,
     "answer": _old_values_from,
-    "answered": expect_list,
-    "partial": lambda parts: Partial(parts[0], expect_list(parts[1])),
-    "origins": lambda parts: {key: Origin(*expect_list(origin)) for key, origin in parts.items()},
+    "answered": _names_in,
+    "partial": _partial_of,
+    "origins": lambda parts: {key: _origin_of(origin) for key, origin in expect_dict(parts).items()},
     "replaced": _old_values_from,
     "overtaken": _old_values_from,
-    "kept_names": lambda parts: {node: _kept_at_from(kept) for node, kept in parts.items()},
+    "kept_names": lambda parts: {node: _kept_at_from(kept) for node, kept in expect_dict(parts).items()},
 }
 
 
@@ -412,6 +438,9 @@ def provenance_from(parts: list[Any] | None) -> dict[str, Any]:
         raise DecodeError("its bytes begin with no snapshot")
     graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
     progress, drawing, input_digest, identity = [*further, None, None, None, None][:4]
+    texts = [*(() if graph is None else (graph,)), *chain.from_iterable(expect_dict(labels).items())]
+    if not all(type(text) is str and is_utf8(text) for text in texts):
+        raise DecodeError("its graph or labels are no texts that a store keeps")
     return {
         "graph": graph,
         "structure": None if nodes is None else structure_of(nodes, edges, drawing, identity),

@@ -86,6 +86,19 @@ def expect_list(parts: Any, count: int | None = None) -> list[Any]:
     return parts
 
 
+def expect_dict(parts: Any) -> dict[Any, Any]:
+    """Return the parts if they are a dict. Raises DecodeError as `expect_list` does."""
+    if type(parts) is not dict:
+        raise DecodeError(f"it holds {shorten(parts)} where a dict should be")
+    return parts
+
+
+def _expect_ints(parts: Any, count: int) -> list[int]:
+    if not all(type(part) is int for part in expect_list(parts, count)):
+        raise DecodeError(f"it holds {shorten(parts)} where integers should be")
+    return list(parts)
+
+
 # --------------------------------------------------------------------------- values that cannot be constructed here
 
 _OBJECT, _ENUM = "object", "enum"
@@ -230,7 +243,7 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
         if type(parts) is str:
             return cls.fromisoformat(parts)
         text, zone, fold = expect_list(parts, 3)
-        return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
+        return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=_expect_ints([fold], 1)[0])
 
     return restore
 
@@ -254,12 +267,21 @@ def _enum_of(parts: Any) -> Enum:
     if not registered.is_enum:
         raise UnusableValueError(f"{name} was saved as an enum and is none now")
     if member is None and issubclass(registered.cls, Flag):
-        combined: Enum = registered.cls(value)
-        return combined
+        return _combined(registered.cls, value)
     members: dict[str, Enum] = registered.cls.__members__  # type: ignore[attr-defined]
-    if member not in members:
+    if _expect_str(member) not in members:
         raise UnusableValueError(f"enum {name} has no member {member!r} now; add it again, or as an alias of another")
     return members[member]
+
+
+def _combined(cls: type[Flag], value: Any) -> Enum:
+    """Return the member of a combination of flags. A ``_missing_`` of the class is not called."""
+    (bits,) = _expect_ints([value], 1)
+    known: Enum | None = cls._value2member_map_.get(bits)
+    made: Any = known or Flag._missing_.__func__(cls, bits)  # type: ignore[attr-defined]
+    if type(made) is not cls:  # boundary=EJECT
+        raise UnusableValueError(f"the flags {cls.__qualname__} have no combination {bits} now")
+    return made
 
 
 def enum_parts(name: str, member: Enum) -> list[Any]:
@@ -368,16 +390,16 @@ TYPE_CODECS = (
         10,
         (timedelta,),
         lambda value: [value.days, value.seconds, value.microseconds],
-        lambda parts: timedelta(*expect_list(parts, 3)),
+        lambda parts: timedelta(*_expect_ints(parts, 3)),
     ),
     TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_expect_str(parts))),
-    TypeCodec("UUID", 12, (UUID,), str, UUID),
+    TypeCodec("UUID", 12, (UUID,), str, lambda parts: UUID(_expect_str(parts))),
     TypeCodec(
         "range",
         13,
         (range,),
         lambda value: [value.start, value.stop, value.step],
-        lambda parts: range(*expect_list(parts, 3)),
+        lambda parts: range(*_expect_ints(parts, 3)),
         True,
     ),
     TypeCodec(

@@ -21,6 +21,7 @@ from stategraph._values.progress import CachedResult, Changes
 from stategraph.errors import ConfigError, NotSerializableError
 from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode
+from stategraph.stores._codec.type_codecs import expect_dict, expect_list
 from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores._files.paths import absolute_path, secure_file, secure_folder
 from stategraph.stores._files.sqlite_files import OpenFiles, check_version, connect, erase_log
@@ -218,7 +219,10 @@ def _seal(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
 
 def _unpack(key: str, payload: bytes) -> tuple[int, Changes]:
     """Return the time of an entry, in nanoseconds since 1970, and its changes. Raises any error if it is damaged."""
-    own, written, changed, removed = decode(payload)
-    if own != key:
+    own, written, changed, removed = expect_list(decode(payload), 4)
+    if type(own) is not str or own != key:
         raise ValueError("it is the result for other inputs")
-    return written, (freeze_items(changed), removed)  # frozen here: values that a State refuses are damage
+    return written, (
+        freeze_items(expect_dict(changed)),
+        expect_list(removed),
+    )  # frozen here: values that a State refuses are damage

@@ -26,7 +26,7 @@ from stategraph.stores._codec.states import changes_between, combine, encode_uns
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 from stategraph.stores._rows.seals import Sealer
-from stategraph.stores.serializers import find_format, registered_format
+from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
 
 Place: TypeAlias = tuple[int, int]
 """The place of a row: its sequence number and its revision."""
@@ -60,12 +60,12 @@ def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any
     """Return a function that decodes payloads of an encoding; run and step are for its error."""
     name = encoding.removesuffix(_ZSTD)
     try:
-        decode = registered_format(name).decode
+        kept = registered_format(name)
     except UnknownNameError as error:
         reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
         way_out = f"register_serializer makes it known, or open the store with serializer={name!r} if it is installed"
         raise FormatError(run_id, f"{reason}; {way_out}") from None
-    return decode if name == encoding else lambda payload: decode(_decompressed(payload))
+    return kept.decode if name == encoding else lambda payload: kept.decode(_decompressed(payload, kept))
 
 
 class CheckpointEncoder:
@@ -90,7 +90,7 @@ class CheckpointEncoder:
         self._sealer, self._serializer = sealer, serializer
         written = find_format(serializer)
         self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
-        self._encode = written.encode
+        self._written, self._encode = written, written.encode
         self._zstd: Any = _zstandard_package() if compress else None
 
     def encode(
@@ -124,7 +124,7 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         payload = self._encode(parts)
-        smaller = None if self._zstd is None else _compressed(self._zstd, payload)
+        smaller = None if self._zstd is None else _compressed(self._zstd, payload, self._written)
         return (self._serializer, payload) if smaller is None else (self._serializer + _ZSTD, smaller)
 
     def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
@@ -246,24 +246,31 @@ class CheckpointEncoder:
 LARGEST = 1 << 28
 """The most bytes of a payload that is compressed, and of a decompressed one: a small row must not fill the memory."""
 
+MOST_VALUES = 10_000_000
+"""The most values in a payload that is compressed: a thousand bytes can hold a million empty lists."""
+
 _SMALLEST = 4096  # bytes: smaller payloads gain little
 _WORTHWHILE = 0.9  # the largest ratio of sizes that justifies decompression at every load
 _ZSTD = "+zstd"
 
 
-def _compressed(zstd: Any, payload: bytes) -> bytes | None:
-    """Return a compressed payload; None if it is too small, too large, or hardly becomes smaller."""
-    if not _SMALLEST < len(payload) <= LARGEST:
+def _holds_too_many(payload: bytes, written: PayloadFormat) -> bool:
+    return len(payload) > MOST_VALUES and written.count(payload, MOST_VALUES) > MOST_VALUES
+
+
+def _compressed(zstd: Any, payload: bytes, written: PayloadFormat) -> bytes | None:
+    """Return a compressed payload; None if it is too small, holds too much, or hardly becomes smaller."""
+    if not _SMALLEST < len(payload) <= LARGEST or _holds_too_many(payload, written):
         return None
     smaller: bytes = zstd.ZstdCompressor(level=1).compress(payload)  # several threads must not share a compressor
     return smaller if len(smaller) <= _WORTHWHILE * len(payload) else None
 
 
-def _decompressed(payload: bytes) -> bytes:
+def _decompressed(payload: bytes, written: PayloadFormat) -> bytes:
     """Return a decompressed payload.
 
     Raises:
-        DecodeError: It is damaged, or larger than any payload that is compressed.
+        DecodeError: It is damaged, or holds more than any payload that is compressed.
         ConfigError: The package zstandard is not installed.
     """
     zstd = _zstandard_package()
@@ -274,6 +281,8 @@ def _decompressed(payload: bytes) -> bytes:
         data: bytes = zstd.ZstdDecompressor().decompress(payload, allow_extra_data=False)
     except zstd.ZstdError as error:
         raise DecodeError(f"its bytes cannot be decompressed: {error}") from error
+    if _holds_too_many(data, written):
+        raise DecodeError(f"its compressed bytes hold more than {MOST_VALUES:,} values; no more are written so")
     return data
 
 

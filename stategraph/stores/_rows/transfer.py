@@ -20,7 +20,7 @@ from stategraph._values.entries import Entry
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep, check_step
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
-from stategraph.stores._codec.type_codecs import unknown_shown
+from stategraph.stores._codec.type_codecs import expect_list, unknown_shown
 from stategraph.stores._rows.entries import entry_of, record_of
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
@@ -211,7 +211,9 @@ def _base_of(fields: dict[str, Any]) -> object:
 
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
     """Return the rows of a chain, after a check that its State can be restored."""
-    found = (_row(run_id, fields, *log.encoder.encoded(from_plain(fields["changes"]))) for fields in chain)
+    found = (
+        _row(run_id, fields, *log.encoder.encoded(expect_list(from_plain(fields["changes"]), 4))) for fields in chain
+    )
     rows = log.sealer.seal_chain(run_id, found, incarnation)
     log.encoder.check_content(run_id, rows, incarnation)
     return rows
