@@ -8,6 +8,7 @@ import pytest
 
 from stategraph import ConfigError, ExecutionError, InterruptNode, State
 from stategraph._owners import base
+from stategraph._values.entries import Entry
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores import Policy, SqliteStore
 from tests import scenarios
@@ -44,7 +45,7 @@ def asking(store):
 
 @pytest.mark.parametrize("kind", STORES)
 def test_nothing_needs_the_former_key_then(opened, kind):
-    """Not a history with a rollback, a run that waits in a nested graph, or one that stopped within a map of one."""
+    """Not a history with a rollback, entries, a run that waits in a nested graph, or one that stopped within a map."""
     old, calls = opened(OLD, kind), []
     with pytest.raises(ExecutionError):
         make_graph(old, calls).execute(State(run_id="map"))
@@ -54,6 +55,9 @@ def test_nothing_needs_the_former_key_then(opened, kind):
         for step in range(1, 6):
             old.save(State({"n": step, "text": f"{step}" * 9_000}, run_id=run_id, step=step))
     old.rollback("full", 2)
+    old.append("few", [Entry("message", {"n": 1}, by="ann"), Entry("answer", True, name="x")])
+    old.append("few", [Entry("effect", "paid", step=6, place="pay", name="card")])
+    entries = old.entries("few")
     histories = {run_id: old.history(run_id) for run_id in old.list()}
 
     report = opened(BOTH, kind).rekey()
@@ -63,6 +67,8 @@ def test_nothing_needs_the_former_key_then(opened, kind):
     new = opened(NEW, kind)
     assert new.verify().damaged == ()
     assert {run_id: new.history(run_id) for run_id in new.list()} == histories
+    assert len(entries) == 3
+    assert new.entries("few") == entries
     for row in histories["full"]:
         assert new.load("full", row.step, row.revision)["n"] == row.step
     assert asking(new).resume("ask", {"sure": True})["sure"] is True

@@ -80,9 +80,9 @@ def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] |
     return selected(found, step, kinds, after)
 
 
-def copied(log: RunLog, run: RunRecord, step: int, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
-    """Return copies of the journal of a step, for another run."""
-    records = log.table.entries(run.run_id, step, step)
+def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
+    """Return copies of the journal of a step, or of all entries, for another run, or to be signed again."""
+    records = log.table.entries(run.run_id, *((0, MAX_STEP) if step is None else (step, step)))
     for record in records:  # the new seals of copies would hide damage
         log.sealer.check_entry(run.run_id, record, run.incarnation)
     return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)

@@ -21,7 +21,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.type_codecs import unknown_shown
-from stategraph.stores._rows.entries import entry_of
+from stategraph.stores._rows.entries import copied, entry_of
 from stategraph.stores._rows.loading import (
     chains,
     check_indexed,
@@ -172,15 +172,18 @@ def _is_signed_again(log: RunLog, run_id: str, left: list[Damage]) -> bool:
 
 
 def _signed_again(log: RunLog, run: RunRecord) -> bool | None:
-    """Check and sign one chain after another, each in one commit; return None if others write to the run."""
+    """Check and sign one chain after another, each in one commit, and the entries with the last; return None if others
+    write to the run."""
     visible(log, run)  # checks that the newest checkpoint is there
     log.forget(run.run_id)
     for chain in chains(log, run, log.table.index(run.run_id)):
         log.encoder.check(run.run_id, chain, run.incarnation)
         rows = log.sealer.seal_chain(run.run_id, chain, run.incarnation)
-        tip = rows[-1].seal if rows[-1].sequence == run.sequence else run.tip
+        is_last = rows[-1].sequence == run.sequence
+        tip = rows[-1].seal if is_last else run.tip
+        entries = copied(log, run, None, run.run_id, run.incarnation) if is_last else ()
         new = log.sealer.sealed_run(run._replace(version=run.version + 1, tip=tip))
-        if not log.write(WriteBatch(new, run, tuple(rows), outer=log.outer_of(new))):
+        if not log.write(WriteBatch(new, run, tuple(rows), outer=log.outer_of(new), entries=entries)):
             return None
         run = new
     return True
