@@ -5,6 +5,7 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import attrs
 import pytest
@@ -54,16 +55,27 @@ def full_state():
     structure = GraphStructure(("a", "b"), (EdgeStructure("a", "b", "always", "q"),), "a", ("b",), outlines)
     pause = Pause("why", "a", {"v": 1}, "answer", now, now, "id", "part", (Pause("w", "b", 1, None, now),))
     origins = {"k": Origin("a", 1, {"z"})}
-    old = {"answer": {"q": (1,)}, "replaced": {"r": (1,)}, "partial": Partial("a", [1, (2,)]), "answered": {"k"}}
+    old: dict[str, Any] = {
+        "answer": {"q": (1,)},
+        "replaced": {"r": (1,)},
+        "partial": Partial("a", [1, (2,)]),
+        "answered": {"k"},
+    }
     progress = Progress(next_node="b", woken=pause, origins=origins, recoveries=2, turn=3, **old)
-    values = {
+    values: dict[str, Any] = {
         "flags": Right.READ | Right.WRITE,
         "at": now,
         "took": timedelta(1),
         "range": range(3),
         "sets": [{1}, {1: 2}],
     }
-    facts = {"graph": "g", "structure": structure, "parent": ParentStep("q", 1), "generation": 1, "labels": {"a": "b"}}
+    facts: dict[str, Any] = {
+        "graph": "g",
+        "structure": structure,
+        "parent": ParentStep("q", 1),
+        "generation": 1,
+        "labels": {"a": "b"},
+    }
     return State(
         values, run_id="a", step=3, checkpoint_node="a", progress=progress, status="paused", pause=pause, **facts
     )

@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 from tests.stores.test_transfer import make_graph
 
-STORES = {"sqlite": lambda path, **options: SqliteStore(path / "runs.db", **options)}
+STORES: dict[str, Any] = {"sqlite": lambda path, **options: SqliteStore(path / "runs.db", **options)}
 STORES |= {"postgres": postgres_at, "redis": redis_at}
-OLD, NEW = {"sign_with": lambda: b"old" * 9}, {"sign_with": lambda: b"new" * 9}
+OLD: dict[str, Any] = {"sign_with": lambda: b"old" * 9}
+NEW: dict[str, Any] = {"sign_with": lambda: b"new" * 9}
 BOTH = NEW | {"verify_with": [OLD["sign_with"]]}
 
 
@@ -46,7 +48,8 @@ def asking(store):
 @pytest.mark.parametrize("kind", STORES)
 def test_nothing_needs_the_former_key_then(opened, kind):
     """Not a history with a rollback, entries, a run that waits in a nested graph, or one that stopped within a map."""
-    old, calls = opened(OLD, kind), []
+    old = opened(OLD, kind)
+    calls: list[int] = []
     with pytest.raises(ExecutionError):
         make_graph(old, calls).execute(State(run_id="map"))
     assert asking(old).execute(State({"question": "sure?"}, run_id="ask")).status == "paused"

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._util.validators import is_utf8
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep, check_step
@@ -26,14 +27,7 @@ from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, data_of, provenance_of, since_of
 from stategraph.stores._codec.msgpack import encode_value
-from stategraph.stores._codec.type_codecs import (
-    ATOMS,
-    DecodeError,
-    UnavailableValueError,
-    expect_dict,
-    expect_list,
-    is_utf8,
-)
+from stategraph.stores._codec.type_codecs import ATOMS, DecodeError, UnavailableValueError, expect_dict, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue, is_writable
 from stategraph.stores.serializers import find_format
 
