@@ -144,6 +144,8 @@ class DBOSRunner:
             "application_version": f"{self._name}-turns",  # always the same: turns need not be deterministic
             "log_level": "WARNING",
             **self._config,
+            # Errors of SQLAlchemy, which DBOS logs, would show the parameters of statements: States.
+            "db_engine_kwargs": {"hide_parameters": True, **self._config.get("db_engine_kwargs", {})},
         }
         self._dbos = DBOS(config=DBOSConfig(**config))  # type: ignore[typeddict-item]
         try:
@@ -441,7 +443,7 @@ class DBOSRunner:
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)
         checks.check_when(priority, delay)
-        return outside_workflow(enqueue, order, queue, priority, delay)
+        return outside_workflow(enqueue, order, self._graph(order.graph), queue, priority, delay)
 
     def _check_queue(self, queue: str) -> None:
         """Raise UnknownNameError unless this process or another one has declared a queue."""

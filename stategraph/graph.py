@@ -454,7 +454,8 @@ class StateGraph(GraphBuilder[S]):
 
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
-        refused = self._refused.setdefault(repr((how.get("allow_changed"), how.get("migrate"))), {})
+        options_of_fit = [how.get(name) for name in ("allow_changed", "migrate", "abandon_parts")]
+        refused = self._refused.setdefault(repr(options_of_fit), {})
         tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, refused)
         return tasks, signal
 

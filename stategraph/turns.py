@@ -199,8 +199,12 @@ def _cancelled(graph: StateGraph, run_id: str, stopped: RunCancelledError) -> St
 # --------------------------------------------------------------------------- bytes
 
 
-def to_bytes(order: Order) -> bytes:
+def to_bytes(order: Order, serializer: str = "msgpack") -> bytes:
     """Return an order as bytes, for a queue that carries only bytes. Values keep their exact types.
+
+    Args:
+        order: The order.
+        serializer: The name of the serializer of its State and updates, such as one that encrypts.
 
     Raises:
         NotSerializableError: A value cannot be saved exactly.
@@ -209,7 +213,9 @@ def to_bytes(order: Order) -> bytes:
     from stategraph.stores.toolkit import state_to_bytes
 
     fields = {field.name: getattr(order, field.name) for field in attrs.fields(Order)}
-    fields["state"] = None if order.state is None else state_to_bytes(order.state)
+    fields["state"] = None if order.state is None else state_to_bytes(order.state, serializer)
+    if order.updates and serializer != "msgpack":
+        fields["updates"] = state_to_bytes(State(order.updates, run_id=order.run_id), serializer)
     return msgpack.encode([fields])
 
 
@@ -227,6 +233,8 @@ def from_bytes(kept: bytes) -> Order:
         (fields,) = msgpack.decode(kept)
         if fields["state"] is not None:
             fields["state"] = state_from_bytes(fields["run_id"], fields["state"])
+        if isinstance(fields["updates"], bytes):
+            fields["updates"] = dict(state_from_bytes(fields["run_id"], fields["updates"]))
         return Order(**fields)
     except (TypeError, ValueError, LookupError) as error:
         way_out = "take what to_bytes returned, with the same version of stategraph and the same registered types"

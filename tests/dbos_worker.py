@@ -66,16 +66,17 @@ class Scene:
     Args:
         folder: Where notes and files are.
         dsn: The PostgreSQL server; None for SQLite.
+        options: Options of the store in SQLite.
     """
 
-    def __init__(self, folder: Path, dsn: str | None = None) -> None:
+    def __init__(self, folder: Path, dsn: str | None = None, **options: Any) -> None:
         if dsn is None and not SQLITE_SERVES:
             pytest.skip(f"DBOS takes SQLite 3.42 with this Python, and it has {sqlite3.sqlite_version}")
         self.folder, self.dsn = folder, dsn
         self.orders: dict[str, Callable[[], object]] = {}  # what the node "b" of a run does besides
         self.store: CheckpointStore
         if dsn is None:
-            self.store = SqliteStore(folder / "runs.db")
+            self.store = SqliteStore(folder / "runs.db", **options)
         else:
             self.store = PostgresStore(dsn, schema=f"runs_{folder.name.replace('-', '_')}")
         self.started: DBOSRunner  # where the tests share one

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 import attrs
@@ -29,6 +31,8 @@ from stategraph import (
 from stategraph._dbos import workers as worker_module
 from stategraph._dbos.orders import Codec
 from stategraph.dbos import DBOSRunner
+from stategraph.stores import register_serializer
+from stategraph.stores.serializers import Serializer
 from tests.dbos_worker import Scene, wait_until
 
 pytestmark = [pytest.mark.filterwarnings("default::ResourceWarning")]
@@ -47,6 +51,51 @@ def kept(scene, query, *values):
     """Return what DBOS keeps."""
     with closing(sqlite3.connect(f"{scene.folder}/runs.db-dbos", timeout=30)) as connection:
         return connection.execute(query, values).fetchall()
+
+
+# --------------------------------------------------------------------------- data that a store encrypts
+
+
+class Reversed(Serializer):
+    """Reverses bytes, in place of a cipher."""
+
+    def dumps(self, plain):
+        return json.dumps(plain).encode()[::-1]
+
+    def loads(self, payload):
+        return json.loads(payload[::-1])
+
+
+def everything(scene):
+    """Return all that DBOS keeps, decoded."""
+    tables = [name for (name,) in kept(scene, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for value in (value for table in tables for row in kept(scene, f'SELECT * FROM "{table}"') for value in row):
+        with suppress(ValueError, TypeError):
+            yield base64.b64decode(value, validate=True)
+        yield str(value).encode()
+
+
+def test_data_that_the_store_encrypts_is_not_plain_in_dbos(tmp_path):
+    """Start States, answers and final States go through the serializer of the store; errors show no parameters."""
+    register_serializer("reversed", Reversed())
+    scene, secret = Scene(tmp_path, serializer="reversed"), "4000-1234-5678"
+    with closing(scene.store), scene.runner() as runner:
+        final = runner.start(scene.brief, State({"card": secret}, run_id="brief")).result(LONG)
+        runner.start(scene.asks, State({"card": secret}, run_id="asks")).result(LONG)
+        answered = runner.answer("asks", {"decision": secret}).result(LONG)
+
+        assert (final["card"], answered["decision"]) == (secret, secret)
+        found = b"\n".join(everything(scene))
+        assert b"brief#1" in found
+        assert secret.encode() not in found
+        assert secret[::-1].encode() in found
+
+        kept(scene, "ALTER TABLE workflow_status RENAME TO elsewhere")
+        try:
+            with pytest.raises(Exception, match="hidden due to hide_parameters"):
+                runner.start(scene.brief, State({"card": secret}, run_id="late"))
+        finally:
+            kept(scene, "ALTER TABLE elsewhere RENAME TO workflow_status")
 
 
 # --------------------------------------------------------------------------- runs of dead workers

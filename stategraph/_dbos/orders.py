@@ -126,7 +126,12 @@ def order_of(id: str) -> Order | None:
     return None
 
 
-def enqueue(order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
+def serializer_of(graph: StateGraph) -> str:
+    """Return the serializer of the store of a graph: what it encrypts, DBOS gets encrypted."""
+    return str(getattr(graph.store, "_serializer", "msgpack"))
+
+
+def enqueue(order: Order, graph: StateGraph, queue: str, priority: int | None, delay: float | None) -> bool:
     """Give an order to DBOS; return whether it was new. Within a workflow, DBOS records it as a step."""
     options: EnqueueOptions = {
         "workflow_name": TURN,
@@ -141,7 +146,7 @@ def enqueue(order: Order, queue: str, priority: int | None, delay: float | None)
     if delay is not None:
         options["delay_seconds"] = delay
     try:
-        DBOS.enqueue_workflow_with_options(options, to_bytes(order))
+        DBOS.enqueue_workflow_with_options(options, to_bytes(order, serializer_of(graph)))
     except dbos_error.DBOSWorkflowIDInUseError:
         return False
     return True
@@ -236,7 +241,7 @@ class Schedules:
         if not isinstance(state, State):
             state = State(state, run_id=f"{name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
         order = Order(schedule.graph, state.run_id, state=state, labels=schedule.labels)
-        enqueue(order, schedule.queue, None, None)
+        enqueue(order, schedule.graph, schedule.queue, None, None)
 
 
 # --------------------------------------------------------------------------- values

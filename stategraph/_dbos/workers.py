@@ -20,7 +20,7 @@ import dbos._dbos as inside_dbos
 from dbos import DBOS, SetWorkflowID, WorkflowStatus
 from sqlalchemy import make_url
 
-from stategraph._dbos.orders import TICK, TURN, WORKER, find_turns, outside_workflow, turns_of
+from stategraph._dbos.orders import TICK, TURN, WORKER, find_turns, outside_workflow, serializer_of, turns_of
 from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.provenance import Owner, RunStatus
@@ -104,7 +104,7 @@ class Worker:
         is_temporary = state.status is RunStatus.COMPLETED and not graph.config.checkpoint.preserve
         if is_temporary:
             self._done[id] = order
-        kept = state_to_bytes(state) if is_temporary else None
+        kept = state_to_bytes(state, serializer_of(graph)) if is_temporary else None
         return {"status": state.status.value, "step": state.step, "state": kept}
 
     def _own_turns(self) -> set[str]:

@@ -6,6 +6,7 @@ import os
 import threading
 
 from stategraph._owners.base import Ownership
+from stategraph._values.provenance import Owner
 
 
 class Company:
@@ -21,8 +22,13 @@ class Company:
     def forget_all(self) -> None:
         """Begin again in a forked child: the runs at work are those of the parent."""
         self._lock = threading.Lock()
-        self._at_work = set[object]()
+        self._at_work = set[Ownership]()
         self._suspects = dict[object, None]()  # in the order in which they came
+
+    def at_work(self) -> dict[str, Owner]:
+        """Return the owners of the runs at work, with their nodes, by run id."""
+        with self._lock:
+            return {ownership.run_id: ownership.owner for ownership in self._at_work}
 
     def admit(self, ownership: Ownership, *, is_suspect: bool) -> bool:
         """Return whether a run may begin now. While a suspect waits or runs, no other run begins."""

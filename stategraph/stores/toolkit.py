@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from stategraph._values.ids import check_run_id
 from stategraph.state import State, check_successor
 from stategraph.stores._codec.states import have_same_data
@@ -11,16 +13,24 @@ from stategraph.stores._rows.seals import Sealer
 
 __all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]
 
-_ENCODER = CheckpointEncoder(Sealer())
+
+@cache
+def _encoder(serializer: str = "msgpack") -> CheckpointEncoder:
+    return CheckpointEncoder(Sealer(), serializer)
 
 
-def state_to_bytes(state: State) -> bytes:
+def state_to_bytes(state: State, serializer: str = "msgpack") -> bytes:
     """Return a State as bytes, with the version of the format and a checksum.
+
+    Args:
+        state: The State.
+        serializer: The name of the serializer of its data.
 
     Raises:
         NotSerializableError: a value cannot be kept exactly.
+        UnknownNameError: no serializer has this name.
     """
-    row, _ = _ENCODER.encode(state)
+    row, _ = _encoder(serializer).encode(state)
     return pack_row(row)
 
 
@@ -32,7 +42,7 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
         FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
     """
     row = unpack_row(check_run_id(run_id), kept)
-    return _ENCODER.state(run_id, [row])
+    return _encoder().state(run_id, [row])
 
 
 def check_follows(saved: State, state: State) -> None:

@@ -1,15 +1,22 @@
 """Workers that survive their nodes: ends of threads and processes, runs that are refused, and health checks."""
 
+import contextlib
 import json
 import os
+import re
 import signal
+import socket
+import time
+import urllib.request
 from typing import Any
 
 import pytest
 
 from stategraph import State
 from stategraph.stores import SqliteStore
-from tests.cli.shop import process
+from tests.cli.shop import process, started
+
+pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = """
 import os, sys, time
@@ -159,3 +166,93 @@ def test_a_run_that_kills_its_process_fails_alone(jobs, tmp_path):
     found = {run_id: str(state.status) for run_id, state in states().items()}
     assert found == {**dict.fromkeys(innocent, "completed"), "killer": "failed"}
     assert 9 in codes
+
+
+def refuse(jobs):
+    """Submit a run that does not fit the graph of the program, and return its id."""
+    other = jobs["make"]()
+    other.add_node("gone", dict)
+    other.add_edge("start", "gone", lambda state: True)
+    other.set_exit_point("gone")
+    submit(other, misfit={"how": "fine"})
+    return "misfit"
+
+
+class TestHealth:
+    """A worker answers health checks, and says in its log what it does, when it ends and why."""
+
+    def test_a_port(self, jobs, tmp_path):
+        """A worker with --health PORT answers in JSON: alive, its last sweep, runs under way, refused runs."""
+        refuse(jobs)
+        submit(jobs["make"](), slow={"how": "fine", "seconds": 60})
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+
+        with started("work", "jobs:graph", "--concurrency", "2", "--health", str(port), cwd=tmp_path) as worker:
+            at_work = {"run_id": "slow", "node": "act"}
+            health = until(
+                lambda: asked(port), lambda found: any(at_work.items() <= run.items() for run in found["at_work"])
+            )
+            assert health["alive"]
+            assert not health["stopping"]
+            health = until(lambda: asked(port), lambda found: found["last_sweep"] and found["refused"])
+            assert [each["run_id"] for each in health["refused"]] == ["misfit"]
+            assert "does not fit" in health["refused"][0]["error"]
+            worker.send_signal(signal.SIGTERM)
+            until(lambda: asked(port), lambda found: found["stopping"])
+
+    def test_a_file(self, jobs, tmp_path):
+        """A worker with --health FILE keeps the file whole, and removes it at its end."""
+        refuse(jobs)
+        file = tmp_path / "health.json"
+        with started("work", "jobs:graph", "--health", str(file), "--log", "lines", cwd=tmp_path) as worker:
+            health = until(lambda: json.loads(file.read_text()), lambda found: found["refused"])
+            assert (health["alive"], health["at_work"]) == (True, [])
+            worker.send_signal(signal.SIGTERM)
+            _, log = worker.communicate(timeout=60)
+
+        assert (worker.returncode, file.exists()) == (0, False)
+        lines = log.splitlines()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info +began .*", lines[0])
+        assert " warning run misfit: " in log
+        assert lines[-1].endswith("ended: it was stopped by SIGTERM")
+
+    def test_a_log_in_json(self, jobs, tmp_path):
+        """With --log json, each line of stderr is a JSON document; a run that is refused is active, and no success."""
+        refuse(jobs)
+        submit(jobs["make"](), fine={"how": "fine"})
+
+        ended = process("work", "jobs:graph", "--once", "--json", "--log", "json", cwd=tmp_path)
+
+        log = [json.loads(line) for line in ended.err.splitlines()]
+        assert all({"time", "level", "message"} <= line.keys() for line in log)
+        assert [(line["level"], line.get("run_id")) for line in log[1:-1]] == [("warning", "misfit"), ("info", "fine")]
+        assert (log[-1]["message"], log[-1]["exit"], ended.code) == ("ended: no run is left", 1, 1)
+        told = {line["run_id"]: (line["status"], line["error"]) for line in map(json.loads, ended.out.splitlines())}
+        assert told["fine"] == ("completed", None)
+        assert told["misfit"][0] == "active"
+        assert "does not fit" in told["misfit"][1]
+
+    def test_a_place_that_cannot_be_used(self, jobs, tmp_path):
+        """The worker does not begin."""
+        submit(jobs["graph"], one={"how": "fine"})
+        for place in ("0.0.0.0.0:1", "127.0.0.1:99999", "no/such/folder/health"):
+            ended = process("work", "jobs:graph", "--once", "--health", place, cwd=tmp_path)
+            assert (ended.code, ended.out, place in ended.err) == (2, "", True)
+
+
+def asked(port):
+    """Return the health of a worker."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        assert answer.headers["Content-Type"] == "application/json"
+        return json.load(answer)
+
+
+def until(look, is_enough):
+    """Look until that is enough; return it."""
+    while True:
+        with contextlib.suppress(OSError):
+            found = look()
+            if is_enough(found):
+                return found
+        time.sleep(0.05)

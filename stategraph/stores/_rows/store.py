@@ -74,7 +74,7 @@ class RowStore(CheckpointStore):
     ) -> None:
         self.signing_key: SigningKey | None = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
-        encoder = CheckpointEncoder(sealer, serializer, compress)
+        encoder, self._serializer = CheckpointEncoder(sealer, serializer, compress), serializer
         self._table = open_table(sealer.identify)
         self._log = RunLog(self._table, sealer, encoder)
         if not sealer.signs:
