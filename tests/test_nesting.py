@@ -21,6 +21,8 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
+from stategraph.testing import Killed
+from stategraph.testing import MortalStore as Mortal
 from tests.scenarios import RUN, Scene, broken_first, call_sync, make_graph, raises, shorter_than, trace, traces
 from tests.simulated_process import Crash, SimulatedProcess, World
 from tests.simulated_process import MortalStore as MortalTo
@@ -217,3 +219,21 @@ class TestValidation:
 
         with pytest.raises(GraphError, match="16 deep"):
             inner_graph({"x": graph.as_node()}).validate()
+
+
+@pytest.mark.parametrize("how", ["sync", "exit", "async"])
+def test_a_death_leaves_no_nested_run_behind(how: str) -> None:
+    """Wherever a process dies: once the run is complete, its nested runs are gone, whoever completed it."""
+    for death in itertools.count(1):
+        kept = MemoryStore()
+        mortal = Mortal(kept, death)
+        nodes = {"a": trace("a"), "in": inner_graph(traces("b"), interval=1).as_node()}
+        graphs = [make_graph(nodes, store=store, durability=how, preserve=True) for store in (mortal, kept)]
+        with contextlib.suppress(Killed):
+            graphs[0].execute(State(run_id=RUN))
+        if RUN in kept.list() and kept.load(RUN).status is not RunStatus.COMPLETED:
+            graphs[1].resume(RUN)
+
+        assert kept.runs(parent=RUN) == []
+        if not mortal.is_dead:
+            return

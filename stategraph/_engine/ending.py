@@ -61,11 +61,13 @@ def complete(run: RunContext) -> Task[None]:
     step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:
-        save_with_next(run, step)
-        yield from save(run, state)
-        if run.has_joined_parts:
+        if run.has_joined_parts:  # deleted before the run is complete: after a crash, nobody would do it
+            if step is not run.saved:
+                yield from save(run, step)
             yield from drop_joined_parts(run)
-            yield from flush(run, state)
+        else:
+            save_with_next(run, step)
+        yield from save(run, state)
     elif run.plan.saves and run.outer_step is None:  # a nested run may have to continue until its outer step is saved
         yield (Delete, run.session.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)
