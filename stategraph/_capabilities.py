@@ -16,10 +16,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
 from functools import partial
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Self, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from stategraph._calls import RunCall
 from stategraph._drivers.calls import Outcome, Threads
@@ -123,7 +123,7 @@ class Batch(Iterator[Recovered]):
         self._is_open = True
         try:
             job = next(self._jobs)
-            return job if isinstance(job, Recovered) else job.result()
+            return job if isinstance(job, Recovered) else _result(job.get())
         except BaseException:
             self.close()
             raise
@@ -148,18 +148,18 @@ class Batch(Iterator[Recovered]):
             self._stop.set()
 
 
-def _begin(threads: Threads, run: Callable[[State], State], state: State) -> Future[Recovered]:
-    job: Future[Recovered] = Future()
-    threads.call(partial(_result_of, run), state, partial(_finish, job))
+def _begin(threads: Threads, run: Callable[[State], State], state: State) -> SimpleQueue[Outcome]:
+    """Begin a run; return a queue for its outcome. Unlike a Future, it has no lock that Ctrl-C could leave locked."""
+    job = SimpleQueue[Outcome]()
+    threads.call(partial(_result_of, run), state, job.put)
     return job
 
 
-def _finish(job: Future[Recovered], outcome: Outcome) -> None:
+def _result(outcome: Outcome) -> Recovered:
     result, raised = outcome
-    if raised is None:
-        job.set_result(result)
-    else:
-        job.set_exception(raised)
+    if raised is not None:
+        raise raised
+    return cast(Recovered, result)
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:

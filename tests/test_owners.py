@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -273,6 +274,48 @@ class TestForks:
         assert store.owner(RUN) is not None
         assert [*stream][-1]["trace"] == [*"abc"]
         store.close()
+
+    @pytest.mark.skipif(not locks.CAN_SEE, reason="elsewhere, children do not inherit locks")
+    def test_a_child_that_outlives_the_owner(self, tmp_path: Path) -> None:
+        """The run is free once its owner is dead, whatever other threads were doing at the fork."""
+        program = """
+            import os, sys, threading, time
+            from stategraph import State, StateGraph
+
+            def lists():
+                while True:
+                    graph.store.runs(owned=True)
+
+            def forks(state):
+                for _ in range(5):
+                    time.sleep(0.05)
+                    if not os.fork():
+                        time.sleep(600)
+                        os._exit(0)
+                print("forked", flush=True)
+                time.sleep(600)
+
+            graph = StateGraph("g", store=sys.argv[1])
+            graph.add_node("a", forks)
+            graph.set_entry_point("a")
+            graph.set_exit_point("a")
+            for _ in range(2):
+                threading.Thread(target=lists, daemon=True).start()
+            graph.execute(State(run_id="run"))
+        """
+        path = tmp_path / "runs.db"
+        command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
+            try:
+                assert owner.stdout is not None
+                assert owner.stdout.readline() == "forked\n"
+                with SqliteStore(path) as store:
+                    assert store.owner(RUN) is not None
+                    owner.kill()
+                    owner.wait()
+                    assert store.owner(RUN) is None
+            finally:
+                os.killpg(owner.pid, signal.SIGKILL)
 
 
 # --------------------------------------------------------------------------- the files with the locks

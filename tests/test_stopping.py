@@ -284,6 +284,7 @@ def start(program: str, *arguments: Any, measured: bool = True) -> subprocess.Po
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
         env={**environment, "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,6 +9,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
+from stategraph._util.callables import start
+
 NODES = 1000
 """The maximum number of nodes in threads at the same time: high enough that a node seldom waits."""
 
@@ -61,9 +63,7 @@ class Threads:
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=_make_calls, args=(self._calls, self._idle), name=name, daemon=True)
         self._threads.append(thread)  # before it starts: it is joined even if an interrupt comes here
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads: this one makes the call, unless another one has it
+        if not start(thread):  # this thread makes the call, unless another one has it
             self._threads.remove(thread)
             with suppress(Empty):
                 run, function, argument, done = self._calls.get_nowait()

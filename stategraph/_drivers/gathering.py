@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -19,6 +19,7 @@ from stategraph._protocol import Task
 from stategraph._util.cancellation import outlast
 
 _Tasks = Iterator[Task[Any]]
+_LOOK = 0.05  # seconds between two checks whether cancelled tasks can end
 _OVER: Final = object()  # reported at the end of each task
 
 
@@ -236,7 +237,8 @@ class OwnLoop:
     def close(self) -> None:
         """Cancel the tasks of the event loop, wait for them, and close it."""
         self._task = None
-        self._runner.close()
+        if not self._loop.is_closed():
+            self._runner.close()
 
     async def _work(self) -> Any:
         task = self._task
@@ -257,10 +259,32 @@ class OwnLoop:
             self._loop.stop()
 
     def _cancel(self) -> None:
-        """Cancel the task and wait: its awaitable may clean up."""
+        """Cancel the task and wait: its awaitable may clean up.
+
+        If the loop was interrupted between two callbacks, it may have lost the one that would wake a task. Such a task
+        never ends, so the loop is closed with all of its tasks.
+        """
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            self._loop.run_until_complete(asyncio.wait([task]))
+        if task is None:
+            return
+        task.cancel()
+        lost = self._loop.run_until_complete(_ended(task))
+        for each in lost:
+            each._log_destroy_pending = False  # type: ignore[attr-defined]
+        if lost:
+            self._loop.close()
+        else:
             with suppress(asyncio.CancelledError):
                 task.exception()  # raised already: asyncio need not report it as lost
+
+
+async def _ended(task: asyncio.Task[Any]) -> Collection[asyncio.Task[Any]]:
+    """Wait for the end of a cancelled task; return all tasks if one of them cannot be woken by its cancellation."""
+    while not task.done():
+        for _ in range(2):
+            await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if any(each._must_cancel for each in others):  # type: ignore[attr-defined]  # as anyio does
+            return others
+        await asyncio.wait([task], timeout=_LOOK)
+    return ()

@@ -19,7 +19,9 @@ _LOOK = 0.05  # seconds between two checks of an event or a clock that does not 
 
 
 class EitherEvent(threading.Event):
-    """An event that also counts as set when another one is set.
+    """An event that also counts as set when another one is set. Nobody can wait for it.
+
+    Setting it takes no lock: that of an Event would stay locked if Ctrl-C interrupted `set`.
 
     Args:
         other: The other one, if there is one.
@@ -27,10 +29,13 @@ class EitherEvent(threading.Event):
 
     def __init__(self, other: threading.Event | None) -> None:
         super().__init__()
-        self._other = other
+        self._other, self._is_set = other, False
+
+    def set(self) -> None:
+        self._is_set = True
 
     def is_set(self) -> bool:
-        return super().is_set() or (self._other is not None and self._other.is_set())
+        return self._is_set or (self._other is not None and self._other.is_set())
 
 
 class NodeClock:

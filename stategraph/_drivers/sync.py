@@ -55,6 +55,7 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
         with without_calls:
             return performer.drive(task)
     finally:
+        task.close()  # if an interrupt of the driver itself has left it, it crashes here
         performer.close()
 
 

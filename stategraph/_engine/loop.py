@@ -104,7 +104,10 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
             name = edge.target
         enter(name)
         if record_node is not None:
-            record_node(now_ns(), name.encode("utf-8", "replace"))
+            try:
+                record_node(now_ns(), name.encode("utf-8", "replace"))
+            except TypeError:  # its memory is unmapped: this process was forked from that of the owner
+                record_node = None
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:

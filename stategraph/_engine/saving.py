@@ -39,7 +39,7 @@ def owning(run: RunContext, ownership: Ownership, task: Task[Any], *, takes_up: 
         task: The task. It begins once the run is owned. However it ends, the owner releases the run.
         takes_up: Whether to continue a cancelled run.
     """
-    return _owning(run, ownership, task, takes_up) if run.plan.saves else task
+    return _begun(run, ownership, task, takes_up) if run.plan.saves else task
 
 
 def owning_saved(
@@ -51,7 +51,13 @@ def owning_saved(
         CheckpointingDisabledError: the graph saves nothing.
     """
     check_saves(run.plan)
-    return _owning(run, Ownership(check_given_id(run_id), is_brief=is_brief), task, takes_up)
+    return _begun(run, Ownership(check_given_id(run_id), is_brief=is_brief), task, takes_up)
+
+
+def _begun(run: RunContext, ownership: Ownership, task: Task[Any], takes_up: bool) -> Task[Any]:
+    owner = _owning(run, ownership, task, takes_up)
+    ownership.end_with(owner)
+    return owner
 
 
 def _owning(run: RunContext, ownership: Ownership, task: Task[Any], takes_up: bool) -> Task[Any]:

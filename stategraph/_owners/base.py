@@ -11,8 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any, Protocol, TypeAlias
 
@@ -66,6 +66,7 @@ class Ownership:
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
         warn: Warns an observer of the run that it may soon be lost; None without an observer.
         lock: Serializes writes to a store that does not check owners itself.
+        task: The generator that releases it.
         incarnation: The incarnation of the run, if it begins under this owner.
     """
 
@@ -86,6 +87,7 @@ class Ownership:
     call: Callable[[], Any] | None = None
     warn: Callable[[dict[str, object]], None] | None = None
     lock: threading.RLock | None = None
+    task: weakref.ref[Generator[Any, Any, Any]] | None = None
     incarnation: bytes = attrs.field(init=False, factory=new_incarnation)
 
     @since_ns.default
@@ -96,6 +98,16 @@ class Ownership:
         """Raise RunLostError if the run was taken over or released."""
         if self.is_lost:
             raise lost(self.run_id)
+
+    def end_with(self, task: Generator[Any, Any, Any]) -> None:
+        """Drop the run once a generator is gone, in case an interrupt keeps the generator from releasing it."""
+        self.task = weakref.ref(task, lambda _: _drop(self))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was released, or the generator that had to release it has ended."""
+        task = self.task
+        return self.is_lost or (task is not None and getattr(task(), "gi_frame", None) is None)
 
     @property
     def owner(self) -> Owner:
@@ -132,15 +144,19 @@ class Owners:
         """Own nothing in a forked child: the runs belong to the parent."""
         self._lock = threading.RLock()
         for ownership in self._by_run.values():
-            ownership.is_lost = True
+            ownership.is_lost, ownership.owners = True, None
         self._by_run.clear()
         self._lines.clear()
 
     # ------------------------------------------------------------------ owning
 
     def get(self, run_id: str) -> Ownership | None:
-        """Return the owner of a run, if it is a call of this process."""
-        return self._by_run.get(run_id)
+        """Return the owner of a run, if it is a call of this process. Drop one whose release was interrupted."""
+        ownership = self._by_run.get(run_id)
+        if ownership is not None and ownership.is_over:
+            release(ownership)
+            return None
+        return ownership
 
     def own(self, ownership: Ownership, table: Any, *, take_over: bool) -> None:
         """Acquire a run for an owner, in this process and against other processes.
@@ -207,12 +223,9 @@ class Owners:
 
     def forget_lost(self, run_id: str, table: Any) -> None:
         """Forget an owner whose release was interrupted, or whose run another process has taken over."""
-        other = self._by_run.get(run_id)
-        if other is None:
-            return
-        if other.is_lost or (other.has_known_fence and table.fence(run_id)[0] != other.fence):
-            other.is_lost = True
-            self.release(other)
+        other = self.get(run_id)
+        if other is not None and other.has_known_fence and table.fence(run_id)[0] != other.fence:
+            release(other)
 
     def lease_if_missing(self, ownership: Ownership) -> bool:
         """Acquire the lease that a direct write had skipped; return whether there was anything to do."""
@@ -321,16 +334,29 @@ def release(ownership: Ownership) -> None:
     if ownership.owners is not None:
         ownership.owners.release(ownership)
         ownership.owners = None
+    ownership.task = None
 
 
-@contextmanager
-def owned(store: OwnableStore, run_id: str, *, take_over: bool = False) -> Iterator[Ownership]:
+def _drop(ownership: Ownership) -> None:
+    """Release a run in a finaliser."""
+    ownership.is_abandoned = True
+    release(ownership)
+
+
+def owned(store: OwnableStore, run_id: str, *, take_over: bool = False) -> AbstractContextManager[Ownership]:
     """Own a run for a direct write, unless this thread already writes on behalf of its owner."""
     present = owner_here(store, run_id)
     if present is not None:
-        yield present
-        return
-    ownership, before = Ownership(given_id(run_id), is_brief=True, is_direct=True), current.ownership
+        return nullcontext(present)
+    ownership = Ownership(given_id(run_id), is_brief=True, is_direct=True)
+    owning = _owned(store, ownership, take_over)
+    ownership.end_with(owning.gen)
+    return owning
+
+
+@contextmanager
+def _owned(store: OwnableStore, ownership: Ownership, take_over: bool) -> Generator[Ownership, None, None]:
+    before = current.ownership
     try:
         own(store, ownership, take_over=take_over)
         current.ownership = ownership  # as `on_behalf_of` does, which takes longer

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 import attrs
@@ -161,13 +162,13 @@ class LeaseOwners(Owners):
         self._worker: Worker | None = None
         self._renewed = -float("inf")
         self._to_free: dict[int, str] = {}
-        self._wake = threading.Event()
+        self._wake = SimpleQueue[None]()  # an Event has a lock, which an interrupt or a finaliser finds locked
         self._renewing = threading.RLock()
         self._thread: threading.Thread | None = None
 
     def own_nothing(self) -> None:
         for ownership in self._by_run.values():
-            ownership.fence = 0  # a forked child is another process, and must not release the leases of its parent
+            ownership.fence = 0  # a forked child is another process, and must not write under the leases of its parent
         super().own_nothing()
         self._begin()
 
@@ -209,7 +210,7 @@ class LeaseOwners(Owners):
             return
         self._to_free[ownership.fence] = ownership.run_id  # also after a takeover in this process
         if ownership.is_abandoned or not ownership.has_known_fence:  # the server has just not answered
-            self._wake.set()
+            self._wake.put(None)
         else:
             with suppress(CheckpointError):  # then the thread that renews the lease repeats it
                 self._free_all()
@@ -220,10 +221,10 @@ class LeaseOwners(Owners):
             self._to_free.pop(fence, None)
 
     def owner(self, run_id: str, table: Leases) -> Owner | None:
+        ownership = self.get(run_id)
         lease = table.lease(run_id)
         if lease is not None and lease.is_alive and lease.fence not in self._to_free:
             return lease.owner
-        ownership = self.get(run_id)
         return None if ownership is None or ownership.fence else ownership.owner
 
     def owned_ids(self, table: Leases) -> Collection[str]:
@@ -237,7 +238,7 @@ class LeaseOwners(Owners):
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        self._wake.set()
+        self._wake.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_LONGEST_END)
         with suppress(CheckpointError):
@@ -335,11 +336,11 @@ class LeaseOwners(Owners):
                 ownership.warn({"run_id": ownership.run_id, "left": left, "error": str(error.reason)})
 
 
-def _keep_renewing(owners: weakref.ref[LeaseOwners], wake: threading.Event, seconds: float) -> None:
+def _keep_renewing(owners: weakref.ref[LeaseOwners], wake: SimpleQueue[None], seconds: float) -> None:
     """Renew the lease in a thread until there is nothing to renew."""
     while seconds:
-        wake.wait(seconds)
-        wake.clear()
+        with suppress(Empty):
+            wake.get(timeout=seconds)
         found = owners()
         seconds = 0.0 if found is None else found.renew_due()
         del found

@@ -73,9 +73,15 @@ class LockFile:
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, f"others can write to {path}: chmod go-w {path}")
 
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # it was never opened
+    def close(self) -> None:
+        """Close the file, which releases all locks, unless another process has inherited it."""
+        with suppress(AttributeError, OSError):  # it was never opened, or is closed
             os.close(self._fd)
+            del self._fd
+        if self._node_notes is not None:
+            self._node_notes.close()
+
+    __del__ = close
 
     @property
     def is_there(self) -> bool:
@@ -230,7 +236,9 @@ class LockOwners(Owners):
 
     def own_nothing(self) -> None:
         super().own_nothing()
-        self._locks = None  # an inherited descriptor would keep the locks of the parent alive
+        locks, self._locks = self._locks, None
+        if locks is not None:  # an inherited file would keep the locks of the parent; threads at work may refer to it
+            locks.close()
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. Replace a removed one: no other process sees its locks."""

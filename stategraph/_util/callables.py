@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, TracebackType
@@ -123,6 +124,20 @@ def failures() -> tuple[type[BaseException], ...]:
     asyncio does not cancel sync code, so a CancelledError from it is a failure.
     """
     return Exception, *_cancelled_error()
+
+
+def start(thread: threading.Thread) -> bool:
+    """Start a thread; return False if the system has no more, or the process may be ending.
+
+    A Ctrl-C while `Thread.start` waits for the thread may come out as a RuntimeError of its lock.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        return False
+    return True
 
 
 def failure_of(error: BaseException) -> BaseException:

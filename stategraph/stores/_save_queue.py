@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
+from stategraph._util.callables import start
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import Part
 from stategraph.state import State, data_of
@@ -203,12 +204,8 @@ class _Saver:
         with self._lock:
             self._called.put(queue)
             if not self._is_working:
-                try:
-                    threading.Thread(target=self._work, name="stategraph saver", daemon=True).start()
-                except RuntimeError:
-                    return False
-                self._is_working = True
-        return True
+                self._is_working = start(threading.Thread(target=self._work, name="stategraph saver", daemon=True))
+            return self._is_working
 
     def _work(self) -> None:
         while True:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -149,13 +149,10 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self._begun = self._changes = 0
         super().__init__()
 
-    @contextmanager
-    def _changing(self, run_id: str, *, take_over: bool = False) -> Iterator[None]:
-        """Own a run, and keep other threads out, for a change."""
-        with owned(self, run_id, take_over=take_over) as ownership, self.alone(run_id):
-            ownership.check()
-            self._changes += 1
-            yield
+    def _change(self, ownership: Ownership) -> None:
+        """Begin a change by an owner. The caller has the lock, which Ctrl-C could leave locked in a @contextmanager."""
+        ownership.check()
+        self._changes += 1
 
     def __str__(self) -> str:
         return "memory store"
@@ -185,8 +182,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 self._keep(state, may_change_data)
             return
         with self.alone(run_id, CheckpointSaveError):
-            ownership.check()
-            self._changes += 1
+            self._change(ownership)
             run = self._runs_by_id.get(run_id)
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
@@ -257,7 +253,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         return run, place, kept[place]
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
-        with self._changing(check_run_id(run_id), take_over=take_over):
+        with owned(self, check_run_id(run_id), take_over=take_over) as ownership, self.alone(run_id):
+            self._change(ownership)
             self._drop(run_id)
             self._policies.pop(run_id, None)
 
@@ -277,7 +274,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
             check_given_id(run_id)
             with self.alone(run_id):
                 return self._append(run_id, kept)
-        with self._changing(run_id):
+        with owned(self, run_id) as ownership, self.alone(run_id):
+            self._change(ownership)
             return self._append(run_id, kept)
 
     def _append(self, run_id: str, new: Sequence[_KeptEntry]) -> builtins.list[Entry]:
@@ -310,7 +308,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         return [] if run is None else selected(map(_entry_of, tuple(run.entries.values())), step, kinds, after)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        with self._changing(check_run_id(run_id)):
+        with owned(self, check_run_id(run_id)) as ownership, self.alone(run_id):
+            self._change(ownership)
             run = self._runs_by_id.get(run_id)
             if run is None:
                 return
@@ -357,7 +356,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
     # ------------------------------------------------------------------ time travel
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
-        with self._changing(run_id):
+        with owned(self, run_id) as ownership, self.alone(run_id):
+            self._change(ownership)
             run, place, kept = self._found(run_id, step, revision)
             state = rolled_back(_state_of(kept), _head_of(run.kept[-1]), by)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
@@ -368,7 +368,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
             return state
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
-        with self._changing(new_run_id):
+        with owned(self, new_run_id) as ownership, self.alone(new_run_id):
+            self._change(ownership)
             for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():
                 raise RunExistsError(taken, str(self))
             run, place, kept = self._found(run_id, step, revision)
