@@ -16,7 +16,7 @@ from stategraph import ErrorInfo, ExecutionError, MapNode, State
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import DRIVERS, RUN, make_graph
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 class TwoArgumentsError(Exception):
@@ -194,3 +194,26 @@ def test_an_item_that_exits(driver: Any) -> None:
     final = driver(make_graph({"w": node}, store=MemoryStore()), "execute", State({"l": [1, 2, 3]}, run_id=RUN))
 
     assert (final["out"][0], final["out"][1].type, final["out"][2]) == (1, "BrokenProcessPool", 3)
+
+
+SLOW = """
+import time
+
+time.sleep(2)
+
+
+def double(item):
+    return 2 * item
+"""
+
+
+def test_a_slow_import_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout of an item begins when the module of its function is imported, in each new process."""
+    (tmp_path / "slow_to_import.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    from slow_to_import import double
+
+    node = MapNode(double, "items", "made", processes=True, timeout=1.5, max_workers=1)
+    graph = make_graph({"a": node}, store=MemoryStore())
+
+    assert graph.execute(State({"items": [1, 2]}))["made"] == [2, 4]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import pickle
@@ -112,7 +111,7 @@ class Processes:
             BrokenProcessPool: the process died.
             TimeoutError: it took longer than `seconds`. The process is killed.
         """
-        packed = pickle.dumps(function) + _packed("argument", argument)
+        packed = pickle.dumps(function), _packed("argument", argument)
         try:
             process = self._idle.pop()
         except IndexError:
@@ -158,15 +157,13 @@ class _Process:
         self.process = context.Process(target=_work, args=(theirs,), name="stategraph part")
         self.process.start()
         theirs.close()  # so that the connection ends with the process
-        self._is_ready = False
 
-    def call(self, packed: bytes, seconds: float | None) -> bytes:
-        """Return the reply to a call. The time that the process takes to start does not count."""
+    def call(self, packed: tuple[bytes, bytes], seconds: float | None) -> bytes:
+        """Return the reply to a call. The time to start, and to import the module of the function, does not count."""
         with suppress(OSError):  # it has died: the wait below notices
-            self._connection.send_bytes(packed)
-        if not self._is_ready:
-            self._receive(None)
-            self._is_ready = True
+            for part in packed:
+                self._connection.send_bytes(part)
+        self._receive(None)
         return self._receive(seconds)
 
     def _receive(self, seconds: float | None) -> bytes:
@@ -231,16 +228,25 @@ def _work(connection: Connection) -> None:
 
     threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
     with suppress(EOFError, OSError, KeyboardInterrupt):
-        connection.send_bytes(b"ready")
         while True:
-            connection.send_bytes(_reply_to(connection.recv_bytes()))
+            function = _imported(connection.recv_bytes())
+            connection.send_bytes(b"ready")
+            connection.send_bytes(_reply_to(function, connection.recv_bytes()))
 
 
-def _reply_to(packed: bytes) -> bytes:
-    """Call a function with an argument; return the result or the failure, pickled."""
+def _imported(packed: bytes) -> Any:
+    """Return a function from its module, or the exception of the import."""
     try:
-        stream = io.BytesIO(packed)
-        function, argument = pickle.load(stream), pickle.load(stream)  # noqa: S301 - made by the parent process
-        return _packed("result", function(argument))
+        return pickle.loads(packed)  # noqa: S301 - made by the parent process
+    except Exception as error:  # noqa: BLE001 - raised by the call
+        return error
+
+
+def _reply_to(function: Any, argument: bytes) -> bytes:
+    """Call a function with a pickled argument; return the result or the failure, pickled."""
+    try:
+        if isinstance(function, Exception):
+            return bytes(ForkingPickler.dumps(_Failure.of(function)))
+        return _packed("result", function(pickle.loads(argument)))  # noqa: S301 - made by the parent process
     except Exception as error:  # noqa: BLE001 - raised in the process of the run
         return bytes(ForkingPickler.dumps(_Failure.of(error)))
