@@ -14,6 +14,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+_NOT_AFFECTED = {
+    "id": "CVE-2025-69872",
+    "source": {"name": "NVD", "url": "https://nvd.nist.gov/vuln/detail/CVE-2025-69872"},
+    "analysis": {
+        "state": "not_affected",
+        "justification": "code_not_reachable",
+        "detail": "stategraph keeps only bytes in diskcache, refuses entries of any other kind, and unpickles nothing.",
+    },
+    "affects": [{"ref": "diskcache"}],
+}
+"""A statement for scanners (VEX) on a vulnerability of a dependency."""
+
 
 class SbomHook(BuildHookInterface):
     """Adds the bill to each wheel."""
@@ -46,6 +58,7 @@ def bill_of(core: Any) -> dict[str, Any]:
         "version": 1,
         "metadata": {"lifecycles": [{"phase": "build"}], "component": itself},
         "components": [needed[name] for name in sorted(needed)],
+        "vulnerabilities": [_NOT_AFFECTED],
         "dependencies": [{"ref": core.name, "dependsOn": sorted(needed)}, *({"ref": name} for name in sorted(needed))],
     }
 
