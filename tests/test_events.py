@@ -8,15 +8,30 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import structlog
 
-from stategraph import Event, EventType, ExecutionError, MultiObserver, RunStatus, State, get_observer, key_equals
+from stategraph import (
+    Event,
+    EventType,
+    ExecutionError,
+    InterruptNode,
+    MapNode,
+    MultiObserver,
+    RetryPolicy,
+    RunStatus,
+    State,
+    Updates,
+    get_observer,
+    key_equals,
+)
 from stategraph._values import events as events_module
 from stategraph.observers.logging import StructlogObserver
-from tests.scenarios import RUN, Scene, broken_first, trace, traces
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, broken_first, make_graph, trace, traces
 
 RUN_EVENTS = frozenset(EventType) - events_module.STATE_EVENTS
 
@@ -251,3 +266,50 @@ def collect(lines: list[dict[str, Any]]) -> Any:
         raise structlog.DropEvent
 
     return process
+
+
+def test_the_table_of_data_in_the_docs() -> None:
+    """It lists every event, and the data that runs emit."""
+    text = (Path(__file__).parents[1] / "docs" / "observers.md").read_text(encoding="utf-8")
+    listed: dict[str, set[str]] = {}
+    for events, data in re.findall(r"^\| (`[a-z]+\..*?) \| (.*) \|$", text, re.MULTILINE):
+        listed |= {event: set(re.findall(r"`(.*?)`", data)) for event in re.findall(r"`(.*?)`", events)}
+    assert listed.keys() == set(EventType)
+
+    recorder, calls = Recorder(), []
+
+    def generate(state: State) -> Any:
+        yield "chunk"
+        yield Updates({"n": 1})
+
+    def fails_twice(state: State) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) < 4:
+            raise OSError("not yet")
+        return {}
+
+    def odd(item: int) -> int:
+        if item % 2:
+            raise ValueError("odd")
+        return item
+
+    soon = RetryPolicy(2, initial_delay=0.001)
+    nodes: dict[str, Any] = {
+        "generate": generate,
+        "map": MapNode(odd, "items", "made", retry=soon, on_error="collect"),
+        "fails": fails_twice,
+        "ask": InterruptNode("n", "answer"),
+    }
+    graph = make_graph(nodes, store=MemoryStore(), observer=recorder, policies={"fails": {"retry": soon}})
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"items": [1, 2]}, run_id=RUN))
+    graph.resume(RUN)
+    graph.resume(RUN, {"answer": 1})
+
+    common = {"run_id", "call_id", "step", "node"}
+    found: dict[str, set[str]] = {}
+    for event in recorder.events:
+        found.setdefault(event.type, set()).update(event.data.keys() - common)
+    for event_type, emitted in found.items():
+        assert emitted <= listed[event_type], event_type
+        assert emitted == listed[event_type] or event_type.startswith("part."), event_type

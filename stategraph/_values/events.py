@@ -65,10 +65,8 @@ class EventType(StrEnum):
     """An attempt of a node has failed. Data: `attempt`, `error`, `error_type`, `traceback` and `took`."""
 
     NODE_RETRY = "node.retry"
-    """Another attempt follows a failed one.
-
-    Data: `attempt`, `error`, `error_type`, `traceback`, `took`, and `delay` in seconds.
-    """
+    """Another attempt follows a failed one, whose `node.error` comes before. Data: `attempt`, `error`, and `delay` in
+    seconds."""
 
     NODE_CHUNK = "node.chunk"
     """A node has emitted a chunk. Data: `chunk`."""
