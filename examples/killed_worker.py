@@ -92,7 +92,7 @@ def finish(runner: DBOSRunner, graph: StateGraph, dsn: str, log: Path) -> tuple[
         os.kill(victim, signal.SIGKILL)
         print(f"{RUNS} runs are ordered; worker {victim} is killed in the middle of them")
         for handle in handles:
-            handle.result(timeout=60.0)
+            handle.result(timeout=600.0)
     finally:
         for worker in workers:
             worker.communicate()  # a worker ends when its input ends

@@ -55,7 +55,7 @@ def save_files(page: str, folder: Path) -> None:
 def run(program: str, folder: Path, *, fails: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a program that was saved in a folder, with warnings as errors as in the tests themselves."""
     command = [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", program]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert (result.returncode, result.stderr) == (int(fails), ""), result.stderr
     return result
 

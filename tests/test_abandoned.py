@@ -138,7 +138,7 @@ class TestAbandoned:
     def test_while_items_are_at_work(self, left: str) -> None:
         """Their threads do not keep the process from ending, even if something still refers to the stream."""
         command = [sys.executable, "-c", _IN_THE_MIDDLE_OF_ITEMS.format(left=left)]
-        done = subprocess.run(command, timeout=60, check=True, capture_output=True)
+        done = subprocess.run(command, timeout=300, check=True, capture_output=True)
 
         assert done.stdout == b"abandoned\n"
 

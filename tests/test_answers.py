@@ -24,7 +24,7 @@ from tests.conftest import make_store
 from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, in_threads, make_graph, reopened, trace
 from tests.test_nested_pauses import within
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 KINDS = ["memory", "sqlite", "disk", "four methods"]
 QUICK = {MemoryStore.__module__, FourMethodStore.__module__}
 
@@ -189,7 +189,7 @@ class TestAtTheSameTime:
         barrier = threading.Barrier(self.CLICKS)
 
         def answer() -> None:
-            barrier.wait(20)
+            barrier.wait(300)
             graph.resume(run_id, {"ok": "yes"}, **how)
 
         return in_threads(*[answer] * self.CLICKS)

@@ -69,7 +69,7 @@ class TestBothDrivers:
             with lock:
                 inside.append(1)
                 most.append(len(inside))
-            pairs.wait(30)
+            pairs.wait(300)
             with lock:
                 inside.pop()
             return {}
@@ -123,7 +123,7 @@ def under_way(store):
     def node(state):
         if state["n"] == 1:
             began.set()
-            assert may_end.wait(30)
+            assert may_end.wait(300)
         return {}
 
     return graph_of(node, store), began, may_end
@@ -135,7 +135,7 @@ def test_closing_stops_what_is_under_way():
     graph, began, may_end = under_way(store)
     results = graph.run_many(numbers(50), max_workers=1)
     assert next(results).run_id == "n0"
-    assert began.wait(30)
+    assert began.wait(300)
     threading.Timer(0.05, may_end.set).start()
 
     results.close()
@@ -151,14 +151,14 @@ def test_an_abandoned_batch_stops():
     graph, began, may_end = under_way(store)
     results = graph.run_many(numbers(50), max_workers=1)
     next(results)
-    assert began.wait(30)
+    assert began.wait(300)
     threads = [one for one in threading.enumerate() if one.name.startswith("stategraph batch")]
 
     with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
         del results
     may_end.set()
     for one in threads:
-        one.join(30)
+        one.join(300)
 
     assert len(threads) == 1
     assert set(store.list()) <= {"n1"}

@@ -13,7 +13,7 @@ from stategraph import ExecutionError, MapNode, NodeContext, ParallelNode, RunSt
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_async, as_sync, live_threads, make_graph, raises, returns
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ class TestMerging:
         is_last = threading.Event()
 
         def slow(state: State) -> dict[str, Any]:
-            assert kind is as_async or is_last.wait(20)
+            assert kind is as_async or is_last.wait(300)
             return {"all": ["slow"], "slow": 1}
 
         def fast(state: State) -> dict[str, Any]:

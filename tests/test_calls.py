@@ -51,7 +51,7 @@ from tests.scenarios import (
     traces,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def chat(scene: Scene, nodes: Any = None, **options: Any) -> StateGraph:

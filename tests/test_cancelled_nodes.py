@@ -14,7 +14,7 @@ from stategraph import ExecutionError, MapNode, ParallelNode, RetryPolicy, RunSt
 from tests.scenarios import RUN, Scene, as_async, make_graph, traces
 from tests.test_cancellations import PATIENCE, in_time
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(600)
 
 
 def cancelled(argument: Any) -> Any:

@@ -18,7 +18,7 @@ from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
 from tests.stores.inside import table_of
 from tests.test_cancellations import in_time
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 RUNS = 20
 SOME = ["sync", "async", "exit"]

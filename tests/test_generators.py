@@ -21,7 +21,7 @@ from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_async_chunks, as_sync, call_async, make_graph
 from tests.test_streams import stream
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 NAME: ContextVar[str] = ContextVar("NAME", default="unset")
 
 

@@ -150,7 +150,7 @@ class TestTimeout:
         def hang(item: int) -> int:
             calls[item] += 1
             if item == 1 and calls[item] == 1:
-                hangs.wait(30)
+                hangs.wait(300)
             return item
 
         async def ahang(item: int) -> int:
@@ -209,14 +209,14 @@ def fail_or_hang_first(path: str) -> str:
         Path(path).touch()
         if path.endswith("fails"):
             raise OSError("not yet")
-        time.sleep(60 if path.endswith("hangs") else 0)
+        time.sleep(600 if path.endswith("hangs") else 0)
     return "done"
 
 
 def test_in_processes(tmp_path: Path) -> None:
     """Retries, timeouts and rates hold there, too: a process that takes too long is killed."""
     items = [str(tmp_path / name) for name in ("fails", "hangs", "succeeds")]
-    policies: dict[str, Any] = {"retry": SOON, "rate": 50, "timeout": 3, "max_workers": 2, "processes": True}
+    policies: dict[str, Any] = {"retry": SOON, "rate": 50, "timeout": 10, "max_workers": 2, "processes": True}
     assert graph_of(fail_or_hang_first, **policies).execute(State({"items": items}))["results"] == ["done"] * 3
 
 

@@ -23,7 +23,7 @@ from tests.scenarios import RUN, does, make_graph, traces
 from tests.test_cancellations import PATIENCE, in_time
 from tests.test_stopping import Gate
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def nothing(state: State) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tests.postgres_server import dsn, postgres_at, schema_of
 from tests.redis_server import prefix_of, redis_at, url
 from tests.scenarios import RUN, make_graph, traces
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 def sqlite_at(folder: Path) -> CheckpointStore:

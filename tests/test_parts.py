@@ -36,7 +36,7 @@ from tests.scenarios import (
     trace,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 HOW: dict[str, dict[str, Any]] = {
     "sync": {},
     "async": {"durability": "async"},
@@ -70,7 +70,7 @@ class Gate:
 
     def wait(self) -> bool:
         """Wait for it."""
-        assert self._is_taken.wait(20)
+        assert self._is_taken.wait(300)
         return True
 
 

@@ -11,7 +11,7 @@ from stategraph import CheckpointStore, ExecutionError, MapNode, ParallelNode, S
 from stategraph.nodes.base import Node
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 HOW: dict[str, dict[str, Any]] = {"sync": {}, "async": {"durability": "async"}, "exit": {"durability": "exit"}}
 
 

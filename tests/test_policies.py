@@ -28,7 +28,7 @@ from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_async, call_sync, make_graph, raises, returns, trace
 from tests.test_events import Recorder
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(600)
 
 AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
 SOON = 0.05  # seconds: a timeout for what never ends
@@ -69,7 +69,7 @@ class Gate:
 
     def wait(self, *_: Any) -> dict[str, Any]:
         """Wait in this thread."""
-        assert self.opened.wait(20)
+        assert self.opened.wait(300)
         return {"late": True}
 
 
@@ -81,7 +81,7 @@ def gate() -> Iterator[Gate]:
     yield gate
     gate.opened.set()
     for thread in set(threading.enumerate()) - before:
-        thread.join(20)
+        thread.join(300)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from stategraph import ExecutionError, MapNode, ParallelNode, State
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Node, make_graph
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
@@ -150,7 +150,7 @@ def test_processes_end_when_the_time_of_their_node_is_up(tmp_path: Path) -> None
     (tmp_path / "program.py").write_text(TOO_LONG, encoding="utf-8")
 
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
 
     assert done.stdout.startswith("TimeoutError")

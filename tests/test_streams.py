@@ -28,7 +28,7 @@ from stategraph import (
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_sync, call_async, make_graph, raises, reopened, returns, traces
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 def stream(
@@ -160,7 +160,7 @@ class TestSteps:
 
         def waits(state: State) -> dict[str, Any]:
             begun.set()
-            goes_on.wait(30)
+            goes_on.wait(300)
             return {"a": 1}
 
         graph = make_graph({"waits": waits, **traces("b")}, store=MemoryStore())
@@ -168,7 +168,7 @@ class TestSteps:
         taken: list[State] = []
         first = threading.Thread(target=lambda: taken.append(next(shown)))
         first.start()
-        begun.wait(30)
+        begun.wait(300)
         for call in (shown.__next__, shown.close):
             with pytest.raises(ValueError, match="one at a time"):
                 call()
@@ -227,7 +227,7 @@ class TestParts:
         seen = threading.Event()
 
         def item(number: int) -> int:
-            assert number != 1 or seen.wait(30)
+            assert number != 1 or seen.wait(300)
             return number
 
         async def aitem(number: int) -> int:

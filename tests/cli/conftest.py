@@ -32,7 +32,7 @@ def made(tmp_path_factory):
     (folder / "app.py").write_text(APP, encoding="utf-8")
     for kind, path in (("sqlite", "runs.db"), ("disk", "runs")):
         program = [sys.executable, "-c", _RUNS, kind, path]
-        subprocess.run(program, cwd=folder, env=environment(), check=True, timeout=60)
+        subprocess.run(program, cwd=folder, env=environment(), check=True, timeout=300)
     return folder
 
 

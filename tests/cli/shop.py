@@ -228,7 +228,7 @@ def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **
             os.write(leader, typed.encode())
             typed = ""
     os.close(leader)
-    return Result(child.wait(60), seen.decode(errors="replace").replace("\r\n", "\n"), "")
+    return Result(child.wait(300), seen.decode(errors="replace").replace("\r\n", "\n"), "")
 
 
 def listing(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -74,7 +74,7 @@ def test_a_class_of_a_script_is_known_to_a_command_that_imports_the_script(tmp_p
     resume = ["-m", "stategraph.cli", "resume", "o-7", "--graph", "orders:graph", "--json"]
 
     for program in (["orders.py", "--fail"], resume, ["orders.py"]):
-        subprocess.run([sys.executable, *program], cwd=tmp_path, env=environment(), check=True, timeout=60)
+        subprocess.run([sys.executable, *program], cwd=tmp_path, env=environment(), check=True, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def made_pages(tmp_path_factory):
     """Return a folder with a store of two runs: one failed at item 17, the process of the other was killed."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "pages.py").write_text(_PAGES, encoding="utf-8")
-    done = subprocess.run([sys.executable, "pages.py"], cwd=folder, env=environment(), check=False, timeout=60)
+    done = subprocess.run([sys.executable, "pages.py"], cwd=folder, env=environment(), check=False, timeout=300)
     assert done.returncode == -9
     return folder
 

@@ -22,7 +22,7 @@ def submitted(*states):
         "for number, data in enumerate(json.loads(sys.argv[1])):\n"
         "    graph.submit(State(data, run_id=f'letter-{number}'))\ngraph.store.close()"
     )
-    subprocess.run([sys.executable, "-c", program, json.dumps(states)], env=environment(), check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, json.dumps(states)], env=environment(), check=True, timeout=300)
 
 
 # --------------------------------------------------------------------------- watch
@@ -40,7 +40,7 @@ def watched(shop, make_it_go_on):
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
         rows += map(json.loads, watcher.stdout)  # communicate() would miss the lines that are buffered
-        watcher.wait(60)
+        watcher.wait(300)
     return watcher.returncode, [row["kind"] for row in rows]
 
 
@@ -101,7 +101,7 @@ def test_work_takes_up_runs_of_a_dead_worker_and_stops_at_a_signal(shop):
     with started("work", "app:letters", "--every", "0.05", cwd=shop) as worker:
         until_owned("letter-0")
         worker.send_signal(signal.SIGTERM)
-        out, err = worker.communicate(timeout=60)
+        out, err = worker.communicate(timeout=300)
     assert (worker.returncode, out) == (0, "letter-0  completed\n")
     assert err.startswith("stopping: ")
 
@@ -113,7 +113,7 @@ def test_work_takes_up_runs_of_a_dead_worker_and_stops_at_a_signal(shop):
         submitted_again.send_signal(signal.SIGINT)
         time.sleep(0.3)
         submitted_again.send_signal(signal.SIGINT)
-        assert submitted_again.wait(30) == 130
+        assert submitted_again.wait(300) == 130
 
 
 def test_a_run_at_work_has_an_owner_and_is_busy(shop):
@@ -172,7 +172,7 @@ if __name__ == "__main__":
 def steps(shop):
     """Return the folder of a graph whose second node waits for the file "go on", with a run of it submitted."""
     (shop / "steps.py").write_text(_STEPS, encoding="utf-8")
-    subprocess.run([sys.executable, "steps.py"], cwd=shop, env=environment(), check=True, timeout=60)
+    subprocess.run([sys.executable, "steps.py"], cwd=shop, env=environment(), check=True, timeout=300)
     return shop
 
 
@@ -192,7 +192,7 @@ def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
         if arguments[0] == "rollback":  # without the cancellation this worker would continue it
             assert call("--store", "steps.db", "cancel", "a").code == 0
         (steps / "go on").touch()
-        out, err = worker.communicate(timeout=60)
+        out, err = worker.communicate(timeout=300)
 
     (line,) = map(json.loads, out.splitlines())
     expected = ("cancelled", 1) if arguments[0] == "cancel" else ("lost", 0)
@@ -207,7 +207,7 @@ def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(st
         assert worker.stderr.readline().startswith("stopping: ")
         time.sleep(0.5)  # until the grace is over
         (steps / "go on").touch()
-        out, _ = worker.communicate(timeout=60)
+        out, _ = worker.communicate(timeout=300)
 
     assert worker.returncode == 0
     assert json.loads(out) == {"run_id": "a", "status": "active", "step": 2, "error": None}
@@ -232,10 +232,10 @@ def test_a_worker_waits_for_a_database_that_is_down(steps, away):
         while "trying again in " not in worker.stderr.readline():
             assert worker.poll() is None
         away.symlink_to(folder_of(dsn()))
-        subprocess.run([sys.executable, "steps.py"], cwd=steps, env=environment(), check=True, timeout=60)
+        subprocess.run([sys.executable, "steps.py"], cwd=steps, env=environment(), check=True, timeout=300)
         assert worker.stdout.readline() == "a  completed\n"
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
+        assert worker.wait(300) == 0
 
 
 def test_a_worker_that_the_database_refuses(steps, monkeypatch):
@@ -310,7 +310,7 @@ from stategraph.stores import SqliteStore
 with SqliteStore("other.db", serializer="plain") as store:
     store.save(State({"n": 1}, run_id="a", step=1))
 """
-    subprocess.run([sys.executable, "-c", program], cwd=shop, env=environment(), check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=shop, env=environment(), check=True, timeout=300)
 
 
 def test_a_module_that_is_imported_first_makes_it_readable(shop):

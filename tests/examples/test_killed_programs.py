@@ -105,7 +105,7 @@ def test_workers_share_the_night_and_one_is_killed(tmp_path: Path) -> None:
     time.sleep(random.uniform(0.2, 0.6))
     workers[0].kill()
     for worker in workers:
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=300)
     _call("nightly", tmp_path, "work", "")  # the night may have been over before the killed one was missed
 
     assert len(_ledger(tmp_path, "")) == 8  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.postgres_server import dsn
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -19,7 +21,7 @@ def command(name: str, *arguments: str) -> list[str]:
 def run(folder: Path, name: str, *arguments: str, typed: str = "") -> tuple[int, str]:
     """Run an example in a folder, with text piped in -> its exit code, and all that it prints."""
     result = subprocess.run(
-        command(name, *arguments), cwd=folder, input=typed, capture_output=True, text=True, timeout=60, check=False
+        command(name, *arguments), cwd=folder, input=typed, capture_output=True, text=True, timeout=300, check=False
     )
     return result.returncode, result.stdout + result.stderr
 
@@ -48,7 +50,7 @@ def run_on_a_terminal(folder: Path, name: str, *arguments: str, typed: str = "")
             break
         seen += part
     os.close(ours)
-    return process.wait(timeout=60), seen.decode().replace("\r\n", "\n")
+    return process.wait(timeout=300), seen.decode().replace("\r\n", "\n")
 
 
 class TestApproval:
@@ -102,7 +104,7 @@ def test_a_killed_map_does_not_begin_again(tmp_path: Path) -> None:
 class TestKilledWorker:
     def test_the_other_worker_does_what_is_left(self, tmp_path: Path) -> None:
         """All runs finish; only steps that were running at the kill are done twice."""
-        code, output = run(tmp_path, "killed_worker")
+        code, output = run(tmp_path, "killed_worker", dsn())  # a server of the tests: they stop it even if this fails
 
         assert (code, "30 of 30 runs are complete" in output) == (0, True), output
         saved = int(re.findall(r"(\d+) of 90 steps were saved by worker", output)[0])

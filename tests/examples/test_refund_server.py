@@ -81,7 +81,7 @@ def at_once(servers: list[Server], path: str, body: Any) -> list[tuple[int, Any]
         return list(pool.map(click, range(CLICKS)))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_repeated_requests_count_once(servers: list[Server]) -> None:
     """A refund that is begun by many requests is one; of many clicks on "yes", one pays."""
     begun = at_once(servers, "/refunds/r-7", {"amount": 950})
@@ -98,7 +98,7 @@ def test_repeated_requests_count_once(servers: list[Server]) -> None:
     assert "".join(one.printed() for one in servers) == "paid 950 EUR\n"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path: Path) -> None:
     """Another server takes over: each request and each approval survives, and no click is lost for good."""
     names = [f"/refunds/r-{number}" for number in range(8)]

@@ -76,7 +76,7 @@ def test_it_prints(name: str, tmp_path: Path) -> None:
     """An example prints exactly its output from any folder, without warnings, and leaves no files."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
 
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
 
     assert result.stderr == ""
     assert result.stdout == dedent(OUTPUTS[name])
@@ -87,7 +87,7 @@ def test_the_crash_matrix_holds(tmp_path: Path) -> None:
     """The next process completes a killed run under every durability; the example checks the repeated steps."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / "crash_matrix.py")]
 
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
 
     assert result.stderr == ""
     assert result.stdout.count("2 starts") == 6

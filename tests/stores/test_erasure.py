@@ -132,7 +132,7 @@ class TestClosed:
             f"[store.save(State({{'text': '{SECRET}' * 900}}, run_id='a', step=step)) for step in (1, 2, 3)]\n"
             "store._discard('a')\nos._exit(0)"
         )
-        subprocess.run([sys.executable, "-c", program, str(folder / "runs.db")], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", program, str(folder / "runs.db")], check=True, timeout=300)
         assert copies(folder) > 0
 
         SqliteStore(folder / "runs.db").close()

@@ -259,7 +259,7 @@ def run(program: str, *arguments: object, **environment: str) -> subprocess.Comp
     command = [sys.executable, "-c", program, *map(str, arguments)]
     variables = {**kept, "PYTHONPATH": package, **environment}
     return subprocess.run(
-        command, env=variables, capture_output=True, text=True, check=False, timeout=60, errors="replace"
+        command, env=variables, capture_output=True, text=True, check=False, timeout=300, errors="replace"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_child_that_is_forked_while_others_save(store):
     finally:
         done.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(300)
 
     assert all_ended
     assert failed == []
@@ -110,7 +110,7 @@ def test_a_fork_while_others_open_stores(monkeypatch):
         all_ended = all(in_child(lambda: None) for _ in range(10))
     finally:
         done.set()
-        thread.join(20)
+        thread.join(300)
         sys.setswitchinterval(switches)
 
     assert all_ended

@@ -26,7 +26,7 @@ from tests.stores.servers import SERVERS, StoreServer, wait_until
 
 Store: TypeAlias = PostgresStore | RedisStore
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 OWNER = """
 import json, sys, time

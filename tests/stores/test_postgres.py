@@ -33,7 +33,7 @@ from tests.scenarios import RUN, in_threads, make_graph
 from tests.stores.inside import table_of
 from tests.stores.servers import again, numbered, shown, wait_until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

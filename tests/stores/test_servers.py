@@ -22,7 +22,7 @@ from tests.stores.servers import SERVERS, StoreServer, again, numbered
 
 Store: TypeAlias = PostgresStore | RedisStore
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(params=SERVERS)

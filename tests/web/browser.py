@@ -24,7 +24,7 @@ def served(page):
             yield f"http://127.0.0.1:{socket.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(300)
 
 
 @contextmanager

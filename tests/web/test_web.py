@@ -211,7 +211,7 @@ def test_work_goes_on_after_the_post_has_returned(store):
     """A long node does not keep the browser waiting."""
     going_on = threading.Event()
     graph = asks(store, is_exit=False)
-    graph.add_node("work", lambda state: {"done": going_on.wait(30)})
+    graph.add_node("work", lambda state: {"done": going_on.wait(300)})
     graph.set_exit_point("work")
     graph.add_edge("ask", "work")
     graph.execute(State(run_id="r"))
@@ -234,7 +234,7 @@ def test_an_error_after_the_post_has_returned(store):
     """The page of the run shows the error of a change that came late, until the next change."""
     going_on = threading.Event()
     graph = asks(store, is_exit=False)
-    graph.add_node("work", lambda state: {"done": object() if going_on.wait(30) else None})
+    graph.add_node("work", lambda state: {"done": object() if going_on.wait(300) else None})
     graph.set_exit_point("work")
     graph.add_edge("ask", "work")
     graph.execute(State(run_id="r"))
@@ -512,7 +512,7 @@ def serving(folder, *options):
             yield process, process.stdout.readline().strip()
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
 
 
 def test_the_command_prints_an_address_and_serves_it(tmp_path):
