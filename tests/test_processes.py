@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def test_a_slow_import_does_not_count(tmp_path: Path, monkeypatch: pytest.Monkey
     """The timeout of an item begins when the module of its function is imported, in each new process."""
     (tmp_path / "slow_to_import.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    from slow_to_import import double
+    double = import_module("slow_to_import").double
 
     node = MapNode(double, "items", "made", processes=True, timeout=1.5, max_workers=1)
     graph = make_graph({"a": node}, store=MemoryStore())
