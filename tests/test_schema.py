@@ -588,6 +588,9 @@ STANDINGS: dict[str, Callable[[type, CheckpointStore, Any], Any]] = {
     "failed within a branch": lambda schema, store, node: ParallelNode({"a": graph_within(schema, store, node)}),
     "paused": lambda schema, store, node: ASKS,
     "paused within": lambda schema, store, node: graph_within(schema, store, ASKS).as_node(),
+    "paused within a branch": lambda schema, store, node: ParallelNode(
+        {"a": graph_within(schema, store, ASKS), "b": returning({"done": 1})}
+    ),
 }
 
 

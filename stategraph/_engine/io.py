@@ -18,6 +18,7 @@ from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values.ids import nested_id
 from stategraph._values.progress import KeptParts, Part
+from stategraph._values.registered_types import Older, noting_older
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -46,6 +47,7 @@ class StoreSession:
 
     Attributes:
         ownership: The owner of the run, once it has one.
+        older: The values in loaded States that were saved by an older version of their class.
         look_at: When to check for a cancellation by other processes again, by time.monotonic.
     """
 
@@ -59,6 +61,7 @@ class StoreSession:
         self.store, self.queue = store, queue
         self.ownership: Ownership | None = None
         self.look_at = 0.0
+        self.older: Older = {}
         self._policy, self._persist = policy, persist
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
         self._knows_policy = False
@@ -67,7 +70,7 @@ class StoreSession:
     def nested(self, persist: AbstractSet[str] | None) -> StoreSession:
         """Return the session of a nested run, whose graph has its own saved keys."""
         nested = StoreSession(self.store, self._policy, persist, self.queue)
-        nested.ownership = self.ownership
+        nested.ownership, nested.older = self.ownership, self.older
         return nested
 
     # ------------------------------------------------------------------ owning, and being cancelled
@@ -230,7 +233,8 @@ class StoreSession:
 
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
-        state: State = self._query(run_id, "load it", lambda: self.store.load(run_id))
+        with noting_older(self.older):
+            state: State = self._query(run_id, "load it", lambda: self.store.load(run_id))
         return state
 
     def find(self, run_id: str) -> State | None:

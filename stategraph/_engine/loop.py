@@ -37,6 +37,7 @@ from stategraph._values.frozen import are_settled, changed_items, freeze_items, 
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import InputDigest, RunStatus
+from stategraph._values.registered_types import forms_in
 from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
@@ -249,10 +250,13 @@ def digest_of_input(run: RunContext, data: Mapping[str, Any]) -> InputDigest:
     """
     persist = run.plan.persist
     counted = {key: value for key, value in data.items() if persist is None or key in persist}
-    digest = InputDigest(partial(run.plan.digest, counted))
-    if not are_settled(counted.values()):
-        str(digest)  # made now: nodes may change the objects
-    return digest
+    if are_settled(counted.values()):
+        return InputDigest(partial(run.plan.digest, counted))
+    # Made now: nodes may change the objects. It has the forms of their classes, as other forms cannot be compared.
+    text, digest = run.plan.digest(counted), run.plan.digest
+    found = sorted(forms_in(counted.values()).items())
+    forms = [f" {digest({'': name})[:8]}={digest({'': form})[:8]}" for name, form in found]
+    return InputDigest(None, "".join([text, *forms]) if text else "")
 
 
 def _as_input(run: RunContext, state: State) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, cast
@@ -12,10 +12,10 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
 from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import amend, owning_saved, save
-from stategraph._engine.step import StepExecution
+from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
 from stategraph._graph.compiled import CompiledNode
-from stategraph._progress import awaited, awake, is_overdue, old_values
+from stategraph._progress import awaited, awake, is_overdue, old_values, without_answers
 from stategraph._protocol import Load, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
@@ -23,6 +23,7 @@ from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
+from stategraph._values.registered_types import Older, as_stored
 from stategraph._values.sameness import differing_items
 from stategraph.errors import AnswerError, ExecutionError, GraphMismatchError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
@@ -147,6 +148,7 @@ def revive(
     """
     stored, saved = saved, fitting_saved(run, saved, updates)
     is_same = is_same and saved is stored
+    saved = _keeping_digests(run, stored, saved)
     step, pause, question = saved.step, saved.pause, awaited(saved)
     if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and pause is not None):
         saved, updates = yield from take_answer(run, saved, updates)
@@ -178,6 +180,30 @@ def revive(
         yield from (amend if amends else save)(run, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)
     return run.plan.stages.get(saved.checkpoint_node)
+
+
+def _keeping_digests(run: RunContext, stored: State, saved: State) -> State:
+    """Record under which digests finished parts of the current step are kept whose inputs were converted since."""
+    older: Older = getattr(run.session, "older", {})  # a session that only saves and loads notes none
+    if not run.plan.loads_parts or (saved is stored and not older):
+        return saved
+    kept = known = saved.progress.kept_digests if saved.progress else {}
+    for then, now in zip(_inputs_of_parts(stored), _inputs_of_parts(saved), strict=False):
+        with as_stored(older):
+            old = digest_of_part(run, saved, then)
+        new = digest_of_part(run, saved, now)
+        if old and new and old != new:
+            kept = {**kept, new: known.get(old, old)}
+    return saved if kept is known else evolve(saved, progress=evolved(saved.progress, kept_digests=kept))
+
+
+def _inputs_of_parts(state: State) -> Iterator[Mapping[str, Any]]:
+    """Yield what parts of a step may be made of: the State, the input of a graph, and each item of its lists."""
+    data = data_of(without_answers(state))
+    yield from (data, {"": dict(data)})
+    for value in data.values():
+        if isinstance(value, list | tuple):
+            yield from ({"": item} for item in value)
 
 
 def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:

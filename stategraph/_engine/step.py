@@ -47,6 +47,11 @@ _KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RET
 _OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
 
 
+def digest_of_part(run: RunContext, state: State, data: Mapping[str, Any]) -> str:
+    """Return the digest of the input of a part of a step, and of the generation; empty if there is none."""
+    return run.plan.digest(data, {"generation": state.generation})
+
+
 @attrs.define(eq=False)
 class StepExecution:
     """One execution of a node in a run.
@@ -377,8 +382,8 @@ class StepExecution:
         digested = self._digested
         if digested is None or digested[0] is not made_of:  # all branches are made from one State
             data = data_of(made_of) if isinstance(made_of, State) else {"": made_of}
-            digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
-            self._digested = digested
+            digest, progress = digest_of_part(self.run, self.state, data), self.state.progress
+            self._digested = digested = made_of, progress.kept_digests.get(digest, digest) if progress else digest
         return digested[1]
 
     def forget_parts(self) -> Task[None]:

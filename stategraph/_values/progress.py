@@ -223,6 +223,8 @@ class Progress:
             was missing. Nested runs that began with old values have yet to receive the new ones.
         kept_names: The step and the name under which a node keeps its parts, nested run and idempotency keys until it
             completes, if it was under way when the graph changed. Step 0 is the current one: older versions saved none.
+        kept_digests: The digests of inputs of parts when the parts were saved, by those of the same inputs now that
+            they were converted, to a changed schema or to a newer version of their class.
         overtaken: The old values of keys that other nodes have changed since then, as in `replaced`.
         answer: The keys of answers given since the last step, with old values as in `replaced`. The last one answers
             the pause `woken`.
@@ -239,6 +241,7 @@ class Progress:
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     kept_names: Mapping[str, tuple[int, str]] = attrs.field(factory=dict)
+    kept_digests: Mapping[str, str] = attrs.field(factory=dict)
     overtaken: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     recoveries: int = attrs.field(default=0, converter=check_step)
@@ -248,10 +251,12 @@ class Progress:
 
     def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""
-        if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries or self.due_ns):
+        if not any(getattr(self, name) for name in _ENDS_WITH_STEP):
             return self
         kept = {name: at for name, at in self.kept_names.items() if name != node and at[0]}
-        left = {"kept_names": kept, "overtaken": self.overtaken if kept else {}}
+        left: dict[str, Any] = {"kept_names": kept}
+        if kept:
+            left |= {"overtaken": self.overtaken, "kept_digests": self.kept_digests}
         return self.changed(**_OF_ONE_STEP | left, answered=self.answered.union(self.answer))
 
     def kept_at(self, node: str, step: int) -> tuple[int, str]:
@@ -278,6 +283,7 @@ def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
     return (progress or NO_PROGRESS).changed(**changes)
 
 
+_ENDS_WITH_STEP = ("next_node", "partial", "replaced", "kept_names", "kept_digests", "recoveries", "due_ns")
 _OF_ONE_STEP: dict[str, Any] = {
     "next_node": "",
     "woken": None,
@@ -285,6 +291,7 @@ _OF_ONE_STEP: dict[str, Any] = {
     "partial": None,
     "replaced": {},
     "kept_names": {},
+    "kept_digests": {},
     "overtaken": {},
     "recoveries": 0,
     "due_ns": 0,

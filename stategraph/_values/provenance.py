@@ -112,7 +112,7 @@ class InputDigest:
     """A digest that is made when it is first needed: a run on the memory store may never need it."""
 
     _make: Callable[[], str] | None
-    _text: str = attrs.field(default="", init=False)
+    _text: str = ""
 
     def __str__(self) -> str:
         make = self._make

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from types import MemberDescriptorType
 from typing import Any, TypeAlias, TypeVar, overload
@@ -20,6 +22,33 @@ _Class = TypeVar("_Class", bound=type)
 
 Upgrade: TypeAlias = Callable[[dict[str, Any], int], Mapping[str, Any]]
 """Returns the fields of the current version, from saved fields and their version."""
+
+
+Older: TypeAlias = dict[int, tuple[object, int, dict[str, Any]]]
+"""Instances that were made of older fields, by their ids, each with the version and the fields that were loaded."""
+
+_noted: ContextVar[Older | None] = ContextVar("stategraph_noted", default=None)
+_as_stored: ContextVar[Older] = ContextVar("stategraph_as_stored", default={})  # noqa: B039 - never changed
+
+
+@contextmanager
+def noting_older(found: Older) -> Iterator[None]:
+    """In the block and in this thread, note instances that are made of older fields."""
+    token = _noted.set(found)
+    try:
+        yield
+    finally:
+        _noted.reset(token)
+
+
+@contextmanager
+def as_stored(older: Older) -> Iterator[None]:
+    """In the block and in this thread, encode these instances as they were loaded."""
+    token = _as_stored.set(older)
+    try:
+        yield
+    finally:
+        _as_stored.reset(token)
 
 
 @attrs.frozen
@@ -73,7 +102,8 @@ class RegisteredType:
                 f"it holds a {self.name} of version {version}, and version {self.version} is registered here: "
                 "load it with the code that saved it, or update this one"
             )
-        upgrade = self.upgrade if version < self.version else None
+        upgrade, noted = self.upgrade if version < self.version else None, _noted.get()
+        stored = values if upgrade is None else {**values}  # it may change them
         if upgrade is not None:
             values = self._upgraded(upgrade, values, version)
         values = self._with_defaults(values)
@@ -84,6 +114,18 @@ class RegisteredType:
                 f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
                 "where function(values, version) returns the new fields"
             )
+        instance = self._made(values)
+        if noted is not None and (version, stored.keys()) != (self.version, values.keys()):
+            noted[id(instance)] = instance, version, stored
+        return instance
+
+    def stored_form(self, instance: object) -> tuple[int, dict[str, Any]]:
+        """Return the version and the fields of an instance; in a block of `as_stored`, those that were loaded."""
+        _, version, values = _as_stored.get().get(id(instance), (None, self.version, None))
+        return version, self.values_of(instance) if values is None else values
+
+    def _made(self, values: dict[str, Any]) -> object:
+        """Return an instance with these fields, without a call of its class."""
         if is_model(self.cls):
             return restored_model(self.cls, values)
         instance: object = object.__new__(self.cls)
@@ -220,6 +262,25 @@ find_by_class: Callable[[type], RegisteredType | None] = _by_class.get
 
 find_by_name: Callable[[str], RegisteredType | None] = _by_name.get
 """Returns the registration with this name."""
+
+
+def forms_in(values: Iterable[Any]) -> dict[str, str]:
+    """Return the versions and the fields of the classes with fields that values hold, by name."""
+    ahead, seen, forms = [*values], dict[int, Any](), dict[str, str]()
+    while ahead:
+        part = ahead.pop()
+        if id(part) in seen:
+            continue
+        seen[id(part)] = part
+        registered = find_by_class(type(part))
+        if registered is not None and registered.fields:
+            forms[registered.name] = f"{registered.version} {' '.join(registered.fields)}"
+            ahead += [getattr(part, name, None) for name in registered.fields]
+        elif isinstance(part, dict):
+            ahead += [*part, *part.values()]
+        elif isinstance(part, list | tuple | set | frozenset):
+            ahead += part
+    return forms
 
 
 def can_be_registered(cls: type) -> bool:

@@ -35,6 +35,7 @@ PROGRESS: dict[str, Any] = {
     "taken": 7,
     "due_ns": 1_700_000_000_000_000_000,
     "kept_names": {"write": (3, "draft"), "draft": (0, "write")},
+    "kept_digests": {"ab": "cd"},
     "overtaken": {"n": (), "items": ([1],)},
     "replaced": {"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)},
 }

@@ -354,6 +354,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "partial": progress.partial and [progress.partial.node, _exact("partial.chunks", progress.partial.chunks)],
         "origins": {key: _origin_parts(origin) for key, origin in progress.origins.items()},
         "replaced": _old_values("replaced", progress.replaced),
+        "kept_digests": dict(progress.kept_digests),
         "kept_names": {node: [*at] for node, at in progress.kept_names.items()},
         "overtaken": _old_values("overtaken", progress.overtaken),
         "recoveries": progress.recoveries,

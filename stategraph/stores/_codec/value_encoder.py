@@ -168,10 +168,10 @@ class ValueEncoder(ABC):
             return self.tagged(ENUM, self.prepared(enum_parts(registered.name, value), 0))
         self._count(value)
         try:
-            values = registered.values_of(value)
+            version, values = registered.stored_form(value)
         except ValueError as error:
             raise NotSerializableError("", str(error)) from None
-        return self.tagged(OBJECT, [registered.name, registered.version, self._dict(values, depth)])
+        return self.tagged(OBJECT, [registered.name, version, self._dict(values, depth)])
 
     def _opaque(self, value: Opaque, depth: int) -> Any:
         codec, parts = find_codec(value.tag), value.parts
