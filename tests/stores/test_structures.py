@@ -1,5 +1,8 @@
 """Structures of graphs, which stores keep for pictures: entry, exits, nodes and nested graphs."""
 
+import sqlite3
+from itertools import pairwise
+
 import pytest
 
 from stategraph import (
@@ -39,6 +42,36 @@ def kept(store, *which):
 
 def config(name):
     return GraphConfig(name, observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+
+
+@pytest.mark.parametrize("serializer", ["msgpack", "json"])
+def test_a_structure_is_written_once_for_all_rows_that_build_on_it(serializer, tmp_path):
+    """Pauses, answers and the steps after them write what has changed; the copy of an export says the same."""
+    with SqliteStore(tmp_path / "one.db", serializer=serializer) as one, SqliteStore(tmp_path / "other.db") as other:
+        checkpoint = CheckpointConfig(interval=1, retention="full", preserve=True)
+        graph = StateGraph(GraphConfig("long", observer="noop", checkpoint=checkpoint), store=one)
+        names = [f"node-{number}" for number in range(60)]
+        for name in names:
+            graph.add_node(name, InterruptNode(None, name) if name in ("node-2", "node-4") else lambda state: {})
+        for name, after in pairwise(names):
+            graph.add_edge(name, after)
+        graph.set_entry_point("node-0")
+        graph.set_exit_point("node-59")
+        graph.execute(State(run_id="a"), labels={"of": "a test"})
+        graph.resume("a", {"node-2": 1}, by="ann")
+        done = graph.resume("a", {"node-4": 2})
+        rows, structure = one.history("a"), drawn(graph.execute(State(run_id="b")).structure)
+        other.import_runs(one.export_run("a"))
+
+        for row in rows:
+            state = one.load("a", row.step, row.revision)
+            assert state == other.load("a", row.step, row.revision)
+            assert drawn(state.structure) == structure
+            assert state.labels == {"of": "a test"}
+        assert one.load("a") == done
+    with sqlite3.connect(tmp_path / "one.db") as connection:
+        sizes = connection.execute("SELECT length(payload) FROM checkpoint WHERE base <> id & 0xFFFFFFFF").fetchall()
+    assert max(sizes) < (600,)
 
 
 def graph_of_all_kinds(store=None):

@@ -12,7 +12,7 @@ that only pictures use come after the fields that a resume uses; older payloads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress, islice
+from itertools import chain, compress, islice, zip_longest
 from operator import attrgetter, eq, is_, is_not
 from typing import Any
 
@@ -70,7 +70,7 @@ def changes_between(old: State | None, new: State, encoded: Mapping[str, bytes])
             appended[key] = freeze(value[len(previous) :])  # settled, so that msgpack takes it unchanged
         else:
             changed[key] = value
-    provenance = None if old is not None and have_same_provenance(old, new) else provenance_parts(new)
+    provenance = provenance_parts(new) if old is None else _newer_provenance(old, new)
     return [changed, appended, removed, provenance], unsettled
 
 
@@ -121,7 +121,8 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         data.update(expect_dict(changed))
         for key, items in expect_dict(appended).items():
             expect_list(data[key]).extend(expect_list(items))
-        provenance = provenance if newer is None else expect_list(newer)
+        if newer is not None:
+            provenance = _merged(expect_list(provenance), newer) if type(newer) is dict else expect_list(newer)
     return freeze_items(data), provenance_from(provenance)
 
 
@@ -308,7 +309,23 @@ def have_same_provenance(old: State, new: State) -> bool:
     return is_same_progress and _PLAIN(old) == _PLAIN(new) and _uncompared_of(old) == _uncompared_of(new)
 
 
-_DRAWING = 7  # the place of the fields for pictures among the parts of provenance
+def _newer_provenance(old: State, new: State) -> dict[str, Any] | None:
+    """Return the changed parts of the provenance by their places; None if there are none."""
+    if have_same_provenance(old, new):
+        return None
+    pairs = zip_longest(provenance_parts(old), provenance_parts(new))
+    # The progress holds values of the user, which are compared in another way.
+    return {str(place): part for place, (before, part) in enumerate(pairs) if place == _PROGRESS or part != before}
+
+
+def _merged(parts: list[Any], newer: dict[str, Any]) -> list[Any]:
+    """Return the parts of a provenance with newer ones in their places."""
+    by_place = dict(zip(_PLACES, parts, strict=False)) | newer
+    return [by_place.get(place) for place in _PLACES]
+
+
+_PLACES = tuple(map(str, range(10)))
+_PROGRESS, _DRAWING = 6, 7  # the places of the progress, and of the fields for pictures, in a provenance
 _PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels", "input_digest")
 
 
