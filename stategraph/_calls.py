@@ -206,7 +206,9 @@ def new_run(
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
     session = StoreSession(store, policy, plan.persist, queue)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
-    return RunContext(plan, session, observer, wanted, shows, *options)
+    run = RunContext(plan, session, observer, wanted, shows, *options)
+    run.accepts = checkpoint.accept
+    return run
 
 
 def check_blocking(run: RunContext) -> None:

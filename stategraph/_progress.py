@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import wraps
 from itertools import takewhile
 from typing import Any
@@ -91,9 +92,9 @@ def without_answers(state: State) -> State:
     return _with_old_values(state, answer) if answer else state
 
 
-def is_overdue(pause: Pause) -> bool:
-    """Return whether the deadline of a pause has passed."""
-    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline
+def is_overdue(pause: Pause, at: datetime | None = None) -> bool:
+    """Return whether the deadline of a pause had passed at a time; by default, now."""
+    return pause.deadline is not None and (at or clock.to_datetime(clock.now_ns())) > pause.deadline
 
 
 def before_updates(state: State) -> State | None:

@@ -63,6 +63,7 @@ _CHECKPOINT: Allowed = {
         "true keeps the checkpoints of a completed run, false deletes them",
         lambda value: type(value) is bool,
     ),
+    "accept": ("true saves the input of `execute` before the first node", lambda value: type(value) is bool),
     "durability": (
         '"sync" saves before the next step, "async" while the run continues, "exit" only when the call ends',
         lambda value: value in get_args(Durability),
@@ -105,6 +106,8 @@ class CheckpointConfig:
         interval: Save after every so many steps; 0 never saves. None, the default, means 1 if a store other than
             "memory" is named or the graph receives a store object, and 0 otherwise.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
+        accept: Whether `execute` saves the input of a new run before its first node, as `run` and `turn` always do. A
+            run that is killed in its first node can then be recovered.
         durability: When a save counts as done. "sync": before the next step; a killed process loses no completed save.
             "async": while the run continues; a killed process loses the queued saves, at most 1,024 of a run. "exit":
             only the final State of a call is saved; a killed process loses all steps of the call.
@@ -137,6 +140,7 @@ class CheckpointConfig:
     serializer: str = "msgpack"
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
     lease: float = _LEASE
+    accept: bool = False
     _has_usual_interval: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class RunExistsError(StateGraphError):
 
 
 class RunCompleteError(StateGraphError):
-    """The run has reached an exit point: there is nothing to resume or cancel."""
+    """The run has reached an exit point: there is nothing to resume, to cancel or to send messages to."""
 
     run_id: str
     node: str
@@ -226,6 +226,21 @@ class RunCompleteError(StateGraphError):
         return (
             f"run {self.run_id!r} is complete (it ended at {self.node!r}): store.load gives its State, "
             "and execute continues that State from the entry point"
+        )
+
+
+class EntryExistsError(StateGraphError, ValueError):
+    """A message, an answer or a turn was given before under the same key, with other content."""
+
+    run_id: str
+    kind: str
+    key: str
+
+    def __str__(self) -> str:
+        kind = {"turn": "turn", "answer": "answer"}.get(self.kind, "message")
+        return (
+            f"run {self.run_id!r} has had another {kind} under the key {self.key!r}: a key is for one {kind}, however "
+            "often it is delivered; give this one a key of its own"
         )
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
     from stategraph._owners.base import Refused
+    from stategraph._values.progress import Pause
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
@@ -370,6 +371,77 @@ class StateGraph(GraphBuilder[S]):
         status: RunStatus | None = drive(cancel(self._new_run({"by": by}), run_id, wait), None)
         return status
 
+    def send(self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None) -> None:
+        """Send a message to a run, which may be at work in any process. When this returns, the message is durable.
+
+        The run takes it in between two steps, once, after the messages before it: as ``resume(run_id, updates)`` does,
+        or as `on_message` decides. A run without an owner takes it in when it is resumed. A message is no answer.
+
+        Args:
+            run_id: The run.
+            updates: New values of keys.
+            by: The author, for the history.
+            key: An id of the message. A message with the same key again is the same message: it is sent once.
+
+        Raises:
+            CheckpointNotFoundError: There is no such run.
+            RunCompleteError: The run is complete.
+            SchemaError: The updates do not fit the schema.
+            EntryExistsError: Another message has had the key.
+            EntriesNotKeptError: The store keeps no entries.
+        """
+        drive(self._message(run_id, updates, by, key), None)
+
+    async def asend(
+        self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None
+    ) -> None:
+        """Send a message as `send` does, on the running event loop."""
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+        await adrive(self._message(run_id, updates, by, key), None, self.store)
+
+    def answer(
+        self,
+        run_id: str,
+        value: Any,
+        *,
+        pause: Pause | str | None = None,
+        by: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Store the answer to a paused run, and return. When this returns, the answer is durable.
+
+        The next call that works on the run continues with it: `run`, `resume` without an answer, or `recover`.
+
+        Args:
+            run_id: The run.
+            value: The answer.
+            pause: The pause to answer, or its id; required if the run waits at several.
+            by: The author, for the history.
+            key: An id of the answer. An answer with the same key again is the same answer.
+
+        Raises:
+            AnswerError: The run does not wait there, the answer is not valid, or the deadline has passed.
+            CheckpointNotFoundError: There is no such run.
+            EntryExistsError: Another answer has had the key.
+            EntriesNotKeptError: The store keeps no entries.
+        """
+        drive(self._stored_answer(run_id, value, pause, by, key), None)
+
+    async def aanswer(
+        self,
+        run_id: str,
+        value: Any,
+        *,
+        pause: Pause | str | None = None,
+        by: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Store an answer as `answer` does, on the running event loop."""
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+        await adrive(self._stored_answer(run_id, value, pause, by, key), None, self.store)
+
     def stream(self, state: State[S], **how: Unpack[ExecuteCall]) -> Stream[S]:
         """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.
 
@@ -432,6 +504,18 @@ class StateGraph(GraphBuilder[S]):
         with without_calls:
             run = self._new_run(how, kind, shows=shows, blocks=blocks)
             return task_of(run, how, *arguments), run.signal
+
+    def _message(self, run_id: str, updates: Mapping[str, Any], by: str | None, key: str | None) -> Task[None]:
+        from stategraph._engine.inbox import send  # imported when used
+
+        return send(self._new_run({"by": by}), run_id, updates, key)
+
+    def _stored_answer(
+        self, run_id: str, value: Any, pause: Pause | str | None, by: str | None, key: str | None
+    ) -> Task[None]:
+        from stategraph._engine.inbox import answer  # imported when used
+
+        return answer(self._new_run({"by": by}), run_id, value, pause, key)
 
     def _adrive(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Awaitable[State]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms

@@ -12,6 +12,7 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
+from stategraph._engine.inbox import stored_answer, unread
 from stategraph._engine.loop import admit, begin, check_not_of_another, digest_of_input, exists, id_of
 from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
@@ -71,9 +72,12 @@ def run_once(run: RunContext, state: State) -> Task[State]:
 
 
 def _run_once(run: RunContext, state: State) -> Task[State]:
+    run.accepts = True
     saved = yield from _begun(run, state.run_id, state)
     if saved is None:
         return (yield from begin(run, state))
+    if saved.status is RunStatus.PAUSED and stored_answer(saved, (yield from unread(run, saved))) is not None:
+        return (yield from resume_owned(run, state.run_id))
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
     if run.session.is_cancelled and saved.status is RunStatus.ACTIVE:
@@ -169,6 +173,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bo
 
 
 def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool) -> Task[State]:
+    run.accepts = True
     state = yield from newest_of(run, run_id)
     if state is None:
         return (yield from begin(run, State(given, run_id=run_id)))

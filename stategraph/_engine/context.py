@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
+from threading import Lock
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import attrs
 
 from stategraph._engine.io import StoreSession
+from stategraph._engine.journal import StepJournal
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._protocol import Await, Command, Gather, Notify, RunHere, RunNode, Show, Task
 from stategraph._text.shown import describe_exception
@@ -50,6 +52,8 @@ class RunContext:
         patience: Seconds to wait for another owner of the run.
         takes_over: Whether to take the run from another owner.
         waits_since: The time at which the call began to wait for another owner, if it had to.
+        answered_at: When the stored answer that the call takes in was given; None for an answer of the call.
+        accepts: Whether the input of a run that begins is saved before its first node.
         signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
         by: The name of the caller, if given.
         labels: The labels of the run, if this call begins it.
@@ -67,6 +71,7 @@ class RunContext:
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
         has_joined_parts: Whether an unsaved State has joined saved parts.
+        input_lock: Held by a part of the step that saves its input.
     """
 
     plan: CompiledGraph
@@ -83,6 +88,8 @@ class RunContext:
     migrate: Mapping[str, str] = NOTHING_GIVEN
     abandon_parts: bool = False
     waits_since: datetime | None = attrs.field(default=None, init=False)
+    answered_at: datetime | None = attrs.field(default=None, init=False)
+    accepts: bool = attrs.field(default=False, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
@@ -97,6 +104,7 @@ class RunContext:
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
+    input_lock: Lock = attrs.field(factory=Lock, init=False)
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:
@@ -119,8 +127,9 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
 def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part: str = "") -> NodeContext:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
-    is_stopping = StopCheck(run.session, run.signal)
-    return NodeContext(*step, kept_at=kept_at(name, state), outermost=run.outermost, is_stopping=is_stopping)
+    at, is_stopping = kept_at(name, state), StopCheck(run.session, run.signal)
+    journal = StepJournal(run, state, at[0], f"{at[1]}/{part}" if part else at[1])
+    return NodeContext(*step, kept_at=at, outermost=run.outermost, is_stopping=is_stopping, journal=journal)
 
 
 @attrs.define(eq=False)

@@ -16,6 +16,7 @@ from stategraph._owners.company import company
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
+from stategraph._values.entries import Entry
 from stategraph._values.ids import nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.registered_types import Older, noting_older
@@ -27,7 +28,7 @@ from stategraph.errors import (
     RunLostError,
     StepConflictError,
 )
-from stategraph.state import State
+from stategraph.state import State, taken_of
 
 _Answer = TypeVar("_Answer")
 
@@ -254,6 +255,43 @@ class StoreSession:
             return KeptParts.of(self.store.entries(run_id, step=step, kinds=(kind,)), node)
 
         return self._query(run_id, "load its parts", load)
+
+    def store_entries(self, state: State, entries: Sequence[Entry]) -> list[Entry]:
+        """Append entries to the journal of the step after a State; raise a CheckpointError if the store fails."""
+        with self._saving(state):
+            kept: list[Entry] = self.store.append(state.run_id, entries)
+            return kept
+
+    def append(self, about: tuple[str, Sequence[Entry]]) -> list[Entry]:
+        """Append entries to the inbox of a run, for any caller."""
+        run_id, entries = about
+        kept: list[Entry] = self._query(run_id, "take them in", lambda: self.store.append(run_id, entries))
+        return kept
+
+    def watch_inbox(self, run: Any) -> None:
+        """Let the saves of a run notice new entries of its inbox, unless it is nested or its store keeps none."""
+        ownership = self.ownership
+        if ownership is not None and ownership.inbox is None and run.outer_step is None and self.store.keeps_entries:
+            ownership.inbox = taken_of(run.state)
+
+    def refuse_new_entries(self, refuses: bool) -> None:
+        """Whether a save of the owner fails if the inbox has entries that it does not know: while it decides."""
+        if self.ownership is not None:
+            self.ownership.refuses_new_entries = refuses
+
+    def unread(self, about: tuple[str, int]) -> list[Entry]:
+        """Return the entries of the inbox of a run after a number."""
+        run_id, after = about
+        entries: list[Entry] = self._query(
+            run_id, "read its inbox", lambda: self.store.entries(run_id, step=0, after=after)
+        )
+        return entries
+
+    def entry_named(self, about: tuple[str, str, str]) -> Entry | None:
+        """Return the entry of the inbox of a run that has a kind and a name."""
+        run_id, kind, name = about
+        read = lambda: self.store.entries(run_id, step=0, kinds=(kind,))  # noqa: E731
+        return next((entry for entry in self._query(run_id, "read its inbox", read) if entry.name == name), None)
 
     def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
         """Return the labels of the finished parts of a step, and the ids of its nested runs."""

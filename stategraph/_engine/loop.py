@@ -27,7 +27,7 @@ from stategraph._engine.context import (
 )
 from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
-from stategraph._engine.saving import amend, drop_joined_parts, newest_of, owning
+from stategraph._engine.saving import amend, drop_joined_parts, newest_of, owning, save
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import Ownership
 from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
@@ -42,7 +42,17 @@ from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
 from stategraph.errors import GraphMismatchError, RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
-from stategraph.state import State, check_successor, completed_by, data_of, evolve, recorded, time_ns_of, with_data
+from stategraph.state import (
+    State,
+    check_successor,
+    completed_by,
+    data_of,
+    evolve,
+    recorded,
+    taken_of,
+    time_ns_of,
+    with_data,
+)
 
 _Pausing: TypeAlias = tuple[CompiledNode, Pause, State | None]
 """A node that pauses the run, its Pause, and the State with its changes, if there are any."""
@@ -90,6 +100,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     checks_cancellation, session = plan.saves and (interval != 1 or plan.write_behind), run.session
     session.look_at = monotonic() + LOOK_AGAIN
+    session.watch_inbox(run)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
@@ -164,6 +175,11 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
             yield (Load, session.stop_if_cancelled, state)
         if watched:
             yield from show(run, state)
+        if ownership is not None and ownership.inbox and ownership.inbox > taken_of(state):
+            from stategraph._engine.inbox import take_in  # imported when used: few runs get messages
+
+            run.state = state = yield from take_in(run, state)
+            data = data_of(state)
         name = handler
     return None
 
@@ -314,6 +330,8 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
         if saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels):
             run.found = evolve(started, _time_ns=time_ns_of(saved))
             return run.found
+    if run.accepts:  # the input is durable before the first node
+        return (yield from save(run, started))
     run.session.save_with_next(started)
     return started
 

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
 from stategraph._engine.ending import handle, save_pending
+from stategraph._engine.inbox import has_unread, stored_answer, unread, with_messages, with_stored_answer
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
 from stategraph._graph.compiled import CompiledNode
+from stategraph._owners.base import NewEntriesError
 from stategraph._progress import awaited, awake, is_overdue, old_values, without_answers
 from stategraph._protocol import Load, StoreFailed, Task
 from stategraph._text.shown import shorten
@@ -72,18 +74,52 @@ def resume_owned(
 
     `turn` is the number of the turn that begins; it is saved with the other changes.
     """
+    while True:
+        try:
+            stage = yield from _revived(run, run_id, updates, pause_id, turn)
+        except NewEntriesError:  # while this was decided: perhaps an answer
+            continue
+        state = yield from run_from(run, stage)
+        if state.status is not RunStatus.PAUSED or not has_unread(run, state):
+            return state
+        updates, pause_id, turn = NOTHING_GIVEN, None, 0  # an answer to another pause of the same step may be there
+        if stored_answer(state, (yield from unread(run, state))) is None:
+            return state
+
+
+def _revived(
+    run: RunContext, run_id: str, updates: Mapping[str, Any], pause_id: str | None, turn: int
+) -> Task[CompiledNode | None]:
+    """Make the saved State of a run the State of the call, with the updates and what its inbox has for it."""
     began = clock.monotonic_ns()
     loaded = yield (Load, run.session.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
+    entries = yield from unread(run, loaded)
+    given = stored_answer(loaded, entries)
+    if given is not None:
+        entries = entries[: entries.index(given) + 1]  # the others may answer other pauses of the step
+        asked = next(pause for pause in loaded.pause.each if pause.id == given.value[0]) if loaded.pause else None
+        updates, pause_id = with_stored_answer(loaded, asked, given, updates, pause_id)
+        run.answered_at = given.at
     saved = yield from compatible(run, loaded)
-    is_same = saved is loaded and not run.migrate and not turn
+    is_same = saved is loaded and not run.migrate and not turn and not entries
+    author = run.by
+    if entries:
+        saved, messages, by = with_messages(run, saved, entries)
+        asked_for = {pause.response_param for pause in loaded.pause.each} if loaded.pause else set()
+        updates = {**{key: value for key, value in messages.items() if key not in asked_for}, **updates}
+        author = given.by if given is not None else run.by or by
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
     if saved.pause is not None and saved.pause.others:
         saved = to_be_answered(saved, updates, pause_id)
-    return (yield from run_from(run, (yield from revive(run, saved, updates, is_same=is_same))))
+    run.session.refuse_new_entries(True)
+    try:
+        return (yield from revive(run, saved, updates, is_same=is_same, by=author))
+    finally:
+        run.session.refuse_new_entries(False)
 
 
 def compatible(run: RunContext, saved: State) -> Task[State]:
@@ -136,6 +172,7 @@ def revive(
     inputs: Mapping[str, Any] = NOTHING_GIVEN,
     *,
     is_same: bool,
+    by: str | None = None,
 ) -> Task[CompiledNode | None]:
     """Make a saved State the State of the run, durably if it changes; return the last completed node.
 
@@ -145,6 +182,7 @@ def revive(
         updates: Values that replace its data.
         inputs: The input of the run, if known.
         is_same: Whether the State is unchanged since it was saved.
+        by: The author of the updates, if known.
     """
     stored, saved = saved, fitting_saved(run, saved, updates)
     is_same = is_same and saved is stored
@@ -171,7 +209,7 @@ def revive(
     amends = saved.step == step
     if amends:
         is_answer = question is not None and (question is pause or question.response_param in updates)
-        run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+        run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, by)
     if is_same and not updates:
         run.found = run.state
         if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:
@@ -230,7 +268,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
     pause = cast(Pause, saved.pause)
     key = pause.response_param
     question = yield from _question(run, saved, pause)
-    if is_overdue(pause):
+    if is_overdue(pause, run.answered_at):
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
@@ -321,6 +359,29 @@ def check_answers(
         problem = "the run asked this only while resume waited for it: read the question, then answer with pause=..."
     if problem:
         raise AnswerError(saved.run_id, pause, problem)
+
+
+def chosen_pause(saved: State, pause_id: str | None) -> Pause:
+    """Return the pause of a saved State that an answer is for.
+
+    Raises:
+        AnswerError: The run does not wait there; or it waits at several pauses, and none is named.
+    """
+    if saved.status is not RunStatus.PAUSED or saved.pause is None:
+        raise AnswerError(saved.run_id, None, f"the run does not wait: it is {saved.status.value}")
+    check_answers(saved, NOTHING_GIVEN, pause_id)
+    if pause_id is None and saved.pause.others:
+        problem = f"it waits at {len(saved.pause.each)} pauses: say which one is answered, by pause="
+        raise AnswerError(saved.run_id, saved.pause, problem)
+    return to_be_answered(saved, NOTHING_GIVEN, pause_id).pause or saved.pause
+
+
+def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any) -> Task[None]:
+    """Raise AnswerError if a value is no valid answer to a pause of a saved State."""
+    if pause.response_param is not None:
+        at_pause = evolve(saved, pause=pause)
+        question = yield from _question(run, at_pause, pause)
+        _with_checked_answer(run, at_pause, pause, question, {pause.response_param: answer})
 
 
 def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | None) -> State:

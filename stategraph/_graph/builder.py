@@ -16,6 +16,7 @@ from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
 from stategraph._protocol import RunHere, RunNode
 from stategraph._text.shown import shorten
+from stategraph._util.callables import problem_of
 from stategraph._util.validators import is_name, maps_texts, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.progress import NodeOutline, Structures
@@ -69,6 +70,7 @@ class GraphBuilder(Generic[S]):
         self._entry: str | None = None
         self._exits: set[str] = set()
         self._stands_at: dict[str, str] = {}
+        self._on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
         self._identity: tuple[str, Mapping[str, str]] = ("", {})  # the module and the settings
 
     @property
@@ -314,6 +316,25 @@ class GraphBuilder(Generic[S]):
         with self._changing():
             self._stands_at.update(removed)
 
+    def on_message(self, function: Callable[[State, Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Set the function that decides what a message to a run changes; without it, the message is the updates.
+
+        It is called between two steps, once for each message in the order in which they came. It must be fast, and
+        return the same for the same arguments.
+
+        Args:
+            function: A sync function of the State and the updates of the message. It returns the updates to apply;
+                ``{}`` for none.
+
+        Raises:
+            TypeError: It is not such a function.
+        """
+        problem = problem_of(function, 2)
+        if problem:
+            raise TypeError(f"on_message takes a sync function of a State and updates: {problem}")
+        with self._changing():
+            self._on_message = function
+
     # ------------------------------------------------------------------ inside
 
     def _compiled(self, persist: AbstractSet[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
@@ -352,6 +373,7 @@ class GraphBuilder(Generic[S]):
             schema=self._schema,
             persist=persist,
             stands_at=self._stands_at.copy(),
+            on_message=self._on_message,
             async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
             **how,
         )

@@ -123,6 +123,7 @@ class CompiledGraph:
         async_node: The name of an async node, if there is one.
         nested_run: The class of nested runs, `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
         stands_at: For each removed node, the node at which its runs continue.
+        on_message: Returns the updates of a message, given the State and the given updates; None to take these.
         obstacle: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the
             checkpoints of the outer graph.
     """
@@ -147,6 +148,7 @@ class CompiledGraph:
     async_node: str | None = None
     nested_run: Callable[..., NestedStep] | None = None
     stands_at: Mapping[str, str] = attrs.field(factory=dict)
+    on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
     obstacle: str = ""
 
 

@@ -21,7 +21,7 @@ import attrs
 from stategraph._values import clock
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
-from stategraph.errors import RunBusyError, RunLostError
+from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 
 _MOST_CANCELLED = 100_000  # cancelled runs to remember until they continue; many of them may be deleted
 _LOOK_AGAIN = 0.0005  # seconds between checks for the end of a direct write
@@ -61,6 +61,7 @@ class Ownership:
         is_cancelled: Whether the run was cancelled, and not continued since.
         inbox: The number of the newest entry that the inbox of the run is known to have had; None while the owner does
             not take entries in.
+        refuses_new_entries: Whether a write fails if the inbox has newer entries, rather than only note them.
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
         owners: The owners that it is released from.
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
@@ -82,6 +83,7 @@ class Ownership:
     is_lost: bool = False
     is_cancelled: bool = False
     inbox: int | None = None
+    refuses_new_entries: bool = False
     is_abandoned: bool = False
     owners: Owners | None = None
     call: Callable[[], Any] | None = None
@@ -398,6 +400,13 @@ def on_behalf_of(ownership: Ownership | None) -> Iterator[None]:
         yield
     finally:
         current.ownership = before
+
+
+class NewEntriesError(CheckpointError):
+    """The inbox of a run has entries that its owner has not taken in, so the run does not end."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, "its inbox has new entries, which must be taken in before it ends")
 
 
 def lost(run_id: str) -> RunLostError:

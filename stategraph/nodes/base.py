@@ -157,6 +157,16 @@ class NodeContext:
     _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
     _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
 
+    _journal: Any = attrs.field(default=None, kw_only=True, eq=False, repr=False)  # of the step, while it runs
+
+    def messages(self) -> list[Mapping[str, Any]]:
+        """Return the messages that have come for the run and are not taken in yet; they stay.
+
+        They are taken in after this step. See `StateGraph.send`.
+        """
+        found: list[Mapping[str, Any]] = self._journal.messages()
+        return found
+
     @property
     def cancelled(self) -> bool:
         """Whether the run should stop: it was cancelled, or the timeout of the call has passed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import islice
 from operator import attrgetter
@@ -17,12 +17,15 @@ import attrs
 from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_of, owned
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_seconds
+from stategraph._values.entries import Entry
+from stategraph._values.frozen import check_mapping
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     EntriesNotKeptError,
+    EntryExistsError,
     FormatError,
     RunBusyError,
     RunCompleteError,
@@ -46,7 +49,6 @@ from stategraph.stores._checks import (
 )
 
 if TYPE_CHECKING:
-    from stategraph._values.entries import Entry
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner, StatusName
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
@@ -254,6 +256,7 @@ class CheckpointStore(ABC):
 
         Raises:
             CheckpointNotFoundError: there is no such run.
+            RunCompleteError: it is complete, and takes no more messages and answers.
             NotSerializableError: a value cannot be kept exactly; the error names the entry. Nothing is appended.
             RunBusyError, RunLostError, CheckpointSaveError: as `save`, for the journal.
             EntriesNotKeptError: the store keeps no entries.
@@ -276,6 +279,24 @@ class CheckpointStore(ABC):
             EntriesNotKeptError: the store keeps no entries.
         """
         raise EntriesNotKeptError(run_id, str(self), "entries")
+
+    def send(self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None) -> None:
+        """Send a message to a run, as `StateGraph.send` does, without the checks of a graph.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            RunCompleteError: the run is complete.
+            EntryExistsError: another message has had the key.
+            EntriesNotKeptError: the store keeps no entries.
+        """
+        from stategraph.stores._codec.msgpack import digest_of  # imported when used: few runs get messages
+
+        check_mapping(updates)
+        value = dict(updates)
+        message = Entry("message", value, name=key or "", made_of=digest_of({"value": value}), by=by)
+        (kept,) = self.append(run_id, [message])
+        if kept.made_of != message.made_of:
+            raise EntryExistsError(run_id, "message", kept.name)
 
     @property
     def keeps_entries(self) -> bool:

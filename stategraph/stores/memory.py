@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from stategraph._owners.base import Ownership, owned, owned_if_free, owner_here, process_name
+from stategraph._owners.base import NewEntriesError, Ownership, owned, owned_if_free, owner_here, process_name
 from stategraph._values import clock
 from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after, named_by_entry, selected
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
-from stategraph._values.provenance import ParentStep
+from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
     NotSerializableError,
+    RunCompleteError,
     RunExistsError,
 )
 from stategraph.state import (
@@ -184,6 +185,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         with self.alone(run_id, CheckpointSaveError):
             self._change(ownership)
             run = self._runs_by_id.get(run_id)
+            if run is not None and (state.status is RunStatus.COMPLETED or ownership.refuses_new_entries):
+                self._check_inbox(run, ownership, run_id)
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
             elif run.kept[-1].step >= state.step or _head_of(run.kept[-1]).generation > state.generation:
@@ -198,6 +201,12 @@ class MemoryStore(ForkSafe, CheckpointStore):
             run.due_ns = due_ns_of(state)
             if ownership.inbox is not None and ownership.run_id == run_id:
                 ownership.inbox = run.numbers[0]
+
+    def _check_inbox(self, run: _Run, ownership: Ownership, run_id: str) -> None:
+        """Raise NewEntriesError if a run that ends has entries in its inbox that its owner does not know."""
+        if ownership.inbox not in (None, run.numbers[0]) and ownership.run_id == run_id:
+            ownership.inbox = run.numbers[0]
+            raise NewEntriesError(run_id)
 
     def _keep_again(self, run: _Run, kept: _Kept, state: State, may_change_data: bool) -> None:
         """Save a State whose step or generation is not later than the newest one."""
@@ -258,6 +267,13 @@ class MemoryStore(ForkSafe, CheckpointStore):
             self._drop(run_id)
             self._policies.pop(run_id, None)
 
+    def _discard(self, run_id: str) -> None:
+        with self._changing(run_id):
+            run, ownership = self._runs_by_id.get(run_id), owner_here(self, run_id)
+            if run is not None and ownership is not None:
+                self._check_inbox(run, ownership, run_id)
+            self._drop(run_id)
+
     def _drop(self, run_id: str) -> None:
         """Remove a run and all its nested runs."""
         self._runs_by_id.pop(run_id, None)
@@ -282,6 +298,9 @@ class MemoryStore(ForkSafe, CheckpointStore):
         run = self._runs_by_id.get(run_id)
         if run is None:
             raise CheckpointNotFoundError(run_id, str(self))
+        newest = _head_of(run.kept[-1])
+        if newest.status is RunStatus.COMPLETED and any(kept.entry.kind in ("message", "answer") for kept in new):
+            raise RunCompleteError(run_id, newest.checkpoint_node)
         self._changes += 1
         found: builtins.list[Entry] = []
         for kept in new:

@@ -82,6 +82,7 @@ if (now[1] or '') ~= ARGV[6] then return {now[1] == ARGV[7] and 2 or 0, cancelle
 if ARGV[3] == '1' and not (lease[1] and lease[2] == ARGV[4]) then return {0, cancelled, inbox} end
 if ARGV[3] == '2' and lease[1] then return {0, cancelled, inbox} end
 if ARGV[5] ~= '' and redis.call('HGET', t..':run:'..ARGV[2], 'i') ~= ARGV[5] then return {0, cancelled, inbox} end
+if ARGV[22] ~= '' and tonumber(ARGV[22]) ~= inbox then return {0, cancelled, inbox} end
 """
     + _ENTRIES
     + _DROP
@@ -112,8 +113,8 @@ else
   end
 end
 if ARGV[18] ~= '0' or ARGV[19] ~= '0' then cut_entries(tonumber(ARGV[18]), tonumber(ARGV[19])) end
-local rest = 22 + 3 * tonumber(ARGV[21])
-put_entries(22, rest - 1)
+local rest = 23 + 3 * tonumber(ARGV[21])
+put_entries(23, rest - 1)
 set_due(ARGV[20])
 for i = rest, #ARGV, 3 do
   redis.call('HSET', run, ARGV[i], ARGV[i + 2])
@@ -139,16 +140,17 @@ number of the newest entry of its inbox.
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
 old and the new version; the record, its incarnation, status, graph and parent; the number of partitions, and this
 partition; the bounds of the rows to remove; the nested runs to remove; the last step of the journal and the last number
-of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are put, and each; and
-of each row its number, its other columns and its payload.
+of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are put; the number of
+the newest entry that the inbox must have, or ""; each entry; and of each row its number, its other columns and its
+payload.
 """
 
 APPEND = _script(
     """
 local t, id = KEYS[1], ARGV[1]
 local run = t..':run:'..id
-local now = redis.call('HMGET', run, 'i', 'm')
-if now[1] ~= ARGV[5] then return {0, 0, 0} end
+local now = redis.call('HMGET', run, 'i', 'm', 's')
+if now[1] ~= ARGV[5] or (ARGV[8] == 'open' and now[3] == 'completed') then return {0, 0, 0} end
 """
     + _ENTRIES
     + """
@@ -172,8 +174,8 @@ return {1, 0, 0}
 """Append entries to a run, or remove entries of its journal. Returns as `SAVE`.
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation of the run; the number of the newest
-entry of the inbox, "" for the journal; the last step of the journal to remove; "0"; the time at which the run is due
-from now on, or ""; and of each entry its field, its name, and its record.
+entry of the inbox, "" for the journal; the last step of the journal to remove; "open" if a complete run takes none; the
+time at which the run is due from now on, or ""; and of each entry its field, its name, and its record.
 """
 
 REMOVE = _script(
@@ -185,7 +187,10 @@ local t, id = KEYS[1], ARGV[1]
 local lease = redis.call('HMGET', t..':lease:'..ARGV[3], 'worker', 'fence')
 if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0, 0} end
 if ARGV[4] == '2' and lease[1] then return {0, 0, 0} end
-if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 0, 0} end
+local now = redis.call('HMGET', t..':run:'..id, 'v', 'm')
+if ARGV[2] ~= '' and (now[1] or ''):match('^%d+') ~= ARGV[2] then return {0, 0, 0} end
+local inbox = tonumber(now[2] or '0')
+if ARGV[6] ~= '' and now[1] and tonumber(ARGV[6]) ~= inbox then return {0, 0, inbox} end
 drop_nested()
 local known = drop(id)
 redis.call('INCR', t..':changes')
@@ -194,7 +199,8 @@ return {known > 0 and 1 or 2, 0, 0}
 )
 """Remove a run and its nested runs. Returns 1 if they are removed, 2 if there were none, and 0 if they stay; and 0.
 
-Its values: the run, its version or "", the outermost run, the guard and the fence.
+Its values: the run, its version or "", the outermost run, the guard and the fence, and the number of the newest entry
+that its inbox must have, or "".
 """
 
 CHAIN = _script(

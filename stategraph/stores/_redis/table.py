@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import redis
 
-from stategraph._owners.base import Fence
+from stategraph._owners.base import Fence, NewEntriesError
 from stategraph._owners.leases import Claim, Known, Lease, LeaseOwners, Worker, has_ended
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
@@ -39,6 +39,7 @@ from stategraph.stores._rows.records import (
     Unreadable,
     Write,
     WriteBatch,
+    needs_whole_inbox,
     no_checkpoint,
     no_run,
     pack_entry,
@@ -165,8 +166,10 @@ class RedisTable(ServerTable[Links]):
         ownership = write.ownership
         if is_cancelled and ownership is not None:
             ownership.is_cancelled = True
-        if inbox and ownership is not None and ownership.inbox is not None and write.run_id == ownership.run_id:
-            ownership.inbox = inbox
+        if ownership is not None and ownership.inbox is not None and write.run_id == ownership.run_id:
+            before, ownership.inbox = ownership.inbox, max(inbox, ownership.inbox)
+            if ownership.inbox != before and needs_whole_inbox(write) and code != _WRITTEN:
+                return NewEntriesError(write.run_id)
         # If the answer to the first request was lost, it may have made the write.
         is_written = code == _WRITTEN or (code == _WAS_WRITTEN and was_sent)
         return is_written and not write.is_lost
@@ -176,7 +179,7 @@ class RedisTable(ServerTable[Links]):
             key = run_id.encode(errors="surrogateescape")
         except UnicodeEncodeError:  # `runs` never reports such an id
             return False
-        answers = self._query(run_id, *self._nodes.on_each(scripts.REMOVE, key, "", "", 0, 0))
+        answers = self._query(run_id, *self._nodes.on_each(scripts.REMOVE, key, "", "", 0, 0, ""))
         return any(code == _WRITTEN for code, *_ in answers)
 
     # ------------------------------------------------------------------ reading
@@ -443,10 +446,11 @@ def _script_of(write: Write, nodes: Nodes, store: object) -> Command:
     guard = (0, 0) if ownership is None else (1, ownership.fence) if ownership.fence else (2, 0)
     if isinstance(write, Removal):
         version = "" if write.version is None else write.version
-        return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard)
+        return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard, _inbox_of(write))
     if isinstance(write, Appended):
         inbox, due_ms = "" if write.inbox is None else write.inbox, _ms(write.due_ns)
-        values = write.incarnation, inbox, write.cut_journal, 0, due_ms, *_entry_values(write.put)
+        takes = "" if write.may_be_complete else "open"
+        values = write.incarnation, inbox, write.cut_journal, takes, due_ms, *_entry_values(write.put)
         return nodes.script(run_id, scripts.APPEND, given_id(run_id), *guard, *values)
     try:
         return nodes.script(run_id, scripts.SAVE, given_id(run_id), *guard, *_values(write, nodes))
@@ -464,7 +468,8 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
         "" if batch.cut_above is None else batch.cut_above,
         "all" if batch.cut_nested else "parts" if batch.cut_parts else "",
-        *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries), *_entry_values(batch.entries)),
+        *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries)),
+        *("" if old is None else _inbox_of(batch), *_entry_values(batch.entries)),
     ]
     for row in batch.put:
         if len(row.payload) > _MAX_VALUE:
@@ -472,6 +477,12 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         about = pack_row(row._replace(payload=b""))
         values += row.sequence, b"%d %d %d %d %b" % (row.sequence, row.base, row.step, row.revision, about), row.payload
     return values
+
+
+def _inbox_of(write: Write) -> int | str:
+    """Return the number of the newest entry that an owner knows, if its write ends the run; otherwise ""."""
+    inbox = write.ownership.inbox if write.ownership and needs_whole_inbox(write) else None
+    return "" if inbox is None else inbox
 
 
 def _ms(due_ns: int | None) -> int | str:

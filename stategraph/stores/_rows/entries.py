@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
+from typing import Any
 
 import attrs
 
 from stategraph._values.entries import Entry, named_by_entry, selected
 from stategraph._values.ids import check_given_id
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     FormatError,
     NotSerializableError,
+    RunCompleteError,
     StepConflictError,
 )
 from stategraph.stores._rows.loading import read
@@ -45,6 +48,7 @@ def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> lis
 def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: int | None) -> list[Entry]:
     """Append entries to the inbox of a run, as `CheckpointStore.append`."""
     check_given_id(run_id)
+    may_be_complete = all(entry.kind == "turn" for entry in entries)
     for _ in range(_TRIES):
         run = log.find(run_id)
         if run is None:
@@ -56,7 +60,10 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: 
             if there is None:
                 put.append(attrs.evolve(entry, seq=newest + len(put) + 1))
             found.append(there or put[-1])
-        change = Appended(run_id, run.incarnation, _records(log, run, put), inbox=newest, due_ns=due_ns, ownership=None)
+        if put and not may_be_complete and run.status is RunStatus.COMPLETED:
+            raise RunCompleteError(run_id, run.node)
+        how: dict[str, Any] = {"inbox": newest, "due_ns": due_ns, "may_be_complete": may_be_complete, "ownership": None}
+        change = Appended(run_id, run.incarnation, _records(log, run, put), **how)
         if not put or log.write(change):
             return found
     raise StepConflictError(run_id, "its entries were not appended: others keep appending to the inbox")

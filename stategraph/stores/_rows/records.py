@@ -306,6 +306,7 @@ class Appended(_Change):
         inbox: The number of the newest entry of its inbox before these; None for entries of the journal.
         cut_journal: Remove the entries of its journal up to this step.
         due_ns: The time at which the run is due from now on; None to leave it.
+        may_be_complete: Whether a complete run takes the entries.
     """
 
     run_id: str
@@ -314,9 +315,22 @@ class Appended(_Change):
     inbox: int | None = None
     cut_journal: int = 0
     due_ns: int | None = None
+    may_be_complete: bool = True
 
 
 Write: TypeAlias = WriteBatch | Removal | Appended
+
+
+def needs_whole_inbox(write: Write) -> bool:
+    """Return whether a write is made only if its owner knows the whole inbox.
+
+    It completes or removes its run, or decides between the inbox and something else.
+    """
+    if write.ownership is None or write.run_id != write.ownership.run_id:
+        return False
+    if write.ownership.refuses_new_entries:
+        return True
+    return isinstance(write, Removal) or (isinstance(write, WriteBatch) and write.run.status is RunStatus.COMPLETED)
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._owners.base import Ownership
+from stategraph._owners.base import NewEntriesError, Ownership
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import (
@@ -36,6 +36,7 @@ from stategraph.stores._rows.records import (
     WriteBatch,
     entry_of,
     lasting_values,
+    needs_whole_inbox,
     step_values,
 )
 from stategraph.stores._rows.table import Table
@@ -178,8 +179,11 @@ class SqlTable(Table):
             return False
         fence, is_cancelled = self.fence(ownership.run_id)
         ownership.is_cancelled |= is_cancelled
-        if ownership.inbox is not None:
-            ownership.inbox = self.inbox(ownership.run_id)
+        before = ownership.inbox
+        if before is not None:
+            ownership.inbox = max(before, self.inbox(ownership.run_id))
+        if ownership.inbox != before and needs_whole_inbox(write):
+            raise NewEntriesError(write.run_id)
         return fence == ownership.fence
 
     def _statements(self, write: Write) -> Sequence[Statement]:
@@ -219,9 +223,8 @@ class SqlTable(Table):
         """Return the statement that writes the record of a run, if it is as expected."""
         run, old, dialect, owned = batch.run, batch.old, self._dialect, given_id(batch.run.run_id)
         guard, guarding = self._guard(owned, batch.ownership, is_new=old is None)
-        inbox = None if old is None or owned != run.run_id or batch.ownership is None else batch.ownership.inbox
-        if inbox is not None:  # a newer entry refuses the write, so that the owner learns of it
-            guard, guarding = f"{guard} AND run.inbox = ?", (*guarding, inbox)
+        if old is not None:
+            guard, guarding = _with_inbox(batch, guard, guarding)
         if batch.outer is not None:
             outer = f" AND EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ? AND o.incarnation = ?)"
             guard, guarding = guard + outer, (*guarding, owned, batch.outer)
@@ -237,10 +240,10 @@ class SqlTable(Table):
     def _appending(self, change: Appended) -> list[Statement]:
         dialect, this = self._dialect, (change.run_id, change.incarnation)
         if change.inbox is not None:  # anyone may append: the number of the newest entry is compared, not the fence
-            is_newest = " AND run.incarnation = ? AND run.inbox = ?"
+            is_newest = f" AND run.incarnation = ? AND run.inbox = ?{'' if change.may_be_complete else _IS_OPEN}"
             put = [(_put_entry(dialect, is_newest), (*entry, *this, change.inbox)) for entry in change.put]
             newest = change.inbox + len(change.put)
-            return [*put, (_count_entries(dialect), (newest, change.due_ns, *this, change.inbox))]
+            return [*put, (_count_entries(dialect, is_newest), (newest, change.due_ns, *this, change.inbox))]
         guard, guarding = self._guard(given_id(change.run_id), change.ownership, is_new=False)
         statements: list[Statement] = []
         if change.cut_journal:
@@ -253,10 +256,11 @@ class SqlTable(Table):
     def _removing(self, removal: Removal) -> list[Statement]:
         run_id, dialect = removal.run_id, self._dialect
         guard, guarding = self._guard(given_id(run_id), removal.ownership, is_new=False)
-        run = run_id, removal.version, *guarding
+        own_guard, own_guarding = _with_inbox(removal, guard, guarding)
+        run = run_id, removal.version, *own_guarding
         nested = *nested_range(run_id), run_id, *guarding
         is_removed = f"NOT EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ?)"
-        is_this = f"run.run_id = ? AND run.version = coalesce(?, run.version){guard}"
+        is_this = f"run.run_id = ? AND run.version = coalesce(?, run.version){own_guard}"
         return [
             *((statement, run) for statement in _remove(dialect, is_this)),
             *((statement, nested) for statement in _remove(dialect, f"{_IS_NESTED} AND {is_removed}{guard}")),
@@ -440,7 +444,16 @@ def _count(condition: Condition, query: Query) -> int:
 # --------------------------------------------------------------------------- statements that write
 
 _AT_PAYLOAD = ROW_COLUMNS.index("payload")
+_IS_OPEN = " AND run.status <> 'completed'"
 _IS_NESTED = "run.run_id > ? AND run.run_id < ?"
+
+
+def _with_inbox(write: Write, guard: str, guarding: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """Return a guard that a newer entry of the inbox refuses as well, so that the owner learns of it."""
+    ownership = write.ownership
+    if ownership is None or ownership.inbox is None or write.run_id != ownership.run_id:
+        return guard, guarding
+    return f"{guard} AND run.inbox = ?", (*guarding, ownership.inbox)
 
 
 @cache
@@ -524,11 +537,11 @@ def _cut_entries(dialect: Dialect, proof: str, guard: str = "") -> str:
 
 
 @cache
-def _count_entries(dialect: Dialect) -> str:
+def _count_entries(dialect: Dialect, condition: str) -> str:
     """Return the statement that counts new entries of an inbox, and makes their run due."""
     return (
         f"UPDATE {dialect.schema}run AS run SET inbox = ?, due_ns = coalesce(?, run.due_ns) "
-        "WHERE run.run_id = ? AND run.incarnation = ? AND run.inbox = ?"
+        f"WHERE run.run_id = ?{condition}"
     )
 
 

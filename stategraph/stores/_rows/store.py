@@ -123,6 +123,8 @@ class RowStore(CheckpointStore):
             fence, ownership.is_cancelled = self._table.fence(ownership.run_id)
             if fence != ownership.fence:
                 ownership.is_lost = True
+            if ownership.inbox is not None:
+                ownership.inbox = max(ownership.inbox, self._table.inbox(ownership.run_id))
         ownership.check()
         return ownership.is_cancelled
 

@@ -1,0 +1,95 @@
+"""StepJournal: the entries of a step, for its node while it runs.
+
+A node calls it in its own thread. The engine waits for the node meanwhile, so nothing else writes to the run but other
+parts of the same step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import attrs
+
+from stategraph._owners.base import on_behalf_of
+from stategraph._values.entries import Entry
+from stategraph._values.ids import given_id
+from stategraph.state import State, taken_of
+
+if TYPE_CHECKING:
+    from stategraph._engine.context import RunContext
+
+
+@attrs.define(eq=False)
+class StepJournal:
+    """The journal of a step, and the inbox of its run.
+
+    Attributes:
+        run: The run.
+        state: The input State of the step.
+        step: The step under which entries are kept.
+        place: The node or, for a part of the step, "node/part".
+    """
+
+    run: RunContext
+    state: State
+    step: int
+    place: str
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run is saved, so that entries outlive the process."""
+        return self.run.plan.saves
+
+    def append(self, kind: str, value: Any, name: str = "", made_of: str = "") -> Entry:
+        """Append an entry to the journal; when this returns, it is durable.
+
+        Raises:
+            CheckpointError: The store could not keep it.
+            EntriesNotKeptError: The store keeps no entries.
+        """
+        save_input(self.run)
+        entry = Entry(kind, value, self.step, self.place, name, made_of)
+        (kept,) = self.run.session.store_entries(self.state, [entry])
+        return kept
+
+    def entries(self, *kinds: str) -> list[Entry]:
+        """Return the entries of this place of some kinds, in order."""
+        with on_behalf_of(self.run.session.ownership):
+            found = self.run.session.store.entries(self.state.run_id, step=self.step, kinds=kinds)
+        return [entry for entry in found if entry.place == self.place]
+
+    def messages(self) -> list[Any]:
+        """Return the updates of the messages that wait in the inbox of the outermost run."""
+        store, run_id = self.run.session.store, given_id(self.state.run_id)
+        if not self.is_kept or not store.keeps_entries:
+            return []
+        outermost = self.run
+        while outermost.outer_step is not None:
+            outermost = outermost.outer_step.run
+        found = store.entries(run_id, step=0, kinds=("message",), after=taken_of(outermost.state))
+        return [entry.value for entry in found]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NoJournal, ()
+
+
+class NoJournal:
+    """Takes the place of a StepJournal in a process of a map, which has no store."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            "effects, spending, status and messages are not available in a process of ParallelNode or MapNode: it has "
+            "no store; use threads (processes=False), or do it in a node before or after"
+        )
+
+
+def save_input(run: RunContext) -> None:
+    """Save the State that the current step of a run began with, durably, unless it is saved."""
+    with run.input_lock:
+        if run.state is run.saved:
+            return
+        if run.outer_step is not None:
+            save_input(run.outer_step.run)
+        run.session.save(run.state)
+        run.session.flush(run.state)
+        run.saved = run.state
