@@ -506,14 +506,14 @@ class StateGraph(GraphBuilder[S]):
             return task_of(run, how, *arguments), run.signal
 
     def _message(self, run_id: str, updates: Mapping[str, Any], by: str | None, key: str | None) -> Task[None]:
-        from stategraph._engine.inbox import send  # imported when used
+        from stategraph._engine.calling import send  # imported when used
 
         return send(self._new_run({"by": by}), run_id, updates, key)
 
     def _stored_answer(
         self, run_id: str, value: Any, pause: Pause | str | None, by: str | None, key: str | None
     ) -> Task[None]:
-        from stategraph._engine.inbox import answer  # imported when used
+        from stategraph._engine.calling import answer  # imported when used
 
         return answer(self._new_run({"by": by}), run_id, value, pause, key)
 

@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
         "serializer": "json",
         "options": {"path": "runs", "nested": {"a": [1]}},
         "lease": 12.5,
+        "accept": True,
     },
 }
 CONFIG = GraphConfig("review", "noop", 5, CheckpointConfig(**FULL["checkpoint"]))

@@ -44,6 +44,12 @@ class World:
     def stop_if_cancelled(self, _: None) -> None:
         """The run is not cancelled."""
 
+    def watch_inbox(self, run: Any) -> None:
+        """The run has no inbox."""
+
+    def refuse_new_entries(self, refuses: bool) -> None:
+        """The run has no inbox."""
+
     def save_with_next(self, state: State) -> None:
         """Keep the State at once: only the newest counts here."""
 

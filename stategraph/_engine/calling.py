@@ -1,4 +1,4 @@
-"""Calls that check the status of a run first: run, turn, take_turn, submit, recover and cancel."""
+"""Calls that look at a run first: run, turn, take_turn, submit, send, answer, recover and cancel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import RunContext
+from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.inbox import stored_answer, unread
-from stategraph._engine.loop import admit, begin, check_not_of_another, digest_of_input, exists, id_of
-from stategraph._engine.resume import compatible, fitting_saved, resume_owned
+from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
+from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
     LATEST,
     SOONEST,
     amend,
+    check_not_of_another,
+    check_saves,
     clear_cancellation,
     flush,
     newest_of,
@@ -30,14 +32,19 @@ from stategraph._graph.changed import began_elsewhere, off_removed, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
+from stategraph._progress import is_overdue
 from stategraph._protocol import Amend, Load, Sleep, Stopped, Task
-from stategraph._values.progress import evolved
+from stategraph._values.entries import Entry
+from stategraph._values.frozen import check_mapping
+from stategraph._values.ids import check_given_id
+from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     AnswerError,
     CheckpointError,
     CheckpointNotFoundError,
     ConfigError,
+    EntryExistsError,
     GraphMismatchError,
     RunBusyError,
     RunCancelledError,
@@ -264,6 +271,51 @@ def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
     return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
+
+
+# --------------------------------------------------------------------------- messages and answers
+
+
+def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | None) -> Task[None]:
+    """Append a message to the inbox of a run of this graph."""
+    check_mapping(updates)
+    check_saves(run.plan)
+    saved: State = yield (Load, run.session.load, check_given_id(run_id))
+    check_not_of_another(run, saved)
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(run_id, saved.checkpoint_node)
+    fitting(run, updates, saved)
+    yield from append(run, run_id, Entry("message", dict(updates), name=key or "", by=run.by))
+
+
+def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, key: str | None) -> Task[None]:
+    """Append an answer to the inbox of a run that waits for it."""
+    check_saves(run.plan)
+    saved: State = yield (Load, run.session.load, check_given_id(run_id))
+    check_not_of_another(run, saved)
+    pause_id = pause.id if isinstance(pause, Pause) else pause
+    kept = None if key is None else (yield (Load, run.session.entry_named, (run_id, "answer", key)))
+    if kept is None:
+        asked = chosen_pause(saved, pause_id)
+        if is_overdue(asked):
+            raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
+        yield from check_answer(run, (yield from compatible(run, saved)), asked, value)
+        pause_id = asked.id
+    made_of = run.plan.digest({"value": value})
+    yield from append(run, run_id, Entry("answer", [pause_id, value], name=key or "", made_of=made_of, by=run.by))
+
+
+def append(run: RunContext, run_id: str, entry: Entry) -> Task[Entry]:
+    """Append an entry to the inbox of a run, durably; return it, or an earlier one of its key.
+
+    Raises:
+        EntryExistsError: There is one of its key with other content.
+    """
+    entry = attrs.evolve(entry, made_of=entry.made_of or run.plan.digest({"value": entry.value}))
+    (kept,) = yield (Amend, run.session.append, (run_id, [entry]))
+    if kept.made_of != entry.made_of:
+        raise EntryExistsError(run_id, entry.kind, entry.name)
+    return cast(Entry, kept)
 
 
 # --------------------------------------------------------------------------- recover

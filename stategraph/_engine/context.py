@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
@@ -34,6 +34,8 @@ from stategraph.state import State, data_of, took_ns_of
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
 
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
+
+Keys: TypeAlias = Collection[str]
 
 
 @attrs.define(eq=False)
@@ -119,6 +121,23 @@ def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any],
     """Validate data from outside the run against the schema of the graph and return it. Raises SchemaError."""
     schema = run.plan.schema
     return data if schema is None else schema.checked(node, data, beside)
+
+
+def with_origins(run: RunContext, state: State, before: State, put: Keys = (), gone: Keys = ()) -> State:
+    """Return the State with updated origins of its keys, after a change that no node made.
+
+    Args:
+        run: The run.
+        state: The State.
+        before: The State before the change.
+        put: The keys that were set.
+        gone: The keys that were removed.
+    """
+    if run.plan.persist is None and state.progress is None:
+        return state
+    from stategraph._progress import Written, accounted
+
+    return accounted(state, before, Written(frozenset(put), frozenset(gone)), run.plan.persist, run.plan.defaults)
 
 
 # --------------------------------------------------------------------------- the NodeContext of a step

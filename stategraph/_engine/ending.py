@@ -28,7 +28,6 @@ from stategraph._engine.saving import (
     save_with_next,
 )
 from stategraph._graph.compiled import CompiledNode
-from stategraph._owners.base import NewEntriesError
 from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import begin_with_users, failures
@@ -58,19 +57,11 @@ _Answer = TypeVar("_Answer")
 
 
 def complete(run: RunContext) -> Task[None]:
-    """Complete the run, after it has taken in the messages that came during its last step."""
-    while True:
-        step = run.state
-        try:
-            return (yield from _complete(run))
-        except NewEntriesError:
-            from stategraph._engine.inbox import take_in  # imported when used: few runs get messages
+    """Complete the run: keep the final State or delete the run, as configured.
 
-            run.state = yield from take_in(run, step)
-
-
-def _complete(run: RunContext) -> Task[None]:
-    """Keep the final State or delete the run, as configured."""
+    Raises:
+        NewEntriesError: Its inbox has entries that it has not taken in.
+    """
     step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:

@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-import attrs
-
-from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.context import RunContext, fitting, with_origins
 from stategraph._engine.ending import failure_at
-from stategraph._engine.loop import check_not_of_another, with_origins
-from stategraph._engine.saving import amend, check_saves, save
-from stategraph._progress import is_overdue
-from stategraph._protocol import Amend, Load, Task
+from stategraph._engine.saving import amend, save
+from stategraph._protocol import Load, Task
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping, lay_over
-from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
-from stategraph._values.provenance import Kind, RunStatus
-from stategraph.errors import AnswerError, EntryExistsError, RunCompleteError
+from stategraph._values.provenance import Kind
+from stategraph.errors import AnswerError
 from stategraph.state import State, data_of, evolve, recorded, taken_of, with_data
-
-# --------------------------------------------------------------------------- from outside of the run
-
-
-def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | None) -> Task[None]:
-    """Append a message to the inbox of a run of this graph."""
-    check_mapping(updates)
-    check_saves(run.plan)
-    saved: State = yield (Load, run.session.load, check_given_id(run_id))
-    check_not_of_another(run, saved)
-    if saved.status is RunStatus.COMPLETED:
-        raise RunCompleteError(run_id, saved.checkpoint_node)
-    fitting(run, updates, saved)
-    yield from append(run, run_id, Entry("message", dict(updates), name=key or "", by=run.by))
-
-
-def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, key: str | None) -> Task[None]:
-    """Append an answer to the inbox of a run that waits for it."""
-    from stategraph._engine.resume import check_answer, chosen_pause, compatible  # which look into the inbox
-
-    check_saves(run.plan)
-    saved: State = yield (Load, run.session.load, check_given_id(run_id))
-    check_not_of_another(run, saved)
-    pause_id = pause.id if isinstance(pause, Pause) else pause
-    kept = None if key is None else (yield (Load, run.session.entry_named, (run_id, "answer", key)))
-    if kept is None:
-        asked = chosen_pause(saved, pause_id)
-        if is_overdue(asked):
-            raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
-        yield from check_answer(run, (yield from compatible(run, saved)), asked, value)
-        pause_id = asked.id
-    made_of = run.plan.digest({"value": value})
-    yield from append(run, run_id, Entry("answer", [pause_id, value], name=key or "", made_of=made_of, by=run.by))
-
-
-def append(run: RunContext, run_id: str, entry: Entry) -> Task[Entry]:
-    """Append an entry to the inbox of a run, durably; return it, or an earlier one of its key.
-
-    Raises:
-        EntryExistsError: There is one of its key with other content.
-    """
-    entry = attrs.evolve(entry, made_of=entry.made_of or run.plan.digest({"value": entry.value}))
-    (kept,) = yield (Amend, run.session.append, (run_id, [entry]))
-    if kept.made_of != entry.made_of:
-        raise EntryExistsError(run_id, entry.kind, entry.name)
-    return cast(Entry, kept)
-
-
-# --------------------------------------------------------------------------- in the run
 
 
 def unread(run: RunContext, state: State) -> Task[list[Entry]]:

@@ -8,7 +8,7 @@ drivers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isawaitable
 from time import monotonic
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 from stategraph._engine.context import (
     NOTHING_GIVEN,
+    Keys,
     RunContext,
     announce_completion,
     announce_entry,
@@ -24,12 +25,13 @@ from stategraph._engine.context import (
     fitting,
     observed,
     show,
+    with_origins,
 )
 from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
-from stategraph._engine.saving import amend, drop_joined_parts, newest_of, owning, save
+from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, owning, save
 from stategraph._graph.compiled import CompiledNode
-from stategraph._owners.base import Ownership
+from stategraph._owners.base import NewEntriesError, Ownership
 from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
@@ -40,7 +42,7 @@ from stategraph._values.provenance import InputDigest, RunStatus
 from stategraph._values.registered_types import forms_in
 from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
-from stategraph.errors import GraphMismatchError, RunExistsError
+from stategraph.errors import RunExistsError
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import (
     State,
@@ -76,7 +78,7 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
                 steps = observed(run, steps)
         pausing = yield from steps
         if pausing is None:
-            yield from complete(run)
+            yield from _complete(run)
         else:
             yield from pause_at(run, *pausing)
     except BaseException as error:
@@ -84,6 +86,18 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
         raise
     yield from show(run, run.state)
     return run.state
+
+
+def _complete(run: RunContext) -> Task[None]:
+    """Complete the run, after it has taken in the messages that came during its last step."""
+    while True:
+        step = run.state
+        try:
+            return (yield from complete(run))
+        except NewEntriesError:
+            from stategraph._engine.inbox import take_in  # imported when used: few runs get messages
+
+            run.state = yield from take_in(run, step)
 
 
 def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Pausing | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
@@ -210,9 +224,6 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     return lambda state: function(state, context)
 
 
-_Keys: TypeAlias = Collection[str]
-
-
 # --------------------------------------------------------------------------- beginning
 
 
@@ -237,8 +248,8 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     """Return the State as it enters the graph. A State with a past is saved first."""
     is_new = state.step == 0 and state.graph is None
     before = state
-    put: _Keys = ()
-    gone: _Keys = ()
+    put: Keys = ()
+    gone: Keys = ()
     if is_new:
         state = _as_input(run, state)
     else:
@@ -296,23 +307,6 @@ def prepared(run: RunContext, state: State) -> State:
     return recorded(state, by=run.by, graph=plan.graph, structure=plan.structure, **fresh)
 
 
-def with_origins(run: RunContext, state: State, before: State, put: _Keys = (), gone: _Keys = ()) -> State:
-    """Return the State with updated origins of its keys, after a change that no node made.
-
-    Args:
-        run: The run.
-        state: The State.
-        before: The State before the change.
-        put: The keys that were set.
-        gone: The keys that were removed.
-    """
-    if run.plan.persist is None and state.progress is None:
-        return state
-    from stategraph._progress import Written, accounted
-
-    return accounted(state, before, Written(frozenset(put), frozenset(gone)), run.plan.persist, run.plan.defaults)
-
-
 def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
     """Return the State that begins a run, or its saved form if the same run was submitted or begun before.
 
@@ -350,7 +344,7 @@ def exists(run: RunContext, saved: State, but: str = "") -> RunExistsError:
 # --------------------------------------------------------------------------- States with a past
 
 
-def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[State, State, _Keys, _Keys]]:
+def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[State, State, Keys, Keys]]:
     """Compare a State that has a past with its checkpoint.
 
     Values that are new to the run can be answers again. A run that was deleted on completion has no known values.
@@ -392,15 +386,6 @@ def _check_complete(run: RunContext, newest: State, state: State) -> None:
     is_of_run = state.graph is not None or state.step <= newest.step
     if is_of_run and newest.graph is not None and newest.status is not RunStatus.COMPLETED:
         raise RunExistsError(newest.run_id, run.plan.store, newest.status.value)
-
-
-def check_not_of_another(run: RunContext, newest: State | None) -> None:
-    """Raise GraphMismatchError if a run belongs to another graph and is not complete."""
-    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
-        return
-    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
-    way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
-    raise GraphMismatchError(newest.run_id, (change,), way_out)
 
 
 def with_all_keys(

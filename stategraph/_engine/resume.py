@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, cast
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
 from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.inbox import has_unread, stored_answer, unread, with_messages, with_stored_answer
-from stategraph._engine.loop import prepared, run_from, with_all_keys, with_origins
+from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration

@@ -14,7 +14,7 @@ from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointingDisabledError, RunBusyError
+from stategraph.errors import CheckpointingDisabledError, GraphMismatchError, RunBusyError
 from stategraph.state import State
 
 SOONEST, LATEST = 0.001, 0.05
@@ -113,6 +113,15 @@ def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
     """Return the newest saved State of the run, None if there is none."""
     saved: State | None = (yield (Load, run.session.find, run_id)) if run.plan.saves else None
     return saved
+
+
+def check_not_of_another(run: RunContext, newest: State | None) -> None:
+    """Raise GraphMismatchError if a run belongs to another graph and is not complete."""
+    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
+        return
+    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
+    way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
+    raise GraphMismatchError(newest.run_id, (change,), way_out)
 
 
 def save(run: RunContext, state: State) -> Task[State]:

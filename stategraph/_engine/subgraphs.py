@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting, with_origins
 from stategraph._engine.ending import copy_notes
-from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults, with_origins
+from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults
 from stategraph._engine.resume import compatible, revive
 from stategraph._engine.saving import amend
 from stategraph._engine.step import StepExecution
