@@ -49,6 +49,7 @@ window = 3
 ttl = 60.5
 persist = ["topic", "draft"]
 lease = 12.5
+accept = true
 serializer = "json"
 options = { path = "runs", nested = { a = [1] } }
 """

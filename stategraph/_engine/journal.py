@@ -6,7 +6,7 @@ parts of the same step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import attrs
 
@@ -15,22 +15,19 @@ from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
 from stategraph.state import State, taken_of
 
-if TYPE_CHECKING:
-    from stategraph._engine.context import RunContext
-
 
 @attrs.define(eq=False)
 class StepJournal:
     """The journal of a step, and the inbox of its run.
 
     Attributes:
-        run: The run.
+        run: The run, a `stategraph._engine.context.RunContext`.
         state: The input State of the step.
         step: The step under which entries are kept.
         place: The node or, for a part of the step, "node/part".
     """
 
-    run: RunContext
+    run: Any
     state: State
     step: int
     place: str
@@ -38,7 +35,7 @@ class StepJournal:
     @property
     def is_kept(self) -> bool:
         """Whether the run is saved, so that entries outlive the process."""
-        return self.run.plan.saves
+        return bool(self.run.plan.saves)
 
     def append(self, kind: str, value: Any, name: str = "", made_of: str = "") -> Entry:
         """Append an entry to the journal; when this returns, it is durable.
@@ -49,8 +46,8 @@ class StepJournal:
         """
         save_input(self.run)
         entry = Entry(kind, value, self.step, self.place, name, made_of)
-        (kept,) = self.run.session.store_entries(self.state, [entry])
-        return kept
+        kept: list[Entry] = self.run.session.store_entries(self.state, [entry])
+        return kept[0]
 
     def entries(self, *kinds: str) -> list[Entry]:
         """Return the entries of this place of some kinds, in order."""
@@ -83,7 +80,7 @@ class NoJournal:
         )
 
 
-def save_input(run: RunContext) -> None:
+def save_input(run: Any) -> None:
     """Save the State that the current step of a run began with, durably, unless it is saved."""
     with run.input_lock:
         if run.state is run.saved:
