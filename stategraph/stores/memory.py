@@ -268,10 +268,11 @@ class MemoryStore(ForkSafe, CheckpointStore):
             self._policies.pop(run_id, None)
 
     def _discard(self, run_id: str) -> None:
-        with self._changing(run_id):
-            run, ownership = self._runs_by_id.get(run_id), owner_here(self, run_id)
-            if run is not None and ownership is not None:
+        with owned(self, run_id) as ownership, self.alone(run_id):
+            run = self._runs_by_id.get(run_id)
+            if run is not None:
                 self._check_inbox(run, ownership, run_id)
+            self._change(ownership)
             self._drop(run_id)
 
     def _drop(self, run_id: str) -> None:
