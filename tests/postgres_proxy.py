@@ -20,7 +20,7 @@ class Proxy:
             connection when the client says something, "cut after" when the server has answered; both do so once, and
             pass from then on.
         opened: How many connections were opened.
-        dropped: Connections that hand on nothing any more, and nobody tells, as a NAT drops them; see `drop`.
+        dropped: Connections that hand on nothing any more, and no one is told, as a NAT drops them; see `drop`.
         answers: How often the server was ready for the next question, since that was set to 0: its round trips.
     """
 

@@ -146,7 +146,7 @@ def test_a_batch_that_ends_by_a_base_exception(tmp_path: Path, as_node: Any, how
     broken: list[int] = []
 
     def key() -> bytes:
-        time.sleep(0.01)  # meanwhile the other runs gather for the next batch
+        time.sleep(0.01)  # the other runs gather for the next batch in the meantime
         if broken:
             raise Panic
         return b"k" * 32

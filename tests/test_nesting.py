@@ -223,7 +223,7 @@ class TestValidation:
 
 @pytest.mark.parametrize("how", ["sync", "exit", "async"])
 def test_a_death_leaves_no_nested_run_behind(how: str) -> None:
-    """Wherever a process dies: once the run is complete, its nested runs are gone, whoever completed it."""
+    """Wherever a process dies: once the run is complete, its nested runs are gone, whichever call completed it."""
     for death in itertools.count(1):
         kept = MemoryStore()
         mortal = Mortal(kept, death)

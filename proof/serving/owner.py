@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     """Run the process."""
     about = json.loads(arguments[0])
     if about["is_elsewhere"]:
-        leases._machine = lambda: "elsewhere"  # type: ignore[assignment]
+        leases.machine_name = lambda: "elsewhere"  # type: ignore[assignment]
     real, hours = clock.now_ns, about["hours"]
     clock.now_ns = lambda: real() + hours * 3_600_000_000_000
     store = SERVERS[about["server"]]().open(about["options"], pool=10)

@@ -19,7 +19,7 @@ _LOOK = 0.05  # seconds between two checks of an event or a clock that does not 
 
 
 class EitherEvent(threading.Event):
-    """An event that also counts as set when another one is set. Nobody can wait for it.
+    """An event that also counts as set when another one is set. No caller can wait for it.
 
     Setting it takes no lock: that of an Event would stay locked if Ctrl-C interrupted `set`.
 

@@ -65,7 +65,7 @@ def complete(run: RunContext) -> Task[None]:
     step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:
-        if run.has_joined_parts:  # deleted before the run is complete: after a crash, nobody would do it
+        if run.has_joined_parts:  # deleted before the run is complete: after a crash, no caller would do it
             if step is not run.saved:
                 yield from save(run, step)
             yield from drop_joined_parts(run)

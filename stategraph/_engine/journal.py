@@ -1,7 +1,7 @@
 """StepJournal: the entries of a step, for its node while it runs.
 
-A node calls it in its own thread. The engine waits for the node meanwhile, so nothing else writes to the run but other
-parts of the same step.
+A node calls it in its own thread. The engine waits for the node in the meantime, so nothing else writes to the run but
+other parts of the same step.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class TestPlanted:
 
     @pytest.mark.parametrize("kind", STORES)
     def test_a_pipe_in_place_of_the_locks(self, kind: str, folder: Path) -> None:
-        """A pipe in place of the file with the locks keeps nobody waiting: it is refused, or ignored by a reader."""
+        """A pipe in place of the file with the locks keeps no one waiting: it is refused, or ignored by a reader."""
         file = saved(kind, folder)
         locks = folder / ("owners" if kind == "disk" else f"{file.name}-owners")
         locks.unlink()
