@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from stategraph import CheckpointConfig, CheckpointError, ConfigError, RunLostError, RunStatus, State, StepConflictError
 from stategraph._owners import base
 from stategraph._values.progress import Part
-from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
+from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
@@ -230,6 +230,20 @@ class TestOpening:
         assert "durable=False" in str(caught.value)
         with open_redis(prefix, durable=False) as store:
             store.save(numbered("a", 1))
+
+    def test_a_store_of_an_older_version(self, opened: Callable[..., RedisStore], admin: Any, prefix: str) -> None:
+        """This version takes it over, so that the older one refuses it; one of a newer version is refused."""
+        opened().save(State(run_id="a"))
+        layout = int(admin.hget(f"{{{prefix}:0}}:store", "layout"))
+
+        admin.hset(f"{{{prefix}:0}}:store", "layout", 1)
+        assert opened().list() == ["a"]
+        assert int(admin.hget(f"{{{prefix}:0}}:store", "layout")) == layout > 1
+
+        admin.hset(f"{{{prefix}:0}}:store", "layout", layout + 1)
+        with pytest.raises(FormatError, match=f"version {layout + 1} and this version of stategraph reads up to"):
+            opened()
+        assert int(admin.hget(f"{{{prefix}:0}}:store", "layout")) == layout + 1
 
     def test_an_address_with_options_of_a_pool(self, prefix: str) -> None:
         """They are accepted, as by redis-py itself."""

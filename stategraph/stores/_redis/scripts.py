@@ -5,6 +5,7 @@ much memory is one that Redis refuses when memory is full.
 
 A script uses keys of one partition, which begin with its tag::
 
+    {stategraph:0}:store      the store: its id, the version of its keys, and the number of its partitions
     {stategraph:3}:run:ID     a run: its version, its record, its indexed fields, and its payloads by number
     {stategraph:3}:entry:ID   its entries by their steps and numbers; those of its inbox with names, by these as well
     {stategraph:3}:rows:ID    its checkpoints by their numbers, without the payloads
@@ -32,6 +33,14 @@ def _script(text: str) -> str:
     TEXTS[digest] = text
     return digest
 
+
+RAISE_LAYOUT = _script(
+    """
+local store, layout = KEYS[1]..':store', tonumber(ARGV[1])
+if tonumber(redis.call('HGET', store, 'layout')) < layout then redis.call('HSET', store, 'layout', layout) end
+"""
+)
+"""Record that a store has the keys of a newer version, unless it has those of one that is newer still."""
 
 _ENTRIES = """
 local entries = t..':entry:'..id

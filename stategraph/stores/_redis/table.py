@@ -53,7 +53,7 @@ from stategraph.stores._rows.table import Identify
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
 
 _CONNECTIONS = 8  # how many threads use one at the same time
-_LAYOUT = 1  # the version of the keys
+_LAYOUT = 2  # the version of the keys: 1 had no entries
 _WRITTEN, _WAS_WRITTEN = 1, 2  # answers to a save
 _PAGE = 500  # runs per request and partition
 _MAX_VALUE = 512 * 1024 * 1024  # bytes that a server accepts by default
@@ -110,6 +110,8 @@ class RedisTable(ServerTable[Links]):
         if int(partitions) != count:
             allowed = f"{int(partitions)}: the {self.store} was made with so many"
             raise ConfigError("checkpoint.options.partitions", count, allowed)
+        if int(layout) < _LAYOUT:  # an older version must not write beside this one
+            self._change("", self._nodes.script_on(0, scripts.RAISE_LAYOUT, _LAYOUT))
         return bytes(store_id)
 
     # ------------------------------------------------------------------ requests
