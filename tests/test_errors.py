@@ -18,6 +18,8 @@ from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
     ConfigError,
+    EntriesNotKeptError,
+    EntryExistsError,
     ExecutionError,
     FormatError,
     GraphError,
@@ -66,6 +68,8 @@ ERRORS: list[tuple[StateGraphError, type[BaseException]]] = [
     (FormatError("a", "newer"), CheckpointError),
     (StepConflictError("a", "behind"), CheckpointError),
     (NotSerializableError("orders[3].total", "it is a lock", "a"), TypeError),
+    (EntryExistsError("a", "message", "webhook-7"), ValueError),
+    (EntriesNotKeptError("a", "my store", "append"), NotImplementedError),
     (RunLostError("a", "it was taken over"), StepConflictError),
     (RunBusyError("a", Owner("vm", 17, NOON)), RuntimeError),
 ]

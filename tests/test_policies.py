@@ -290,7 +290,7 @@ class TestTimeouts:
         saved = store.load(RUN)
         assert (saved.checkpoint_node, saved.status, saved["trace"]) == ("first", RunStatus.FAILED, ["first"])
         mended = make_graph({**nodes, "a": returns({"mended": 1})}, store=store)
-        final = driver(mended, "resume", RUN)
+        final = driver(mended, "resume", RUN, allow_changed=True, abandon_parts=True)
         assert (final["mended"], "late" in final) == (1, False)
 
     def test_an_async_function_cleans_up(self, driver: Any, store: MemoryStore) -> None:

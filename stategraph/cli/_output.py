@@ -271,6 +271,7 @@ _EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] =
             errors.RunBusyError,
             errors.StepConflictError,
             errors.RunExistsError,
+            errors.EntryExistsError,
             errors.RunCompleteError,
             errors.GraphMismatchError,
             errors.AnswerError,

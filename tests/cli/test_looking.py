@@ -426,7 +426,10 @@ def test_written_files_are_private(store, shop):
 
 
 def test_an_export_is_read_back(store, shop):
-    """Into a store of another kind: the same history, values and revisions, and the same lines again."""
+    """Into a store of another kind: the same history, values and revisions, and the same lines again.
+
+    The same import again changes nothing; another run with the id is refused.
+    """
     SqliteStore("copy.db", serializer="json").close()
     exported = call("export", "done").out
     (shop / "done.jsonl").write_text(exported, encoding="utf-8")
@@ -436,8 +439,9 @@ def test_an_export_is_read_back(store, shop):
     assert json.loads(call("export", "done", "--json").out) == [json.loads(line) for line in exported.splitlines()]
     for command in ("history done --json", "show done --json", "show done --step 0 --json"):
         assert call("--store", "copy.db", *command.split()).out == call(*command.split()).out
-    again = call("--store", "copy.db", "import", "done.jsonl")
-    assert again.code == 5
+    assert call("--store", "copy.db", "import", "done.jsonl").out == "done\n"
+    assert call("--store", "copy.db", "rollback", "done", "--step", "0", "--yes").code == 0
+    assert call("--store", "copy.db", "import", "done.jsonl").code == 5
 
 
 @pytest.mark.parametrize(
