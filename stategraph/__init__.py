@@ -16,10 +16,11 @@ _HOMES = {
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """
         AnswerError AsyncNodeError CheckpointCorruptError CheckpointError CheckpointNotFoundError
-        CheckpointSaveError CheckpointingDisabledError ConfigError ExecutionError FormatError GraphError
+        CheckpointSaveError CheckpointingDisabledError ConfigError EntriesNotKeptError EntryExistsError
+        ExecutionError FormatError GraphError
         GraphMismatchError InvalidRunIdError MaxIterationsError NotSerializableError RecomputeError
         RunBusyError RunCancelledError RunCompleteError RunExistsError RunLostError SchemaError StateGraphError
-        StepConflictError         UnknownNameError UnknownNodeError
+        StepConflictError UnknownNameError UnknownNodeError
     """,
     "graph": "StateGraph",
     "nodes._chunks": "Updates",

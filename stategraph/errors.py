@@ -387,12 +387,17 @@ class RunLostError(StepConflictError):
 class EntriesNotKeptError(CheckpointError, NotImplementedError):
     """What a run does between two States cannot be kept: the class of the store lacks `append` or `entries`."""
 
-    def __init__(self, run_id: str, store: str, method: str) -> None:
-        reason = (
-            f"the {store} has no method {method}(): effects, messages, answers and finished parts need a store that "
-            "keeps entries, such as sqlite; or implement append() and entries() of CheckpointStore"
+    run_id: str
+    store: str = "store"
+    method: str = "append"
+    reason: str = attrs.field(default="the store keeps no entries", init=False)
+
+    def __str__(self) -> str:
+        return (
+            f"run {shorten(self.run_id)}: the {self.store} has no method {self.method}(): effects, messages, answers "
+            "and finished parts need a store that keeps entries, such as sqlite; or implement append() and entries() "
+            "of CheckpointStore"
         )
-        super().__init__(run_id, reason)
 
 
 class RunBusyError(StateGraphError, RuntimeError):

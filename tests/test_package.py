@@ -21,6 +21,7 @@ REPOSITORY = PACKAGE.parent
 PUBLIC = """
     AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
+    EntriesNotKeptError EntryExistsError
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered RetryPolicy RunBusyError RunCancelledError

@@ -178,7 +178,7 @@ def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, exp
 
 
 def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(shop):
-    """`export` takes all runs or the named ones; `import` again changes nothing, and refuses a file that was cut off."""
+    """`export` takes all runs or the named ones; `import` may be repeated, and refuses a file that was cut off."""
     assert call("--store", "runs.db", "export").code == 2
     assert call("--store", "runs.db", "export", "done", "--all").code == 2
     assert call("--store", "runs.db", "export", "--all", "-o", "all.jsonl").code == 0
