@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
-from stategraph._engine.inbox import stored_answer, unread
+from stategraph._engine.inbox import checked_message, stored_answer, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
@@ -284,7 +284,15 @@ def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | No
     check_not_of_another(run, saved)
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
-    fitting(run, updates, saved)
+    if run.plan.on_message is None:
+        asked = (
+            next((pause for pause in saved.pause.each if pause.response_param in updates), None)
+            if saved.pause
+            else None
+        )
+        if asked is not None:
+            raise AnswerError(run_id, asked, f"a message is no answer; answer({run_id!r}, value) gives one")
+        checked_message(run, updates, saved)
     yield from append(run, run_id, Entry("message", dict(updates), name=key or "", by=run.by))
 
 

@@ -28,6 +28,7 @@ from stategraph._engine.saving import (
     save_with_next,
 )
 from stategraph._graph.compiled import CompiledNode
+from stategraph._owners.base import NewEntriesError
 from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import begin_with_users, failures
@@ -202,10 +203,13 @@ def save_pending(run: RunContext, error: BaseException) -> Task[None]:
 def noting(error: BaseException, when: str, task: Task[_Answer]) -> Task[_Answer | None]:
     """Return the answer of a task, or None after a failure, which becomes a note on an error.
 
-    An exception that ends the program, such as a second KeyboardInterrupt, is raised at once.
+    An exception that ends the program, such as a second KeyboardInterrupt, is raised at once; and so is a
+    NewEntriesError: the run does not end.
     """
     try:
         return (yield from task)
+    except NewEntriesError:
+        raise
     except (Exception, Stopped, StoreFailed) as second:
         error.add_note(f"{when}: {describe_exception(second)}")
         return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from stategraph._engine.context import RunContext, fitting, with_origins
+from stategraph._engine.context import RunContext, described, fitting, with_origins
 from stategraph._engine.ending import failure_at
 from stategraph._engine.saving import amend, save
 from stategraph._protocol import Load, Task
+from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping, lay_over
 from stategraph._values.progress import Pause, evolved
@@ -23,29 +24,46 @@ def unread(run: RunContext, state: State) -> Task[list[Entry]]:
     if ownership is None or run.outer_step is not None or not run.session.store.keeps_entries:
         return []
     entries: list[Entry] = yield (Load, run.session.unread, (state.run_id, taken_of(state)))
-    ownership.inbox = entries[-1].seq if entries else taken_of(state)
+    ownership.inbox = max(ownership.inbox or 0, entries[-1].seq if entries else taken_of(state))
     return entries
 
 
-def with_messages(run: RunContext, state: State, entries: Sequence[Entry]) -> tuple[State, dict[str, Any], str | None]:
-    """Return the State that has taken entries in; the values that messages among them have set; and their author."""
+def updates_of(run: RunContext, state: State, entries: Sequence[Entry]) -> tuple[dict[str, Any], str | None]:
+    """Return the values that messages among some entries set in a State, and their author if they have one.
+
+    Raises:
+        ExecutionError: `on_message` or the schema refuses a message.
+    """
     messages = [entry for entry in entries if entry.kind == "message"]
     updates: dict[str, Any] = {}
-    before = state
     for message in messages:
         try:
             given = message.value if run.plan.on_message is None else run.plan.on_message(state, message.value)
-            check_mapping(given)
-            given = fitting(run, given, state)
+            given = checked_message(run, given, state)
         except Exception as error:
-            why = f"cannot take in message {message.seq}{f' of {message.by}' if message.by else ''}: {error}"
+            by = f" of {message.by}" if message.by else ""
+            why = f"is left, and message {message.seq}{by} cannot be taken in: {described(run, error)}"
             way_out = "on_message of the graph may return {} for it"
-            raise failure_at(run, state.checkpoint_node, f"{why}; {way_out}", error) from error
+            raise failure_at(run, state.checkpoint_node or run.plan.entry, f"{why}; {way_out}", error) from error
         state = with_data(state, lay_over(data_of(state), given))
         updates |= given
-    progress = evolved(before.progress, taken=entries[-1].seq)
     authors = {message.by for message in messages}
-    return evolve(before, progress=progress), updates, authors.pop() if len(authors) == 1 else None
+    return updates, authors.pop() if len(authors) == 1 else None
+
+
+def checked_message(run: RunContext, given: Any, state: State) -> Mapping[str, Any]:
+    """Return the updates of a message, as the schema of the graph takes them.
+
+    Raises:
+        TypeError, ValueError: they are no updates; or would be lost, as their keys are not saved.
+    """
+    check_mapping(given)
+    given = fitting(run, given, state)
+    lost = sorted(given.keys() - run.plan.persist) if run.plan.persist is not None else []
+    if lost:
+        way_out = "name it in checkpoint.persist, or give it to resume"
+        raise ValueError(f"a message cannot set {shorten(lost[0])}, which is not saved: {way_out}")
+    return cast(Mapping[str, Any], given)
 
 
 def take_in(run: RunContext, state: State) -> Task[State]:
@@ -55,10 +73,9 @@ def take_in(run: RunContext, state: State) -> Task[State]:
         return state
     if state is not run.saved and state is not run.found:
         yield from save(run, state)
-    after, updates, by = with_messages(run, state, entries)
-    progress = after.progress
-    if progress is not None:  # new values may answer again
-        after = evolve(after, progress=evolved(progress, answered=progress.answered - updates.keys()))
+    updates, by = updates_of(run, state, entries)
+    answered = state.progress.answered - updates.keys() if state.progress else ()  # new values may answer again
+    after = evolve(state, progress=evolved(state.progress, taken=entries[-1].seq, answered=answered))
     after = with_origins(run, with_data(after, lay_over(data_of(after), updates)), after, updates.keys())
     return (yield from amend(run, recorded(after, Kind.UPDATE, by)))
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TypeVar, cast
 
-from stategraph._owners.base import Ownership, current, lost, on_behalf_of, own
+from stategraph._owners.base import NewEntriesError, Ownership, current, lost, on_behalf_of, own
 from stategraph._owners.company import company
 from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception
@@ -224,6 +224,8 @@ class StoreSession:
     def delete(self, state: State) -> None:
         """Delete the run of a completed State; raise a CheckpointError if the deletion or an earlier save fails."""
         self.flush(state)  # otherwise a failed save would look like a failed deletion
+        if self.ownership is not None and (self.ownership.inbox or 0) > taken_of(state):
+            raise NewEntriesError(state.run_id)
         try:
             self._query(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))
         except CheckpointError as error:

@@ -97,6 +97,7 @@ def _complete(run: RunContext) -> Task[None]:
         except NewEntriesError:
             from stategraph._engine.inbox import take_in  # imported when used: few runs get messages
 
+            run.state = step
             run.state = yield from take_in(run, step)
 
 
@@ -364,6 +365,7 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
         if not restart:
             _check_complete(run, newest, state)
         check_successor(newest, state, same_data=True)  # before the parts of its step are dropped
+        state = evolve(state, progress=evolved(state.progress, taken=taken_of(newest)))
     progress = state.progress
     if progress is None:
         return state, state, (), ()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
 from stategraph._engine.ending import handle, save_pending
-from stategraph._engine.inbox import has_unread, stored_answer, unread, with_messages, with_stored_answer
+from stategraph._engine.inbox import has_unread, stored_answer, unread, updates_of, with_stored_answer
 from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.step import StepExecution, digest_of_part
@@ -105,9 +105,14 @@ def _revived(
         run.answered_at = given.at
     saved = yield from compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn and not entries
-    author = run.by
+    author, run.state = run.by, saved
     if entries:
-        saved, messages, by = with_messages(run, saved, entries)
+        try:
+            messages, by = updates_of(run, saved, entries)
+        except ExecutionError as failure:
+            if saved.pause is None:
+                yield from save_pending(run, failure)
+            raise
         asked_for = {pause.response_param for pause in loaded.pause.each} if loaded.pause else set()
         updates = {**{key: value for key, value in messages.items() if key not in asked_for}, **updates}
         author = given.by if given is not None else run.by or by
@@ -117,7 +122,8 @@ def _revived(
         saved = to_be_answered(saved, updates, pause_id)
     run.session.refuse_new_entries(True)
     try:
-        return (yield from revive(run, saved, updates, is_same=is_same, by=author))
+        taken = entries[-1].seq if entries else 0
+        return (yield from revive(run, saved, updates, is_same=is_same, by=author, taken=taken))
     finally:
         run.session.refuse_new_entries(False)
 
@@ -173,6 +179,7 @@ def revive(
     *,
     is_same: bool,
     by: str | None = None,
+    taken: int = 0,
 ) -> Task[CompiledNode | None]:
     """Make a saved State the State of the run, durably if it changes; return the last completed node.
 
@@ -183,6 +190,7 @@ def revive(
         inputs: The input of the run, if known.
         is_same: Whether the State is unchanged since it was saved.
         by: The author of the updates, if known.
+        taken: The number of the newest entry of the inbox that the updates take in; 0 if they take in none.
     """
     stored, saved = saved, fitting_saved(run, saved, updates)
     is_same = is_same and saved is stored
@@ -196,6 +204,8 @@ def revive(
     progress = saved.progress
     if progress is not None and not progress.answered.isdisjoint(updates):  # new values may answer again
         saved = evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
+    if taken:  # not before: a run that fails above has taken in nothing
+        saved = evolve(saved, progress=evolved(saved.progress, taken=taken))
     updates = fitting(run, updates, saved)
     all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)

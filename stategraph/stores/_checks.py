@@ -13,9 +13,10 @@ from stategraph._text.shown import meant, shorten
 from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph.errors import ConfigError
-from stategraph.state import State, evolve, recorded
+from stategraph.state import State, evolve, recorded, taken_of
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -249,7 +250,11 @@ def rolled_back(state: State, newest: State, by: str | None = None) -> State:
         raise TypeError(f"by is a str that says who, without lone surrogates, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)
-    return recorded(back, Kind.ROLLBACK, by, generation=newest.generation + 1, parent=newest.parent)
+    progress = evolved(
+        back.progress, taken=taken_of(newest)
+    )  # a message is taken in once, whatever becomes of the step
+    about = {"generation": newest.generation + 1, "parent": newest.parent, "progress": progress}
+    return recorded(back, Kind.ROLLBACK, by, **about)
 
 
 def is_in_story(nested_id: str, step: int, generation: int) -> bool:

@@ -185,8 +185,10 @@ class MemoryStore(ForkSafe, CheckpointStore):
         with self.alone(run_id, CheckpointSaveError):
             self._change(ownership)
             run = self._runs_by_id.get(run_id)
-            if run is not None and (state.status is RunStatus.COMPLETED or ownership.refuses_new_entries):
-                self._check_inbox(run, ownership, run_id)
+            if run is not None and state.status is RunStatus.COMPLETED:
+                self._check_inbox(run, ownership, run_id, taken_of(state))
+            elif run is not None and ownership.refuses_new_entries:
+                self._check_inbox(run, ownership, run_id, ownership.inbox)
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
             elif run.kept[-1].step >= state.step or _head_of(run.kept[-1]).generation > state.generation:
@@ -202,9 +204,9 @@ class MemoryStore(ForkSafe, CheckpointStore):
             if ownership.inbox is not None and ownership.run_id == run_id:
                 ownership.inbox = run.numbers[0]
 
-    def _check_inbox(self, run: _Run, ownership: Ownership, run_id: str) -> None:
-        """Raise NewEntriesError if a run that ends has entries in its inbox that its owner does not know."""
-        if ownership.inbox not in (None, run.numbers[0]) and ownership.run_id == run_id:
+    def _check_inbox(self, run: _Run, ownership: Ownership, run_id: str, known: int | None) -> None:
+        """Raise NewEntriesError if a run has entries in its inbox after the newest one that a write knows."""
+        if ownership.inbox is not None and known != run.numbers[0] and ownership.run_id == run_id:
             ownership.inbox = run.numbers[0]
             raise NewEntriesError(run_id)
 
@@ -271,7 +273,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         with owned(self, run_id) as ownership, self.alone(run_id):
             run = self._runs_by_id.get(run_id)
             if run is not None:
-                self._check_inbox(run, ownership, run_id)
+                self._check_inbox(run, ownership, run_id, ownership.inbox)
             self._change(ownership)
             self._drop(run_id)
 

@@ -39,6 +39,7 @@ from stategraph.stores._rows.records import (
     Unreadable,
     Write,
     WriteBatch,
+    known_inbox,
     needs_whole_inbox,
     no_checkpoint,
     no_run,
@@ -169,8 +170,8 @@ class RedisTable(ServerTable[Links]):
         if is_cancelled and ownership is not None:
             ownership.is_cancelled = True
         if ownership is not None and ownership.inbox is not None and write.run_id == ownership.run_id:
-            before, ownership.inbox = ownership.inbox, max(inbox, ownership.inbox)
-            if ownership.inbox != before and needs_whole_inbox(write) and code != _WRITTEN:
+            known, ownership.inbox = known_inbox(write), max(inbox, ownership.inbox)
+            if known != ownership.inbox and needs_whole_inbox(write) and code == 0:
                 return NewEntriesError(write.run_id)
         # If the answer to the first request was lost, it may have made the write.
         is_written = code == _WRITTEN or (code == _WAS_WRITTEN and was_sent)
@@ -483,8 +484,8 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
 
 def _inbox_of(write: Write) -> int | str:
     """Return the number of the newest entry that an owner knows, if its write ends the run; otherwise ""."""
-    inbox = write.ownership.inbox if write.ownership and needs_whole_inbox(write) else None
-    return "" if inbox is None else inbox
+    known = known_inbox(write) if needs_whole_inbox(write) else None
+    return "" if known is None else known
 
 
 def _ms(due_ns: int | None) -> int | str:

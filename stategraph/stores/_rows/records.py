@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import product
 from operator import attrgetter
 from types import UnionType
-from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
 
 import attrs
 import ormsgpack
@@ -321,16 +321,29 @@ class Appended(_Change):
 Write: TypeAlias = WriteBatch | Removal | Appended
 
 
+def known_inbox(write: Write) -> int | None:
+    """Return the number of the newest entry of the inbox that a write knows; None if that does not matter.
+
+    A State that completes its run knows what it has taken in: entries that came since have no step to come.
+    """
+    ownership = write.ownership
+    if ownership is None or ownership.inbox is None or write.run_id != ownership.run_id:
+        return None
+    return write.taken if _completes(write) else ownership.inbox
+
+
 def needs_whole_inbox(write: Write) -> bool:
-    """Return whether a write is made only if its owner knows the whole inbox.
+    """Return whether a write is made only if it knows the whole inbox.
 
     It completes or removes its run, or decides between the inbox and something else.
     """
-    if write.ownership is None or write.run_id != write.ownership.run_id:
+    if known_inbox(write) is None or write.ownership is None:
         return False
-    if write.ownership.refuses_new_entries:
-        return True
-    return isinstance(write, Removal) or (isinstance(write, WriteBatch) and write.run.status is RunStatus.COMPLETED)
+    return write.ownership.refuses_new_entries or isinstance(write, Removal) or _completes(write)
+
+
+def _completes(write: Write) -> TypeGuard[WriteBatch]:
+    return isinstance(write, WriteBatch) and write.run.status is RunStatus.COMPLETED
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
 from stategraph._values.ids import given_id
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
@@ -152,9 +153,13 @@ def _last_over(state: State) -> int:
 
 
 def _newly_taken(base: DeltaBase | None, state: State) -> int:
-    """Return the number of the newest entry of the inbox that a State has taken in; 0 if it has taken no more."""
+    """Return the number of the newest entry of the inbox that a State has taken in; 0 if it has taken no more.
+
+    A State that completes its run must have taken in all of them.
+    """
     taken = taken_of(state)
-    return 0 if base is not None and taken_of(base.state) == taken else taken
+    is_same = base is not None and taken_of(base.state) == taken and state.status is not RunStatus.COMPLETED
+    return 0 if is_same else taken
 
 
 def _replaces(

@@ -35,11 +35,12 @@ from stategraph.stores._rows.records import (
     Write,
     WriteBatch,
     entry_of,
+    known_inbox,
     lasting_values,
     needs_whole_inbox,
     step_values,
 )
-from stategraph.stores._rows.table import Table
+from stategraph.stores._rows.table import Outcome, Table
 
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 """A statement and its values."""
@@ -161,11 +162,16 @@ class SqlTable(Table):
 
     # ------------------------------------------------------------------ writing
 
-    def apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        written = [*self._write(writes, [*map(self._statements, writes)])]
+    def apply(self, writes: Sequence[Write]) -> Sequence[Outcome]:
+        written: list[Outcome] = [*self._write(writes, [*map(self._statements, writes)])]
         if not all(written):  # a cancellation refuses a write as well: once its owner knows of it, the write is made
             for place, write in enumerate(writes):
-                if not written[place] and self._is_still_owned(write):
+                known = known_inbox(write)
+                if written[place] or not self._is_still_owned(write) or write.ownership is None:
+                    continue
+                if known != write.ownership.inbox and needs_whole_inbox(write):
+                    written[place] = NewEntriesError(write.run_id)
+                else:
                     (written[place],) = self._write([write], [self._statements(write)])
         return written
 
@@ -179,11 +185,8 @@ class SqlTable(Table):
             return False
         fence, is_cancelled = self.fence(ownership.run_id)
         ownership.is_cancelled |= is_cancelled
-        before = ownership.inbox
-        if before is not None:
-            ownership.inbox = max(before, self.inbox(ownership.run_id))
-        if ownership.inbox != before and needs_whole_inbox(write):
-            raise NewEntriesError(write.run_id)
+        if ownership.inbox is not None:
+            ownership.inbox = max(ownership.inbox, self.inbox(ownership.run_id))
         return fence == ownership.fence
 
     def _statements(self, write: Write) -> Sequence[Statement]:
@@ -450,10 +453,8 @@ _IS_NESTED = "run.run_id > ? AND run.run_id < ?"
 
 def _with_inbox(write: Write, guard: str, guarding: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """Return a guard that a newer entry of the inbox refuses as well, so that the owner learns of it."""
-    ownership = write.ownership
-    if ownership is None or ownership.inbox is None or write.run_id != ownership.run_id:
-        return guard, guarding
-    return f"{guard} AND run.inbox = ?", (*guarding, ownership.inbox)
+    known = known_inbox(write)
+    return (guard, guarding) if known is None else (f"{guard} AND run.inbox = ?", (*guarding, known))
 
 
 @cache
