@@ -82,6 +82,10 @@ class Sleep(CommandType):
     """Sleep: ``(Sleep, None, seconds)``."""
 
 
+class Watch(CommandType):
+    """Call a function now and then while the run waits: ``(Watch, look, None)``. It raises if the run should stop."""
+
+
 class Gather(CommandType):
     """Begin several tasks that run concurrently: ``(Gather, None, (tasks, how many, async node))``.
 

@@ -348,8 +348,10 @@ class StateGraph(GraphBuilder[S]):
     def cancel(self, run_id: str, *, by: str | None = None, wait: float | None = None) -> RunStatus | None:
         """Cancel a run in any process; `resume` continues it.
 
-        The owner of the run stops at its next save, or before its next node, and raises RunCancelledError. A run
-        without an owner is cancelled at once. A run whose last node is at work completes.
+        The owner of the run stops at its next save, or before its next node, and raises RunCancelledError. If it waits
+        for an async node or for a retry, it stops there, 0.25 seconds later at most. Processes of a `MapNode` or a
+        `ParallelNode` get SIGTERM, and are killed 5 seconds later. A run without an owner is cancelled at once. A run
+        whose last node ends by itself completes.
 
         Args:
             run_id: The run.
@@ -365,10 +367,18 @@ class StateGraph(GraphBuilder[S]):
             RunCompleteError: The run is complete.
             RunLostError: The run was taken over, rolled back or deleted during the call. Nothing has changed.
         """
-        from stategraph._engine.calling import cancel  # imported when used
+        status: RunStatus | None = drive(self._cancelling(run_id, by, wait), None)
+        return status
 
-        checked_options({"wait": wait})
-        status: RunStatus | None = drive(cancel(self._new_run({"by": by}), run_id, wait), None)
+    @overload
+    async def acancel(self, run_id: str, *, by: str | None = None, wait: None = None) -> None: ...
+    @overload
+    async def acancel(self, run_id: str, *, by: str | None = None, wait: float) -> RunStatus: ...
+    async def acancel(self, run_id: str, *, by: str | None = None, wait: float | None = None) -> RunStatus | None:
+        """Cancel a run as `cancel` does, on the running event loop."""
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+        status: RunStatus | None = await adrive(self._cancelling(run_id, by, wait), None, self.store)
         return status
 
     def send(self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None) -> None:
@@ -504,6 +514,12 @@ class StateGraph(GraphBuilder[S]):
         with without_calls:
             run = self._new_run(how, kind, shows=shows, blocks=blocks)
             return task_of(run, how, *arguments), run.signal
+
+    def _cancelling(self, run_id: str, by: str | None, wait: float | None) -> Task[RunStatus | None]:
+        from stategraph._engine.calling import cancel  # imported when used
+
+        checked_options({"wait": wait})
+        return cancel(self._new_run({"by": by}), run_id, wait)
 
     def _message(self, run_id: str, updates: Mapping[str, Any], by: str | None, key: str | None) -> Task[None]:
         from stategraph._engine.calling import send  # imported when used

@@ -16,6 +16,7 @@ from stategraph._drivers.calls import Shown
 from stategraph._drivers.cancellations import Cancellations
 from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._drivers.threads import CARRIED_ON, CarriedRun, threads_of_loop
+from stategraph._drivers.lookout import Lookout
 from stategraph._protocol import (
     BLOCKING,
     STORE,
@@ -37,6 +38,7 @@ from stategraph._protocol import (
     Sleep,
     Task,
     Unlimit,
+    Watch,
 )
 from stategraph._util.callables import is_async_callable, without_calls
 from stategraph._values.provenance import RunStatus
@@ -85,7 +87,8 @@ class AsyncPerformer:
         self._run, self._store = task, store
         self._cancellations = Cancellations(part_of)
         self._is_cancelled, self._check_cancelled = self._cancellations.has_come, self._cancellations.check
-        self._limits = Limits(signal) if limits is None else attrs.evolve(limits, signal=signal, stack=[*limits.stack])
+        self._limits = Limits(signal) if limits is None else limits.of_part(signal)
+        self._lookout: Lookout | None = None
         self.clock = self._limits.clock
         self._deleted: object = None
         self._others_wait_since = 0.0
@@ -96,6 +99,7 @@ class AsyncPerformer:
             Limit: self._limits.push,
             Unlimit: self._limits.pop,
             Gather: self._gather,
+            Watch: self._look_out,
         }
         if part_of is not None:
             self.at_once[Report] = lambda _, report: part_of.report(report)
@@ -146,6 +150,8 @@ class AsyncPerformer:
         """Release the threads: an exception may keep this object alive until garbage collection."""
         self._threads.keep()
         del self._threads, self._call_of_store
+        if self._lookout is not None:
+            self._lookout.end()
 
     # ------------------------------------------------------------------ immediately, or _LATER
 
@@ -228,10 +234,16 @@ class AsyncPerformer:
         return await self._result_of(awaitable)
 
     async def _result_of(self, awaitable: Awaitable[Any]) -> Any:
-        answer = await self._limits.limited(awaitable)
+        answer = await self._watched(self._limits.limited(awaitable))
         if self._is_cancelled():
             await self._cancellations.forget_strays()
         return answer
+
+    def _look_out(self, look: _Function, _: None) -> None:
+        self._lookout = Lookout(look, None if self._asks_at_once else lambda *call: self._call_of_store(*call))
+
+    def _watched(self, awaitable: Awaitable[Any]) -> Awaitable[Any]:
+        return awaitable if self._lookout is None else self._lookout.over(awaitable)
 
     async def _assist(self, function: _Function, argument: Any) -> Any:
         """Call a function that serves a node, uninterrupted: a cancellation waits for it."""
@@ -246,7 +258,7 @@ class AsyncPerformer:
         await self._check()
         until = time.monotonic() + seconds
         while (left := self._limits.until_check(until - time.monotonic())) > 0:
-            await asyncio.sleep(left)
+            await self._watched(asyncio.sleep(left))
             await self._check()
 
     async def _check(self) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import attrs
 
 from stategraph._drivers.calls import Outcome, Threads
-from stategraph._drivers.limits import EitherEvent, Limits, StopSignal
+from stategraph._drivers.limits import LOOK_OUT, EitherEvent, Limits, StopSignal
 from stategraph._protocol import Task
 from stategraph._util.cancellation import outlast
 
@@ -98,12 +98,20 @@ class InThreads(_Gathering):
             self._threads.call(self._drive, task, self._over)
         found: list[Any] = []
         while self._at_work and not found:
-            found = self._taken(self._reports.get())
+            found = self._taken(self._next_report())
         if not found:
             self.stop()
             if self._error is not None:
                 raise self._error
         return found
+
+    def _next_report(self) -> Any:
+        look = self._limits.look
+        while look is not None:
+            with suppress(Empty):
+                return self._reports.get(timeout=LOOK_OUT)
+            look(None)
+        return self._reports.get()
 
     def stop(self, _: object = None) -> list[Any]:
         """Stop all tasks and wait for their end; return their reports."""

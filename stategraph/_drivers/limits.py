@@ -16,6 +16,8 @@ from stategraph.errors import ConfigError
 MakeError = Callable[[float], BaseException]
 
 _LOOK = 0.05  # seconds between two checks of an event or a clock that does not wake a waiting thread
+LOOK_OUT = 0.25
+"""Seconds between two looks whether another process has cancelled a run that waits."""
 
 
 class EitherEvent(threading.Event):
@@ -132,12 +134,18 @@ class Limits:
         stack: The limits of nodes, the innermost last.
         notifying: Held while an observer receives an event, if several threads may send events.
         clock: The clock of the limits of nodes. Parts of the run share it.
+        look: Raises if another process has cancelled the run; None for parts, whose run looks, and if nobody can.
     """
 
     signal: StopSignal | None
     stack: list[TimeLimit] = attrs.field(factory=list)
     notifying: threading.RLock | None = None
     clock: NodeClock = attrs.field(factory=NodeClock)
+    look: Callable[[Any], object] | None = None
+
+    def of_part(self, signal: StopSignal | None) -> Limits:
+        """Return the limits of a part of the run."""
+        return attrs.evolve(self, signal=signal, stack=[*self.stack], look=None)
 
     def push(self, error: MakeError, seconds: float) -> None:
         """Limit the following commands."""
@@ -170,6 +178,7 @@ class Limits:
         """Return how many of these seconds to sleep before the next check."""
         limit = self.of_all()
         seconds = seconds if limit is None else min(seconds, max(limit.left(), 0.001))
+        seconds = seconds if self.look is None else min(seconds, LOOK_OUT)
         return seconds if self.cancel is None else min(seconds, _LOOK)
 
     @property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 
 from stategraph._drivers.calls import NODES, Outcome, Shown, Threads
-from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.limits import LOOK_OUT, Limits, MakeError, StopSignal
 from stategraph._protocol import (
     BLOCKING,
     Assist,
@@ -35,6 +35,7 @@ from stategraph._protocol import (
     Sleep,
     Task,
     Unlimit,
+    Watch,
 )
 from stategraph._util.callables import failure_of, without_calls
 from stategraph.errors import AsyncNodeError
@@ -42,6 +43,7 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.gathering import OwnLoop
+    from stategraph._drivers.lookout import Lookout
 
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, Notify], call)
@@ -104,9 +106,10 @@ class Performer:
     def __init__(
         self, signal: StopSignal | None, outer: Limits | None = None, report: Callable[[Any], None] | None = None
     ) -> None:
-        self._limits = Limits(signal) if outer is None else attrs.evolve(outer, signal=signal, stack=[*outer.stack])
+        self._limits = Limits(signal) if outer is None else outer.of_part(signal)
         self.clock = self._limits.clock
         self._loop: OwnLoop | None = None
+        self._lookout: Lookout | None = None
         self._threads: Threads | None = None
         self.perform: Perform = {
             **_CALLS,
@@ -118,6 +121,7 @@ class Performer:
             Limit: self._limit,
             Unlimit: self._limits.pop,
             Sleep: self._sleep,
+            Watch: self._look_out,
         }
         if signal is not None:
             self.perform[RunNode] = self._run_node
@@ -165,10 +169,16 @@ class Performer:
         until = time.monotonic() + seconds
         self._limits.check()
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(self._limits.until_check(left), threading.TIMEOUT_MAX))
+            seconds = self._limits.until_check(left)
+            time.sleep(min(seconds, threading.TIMEOUT_MAX))
             self._limits.check()
+            if seconds >= LOOK_OUT and self._limits.look is not None:
+                self._limits.look(None)
 
     # ------------------------------------------------------------------ awaiting
+
+    def _look_out(self, look: Callable[[Any], object], _: None) -> None:
+        self._limits, self._lookout = attrs.evolve(self._limits, look=look), None
 
     def _run_here(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()
@@ -192,6 +202,12 @@ class Performer:
             from stategraph._drivers.gathering import OwnLoop  # imported when used: asyncio takes 20 ms
 
             self._loop = OwnLoop()
+        if self._lookout is None and self._limits.look is not None:
+            from stategraph._drivers.lookout import Lookout  # the same
+
+            self._lookout = Lookout(self._limits.look)
+        if self._lookout is not None:
+            awaitable = self._lookout.over(awaitable)
         return self._loop.run(awaitable)
 
     def _gather(self, __: None, about: tuple[Iterator[Task[Any]], int, str]) -> Gathered:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from stategraph._owners.base import NewEntriesError, Ownership, current, lost, on_behalf_of, own
 from stategraph._owners.company import company
-from stategraph._protocol import Stopped
+from stategraph._protocol import Stopped, StoreFailed
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values.entries import Entry
@@ -102,6 +102,15 @@ class StoreSession:
         with self._saving(state):
             if self.check_cancelled():
                 raise Stopped("it was cancelled")
+
+    def look_out(self, run: Any, _: None) -> None:
+        """Raise if the run should stop at once: it was cancelled, or lost. A store that fails now may save later."""
+        try:
+            self.stop_if_cancelled(run.state)
+        except RunLostError as error:
+            raise StoreFailed from error
+        except CheckpointError:
+            return
 
     def write(self, write: Callable[[], _Answer]) -> _Answer:
         """Write to the store as the owner of the run; return the result."""

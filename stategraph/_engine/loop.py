@@ -32,7 +32,7 @@ from stategraph._engine.io import LOOK_AGAIN
 from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, owning, save
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
-from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task
+from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task, Watch
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
@@ -116,6 +116,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
     checks_cancellation, session = plan.saves and (interval != 1 or plan.write_behind), run.session
     session.look_at = monotonic() + LOOK_AGAIN
     session.watch_inbox(run)
+    if ownership is not None and run.outer_step is None:
+        yield (Watch, partial(session.look_out, run), None)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None

@@ -358,9 +358,14 @@ class StepExecution:
             yield from self.stored((Parts, run.session.save_parts, (run.state, parts)))
             self._stop_if_cancelled()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is known to be cancelled."""
+        return self.run.session.is_cancelled
+
     def _stop_if_cancelled(self) -> None:
         """Raise Stopped if a save has found the run cancelled."""
-        if self.run.session.is_cancelled:
+        if self.is_cancelled:
             raise Stopped("it was cancelled")
 
     def emit_parts(self, parts: Iterable[PartOutcome], total: int) -> Task[None]:

@@ -234,7 +234,7 @@ class _Work:
         if self.workers.processes:
             from stategraph.nodes._processes import Processes  # imported when used
 
-            self._processes = Processes(functions)
+            self._processes = Processes(functions, lambda: self.step.is_cancelled)
         async_node = self.step.name if any(job.node.is_async for job in jobs) else ""
         most = self.workers.max_workers or min(32, (os.cpu_count() or 1) + 4)
         gathered: Gathered = yield (Gather, None, (map(self._part, jobs), min(most, len(jobs)), async_node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import signal
 import threading
 import time
 import traceback
@@ -18,11 +19,12 @@ from typing import Any
 
 import attrs
 
+from stategraph._protocol import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
 
-_LOOK = 1.0  # seconds between two checks whether the process has died
-_PATIENCE = 5  # seconds for a process to end after its connection is closed
+_LOOK = 0.5  # seconds between two checks whether the process has died, or the run was cancelled
+_PATIENCE = 5  # seconds for a process to end after its connection is closed, or after the run was cancelled
 
 
 class StandInError(RuntimeError):
@@ -91,17 +93,20 @@ class Processes:
 
     Args:
         functions: The functions to call.
+        is_cancelled: Whether the run was cancelled. A process at work then gets SIGTERM, which it may handle, and is
+            killed 5 seconds later.
 
     Raises:
         TypeError: a function cannot be sent to a process.
     """
 
-    def __init__(self, functions: Iterable[Callable[[Any], Any]]) -> None:
+    def __init__(self, functions: Iterable[Callable[[Any], Any]], is_cancelled: Callable[[], bool] = bool) -> None:
         for function in {id(function): function for function in functions}.values():
             _check_importable(function)
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._is_closed = False
+        self._is_cancelled = is_cancelled
 
     def call(self, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
         """Call a function in a process; return its result or raise its exception.
@@ -115,7 +120,7 @@ class Processes:
         try:
             process = self._idle.pop()
         except IndexError:
-            process = _Process()
+            process = _Process(self._is_cancelled)
             self._all.add(process)
             if self._is_closed:
                 process.process.kill()
@@ -131,6 +136,7 @@ class Processes:
         except Exception as error:
             raise TypeError(f"its result cannot be unpickled: {describe_exception(error)}") from error
         if isinstance(result, _Failure):
+            process.check_asked()
             raise result.exception()
         return result
 
@@ -151,7 +157,8 @@ class Processes:
 class _Process:
     """A process, and the connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_cancelled: Callable[[], bool]) -> None:
+        self._is_cancelled, self._asked_until = is_cancelled, 0.0
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,), name="stategraph part")
@@ -174,16 +181,33 @@ class _Process:
                 break
             if time.monotonic() >= until:
                 raise TimeoutError(f"it took longer than its timeout of {seconds} s")
+            if self._is_cancelled():
+                self._ask()
         with suppress(EOFError, OSError):
             if self._connection.poll():
                 return self._connection.recv_bytes()
         self.process.join(_PATIENCE)
+        self.check_asked()
         code = self.process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise BrokenProcessPool(
             f"its process died ({how}): it crashed or was killed, for example because memory ran out; or the main "
             'script runs the graph when it is imported: put that below if __name__ == "__main__"'
         )
+
+    def _ask(self) -> None:
+        """Ask the process to end its call, once; raise Stopped if it has had its time."""
+        if not self._asked_until:
+            self._asked_until = time.monotonic() + _PATIENCE
+            if os.name != "nt":  # there it would kill the process at once
+                self.process.terminate()
+        elif time.monotonic() >= self._asked_until:
+            self.check_asked()
+
+    def check_asked(self) -> None:
+        """Raise Stopped if the process was asked to end: a failure since then may come from that."""
+        if self._asked_until:
+            raise Stopped("it was cancelled")
 
     def end(self, patience: float = 0) -> None:
         """End the process. With `patience`, let it end by itself for so many seconds; it must be idle."""
@@ -227,6 +251,7 @@ def _work(connection: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: None)  # a call may handle it; otherwise it has some time to end
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             function = _imported(connection.recv_bytes())

@@ -221,6 +221,10 @@ class StepContext(Protocol):
         """The name of the node."""
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is known to be cancelled."""
+
+    @property
     def tracked_state(self) -> State:
         """The State for functions of the user: reads are recorded if the step may have to be repeated."""
 
