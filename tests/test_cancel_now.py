@@ -97,7 +97,9 @@ class Waiting:
                 node, policies = self.turns_into_a_failure, {"work": {"retry": later}}
             case _:
                 node = MapNode(self.fails, over="items", into="out", retry=later)
-        return make_graph({"first": trace("first"), "work": node, "last": trace("last")}, store=store, policies=policies)
+        return make_graph(
+            {"first": trace("first"), "work": node, "last": trace("last")}, store=store, policies=policies
+        )
 
 
 KINDS = ["async node", "nested graph", "items", "branch", "generator", "retry", "failure", "retried items"]

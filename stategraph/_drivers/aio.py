@@ -10,13 +10,11 @@ from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-import attrs
-
 from stategraph._drivers.calls import Shown
 from stategraph._drivers.cancellations import Cancellations
 from stategraph._drivers.limits import Limits, StopSignal
-from stategraph._drivers.threads import CARRIED_ON, CarriedRun, threads_of_loop
 from stategraph._drivers.lookout import Lookout
+from stategraph._drivers.threads import CARRIED_ON, CarriedRun, Work, threads_of_loop
 from stategraph._protocol import (
     BLOCKING,
     STORE,
@@ -240,7 +238,10 @@ class AsyncPerformer:
         return answer
 
     def _look_out(self, look: _Function, _: None) -> None:
-        self._lookout = Lookout(look, None if self._asks_at_once else lambda *call: self._call_of_store(*call))
+        self._lookout = Lookout(look, None if self._asks_at_once else self._begin_call_of_store)
+
+    def _begin_call_of_store(self, function: _Function, argument: Any) -> Work:
+        return self._call_of_store(function, argument)
 
     def _watched(self, awaitable: Awaitable[Any]) -> Awaitable[Any]:
         return awaitable if self._lookout is None else self._lookout.over(awaitable)

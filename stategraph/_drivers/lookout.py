@@ -27,24 +27,29 @@ class Lookout:
         self._task: asyncio.Task[Any] | None = None  # set while it awaits something
         self._timer: asyncio.TimerHandle | None = None  # until the outcome of its look is known
         self._cut: BaseException | None = None
+        self._before = 0  # the cancellations that the task had received before
 
     async def over(self, awaitable: Awaitable[Any]) -> Any:
         """Return the result of an awaitable, unless the run should stop."""
-        self._task = task = cast(asyncio.Task[Any], asyncio.current_task())
-        before, self._cut = task.cancelling(), None
+        self._task, self._cut = asyncio.current_task(), None
         if self._timer is None:
             self._wait()
         try:
             answer = await awaitable
         except (Exception, asyncio.CancelledError) as error:
-            if self._cut is not None and task.uncancel() <= before:
+            if self._cut is not None and self._is_cut_alone():
                 raise self._cut from (None if isinstance(error, asyncio.CancelledError) else error)
             raise
         finally:
             self._task = None
         if self._cut is not None:  # it has ignored its cancellation
-            task.uncancel()
+            self._is_cut_alone()
         return answer
+
+    def _is_cut_alone(self) -> bool:
+        """Take the cancellation back; return whether the task has no other one."""
+        task = cast(asyncio.Task[Any], asyncio.current_task())
+        return task.uncancel() <= self._before
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_OUT, self._look_now)
@@ -62,7 +67,7 @@ class Lookout:
         if self._task is not None and raised is None:
             self._wait()
         elif self._task is not None:
-            self._cut = raised
+            self._cut, self._before = raised, self._task.cancelling()
             self._task.cancel()
 
     def end(self) -> None:

@@ -159,7 +159,7 @@ def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any)
   stategraph cancel review-42
   stategraph cancel review-42 --by ann
 
-A call at work on the run stops at its next save. A resume continues the run.
+A call at work on the run stops where it awaits, or at its next save. A resume continues the run.
 """,
     RUN,
     BY,
@@ -167,7 +167,7 @@ A call at work on the run stops at its next save. A resume continues the run.
 def cancel(request: Request, run_id: str, by: str | None) -> None:
     """Cancel a run, whatever process is at work on it."""
     owner = request.open(to_change=True).cancel(run_id, by=by)
-    message = "cancelled" if owner is None else f"will stop at the next save of {owner}"
+    message = "cancelled" if owner is None else f"{owner} will stop it, at its next save at the latest"
     request.screen.done({"run_id": run_id, "cancelled": True, "at_once": owner is None}, f"{run_id}: {message}")
 
 

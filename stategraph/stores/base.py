@@ -481,9 +481,9 @@ class CheckpointStore(ABC):
         return self.load(run_id, step) if revision is None else self.load(run_id, step, revision)
 
     def cancel(self, run_id: str, *, by: str | None = None) -> Owner | None:
-        """Cancel a run: at once or, if it has an owner, at the owner's next save; return the owner.
+        """Cancel a run: at once or, if it has an owner, through the owner; return the owner.
 
-        It needs no graph; `StateGraph.cancel` does the same for runs of its graph.
+        It needs no graph; `StateGraph.cancel` does the same for runs of its graph, and says when the owner stops.
 
         Raises:
             CheckpointNotFoundError: there is no such run.
