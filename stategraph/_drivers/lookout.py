@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 from stategraph._drivers.calls import Outcome, outcome_of
 from stategraph._drivers.limits import LOOK_OUT
@@ -31,25 +31,27 @@ class Lookout:
 
     async def over(self, awaitable: Awaitable[Any]) -> Any:
         """Return the result of an awaitable, unless the run should stop."""
-        self._task, self._cut = asyncio.current_task(), None
+        self._task = asyncio.current_task()
         if self._timer is None:
             self._wait()
         try:
             answer = await awaitable
         except (Exception, asyncio.CancelledError) as error:
-            if self._cut is not None and self._is_cut_alone():
-                raise self._cut from (None if isinstance(error, asyncio.CancelledError) else error)
-            raise
+            cut = self._cut_off()
+            if cut is None:
+                raise
+            raise cut from (None if isinstance(error, asyncio.CancelledError) else error)
         finally:
             self._task = None
         if self._cut is not None:  # it has ignored its cancellation
-            self._is_cut_alone()
+            self._cut_off()
         return answer
 
-    def _is_cut_alone(self) -> bool:
-        """Take the cancellation back; return whether the task has no other one."""
-        task = cast(asyncio.Task[Any], asyncio.current_task())
-        return task.uncancel() <= self._before
+    def _cut_off(self) -> BaseException | None:
+        """Take back the cancellation of this object; return its reason, unless the task has another cancellation."""
+        cut, self._cut = self._cut, None
+        task = asyncio.current_task()
+        return None if cut is None or task is None or task.uncancel() > self._before else cut
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_OUT, self._look_now)
