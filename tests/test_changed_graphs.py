@@ -204,6 +204,41 @@ else:
 """
 
 
+class TestNestedGraphThatChanged:
+    """A worker refuses a run whose nested graph has changed before it writes anything."""
+
+    @pytest.mark.parametrize("is_deep", [False, True])
+    @pytest.mark.parametrize("kind", ["graph", "map of graphs", "parallel graphs"])
+    def test_it_is_set_aside(self, store: CheckpointStore, kind: str, is_deep: bool) -> None:
+        """It is refused once, by each worker, and its version stays: other workers are not told that it has changed."""
+
+        def crash(state: State) -> None:
+            raise KeyboardInterrupt
+
+        def make(last: str) -> StateGraph:
+            graph = make_graph({"one": trace("one"), last: crash}, store=store, name="inner")
+            if is_deep:
+                graph = make_graph({"deeper": graph.as_node()}, store=store, name="middle")
+            node = {
+                "graph": graph.as_node(),
+                "map of graphs": MapNode(graph.as_node(inputs=["trace"]), over="items", into="made"),
+                "parallel graphs": ParallelNode({"a": graph, "b": returns({})}),
+            }[kind]
+            return make_graph({"first": trace("first"), "a": node}, store=store, preserve=True)
+
+        with pytest.raises(KeyboardInterrupt):
+            make("crash").execute(State({"items": [{"trace": []}], "trace": []}, run_id=RUN))
+        before, workers = store.changed_since(None), [make("other"), make("other")]
+
+        refused = [one for worker in workers * 2 for one in worker.recover()]
+
+        assert [type(one.error) for one in refused] == [GraphMismatchError] * 2
+        assert "node 'other' was added" in str(refused[0].error)
+        assert store.changed_since(before) is None
+        with pytest.raises(KeyboardInterrupt):
+            [*make("crash").recover()]
+
+
 class TestFinishedPartsWithoutANode:
     """A resume that has no use for finished parts is refused, and says what is done."""
 

@@ -368,6 +368,10 @@ def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[S
     """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
     fitting = yield from compatible(run, saved)
     fitting_saved(run, fitting, {})
+    if run.plan.loads_parts and any(stage.node.graphs for stage in run.plan.stages.values()):
+        from stategraph._engine.subgraphs import check_nested  # imported when used: few graphs have nested ones
+
+        yield from check_nested(run, fitting)
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries

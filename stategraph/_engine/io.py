@@ -309,10 +309,14 @@ class StoreSession:
         state, (step, name) = about
         if not self.store.keeps_parts:
             return []
-        parts = self.load_parts((state.run_id, step, name, "part"))
+        return [*self.load_parts((state.run_id, step, name, "part")), *self.nested_at(about)]
+
+    def nested_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
+        """Return the ids of the nested runs of a step."""
+        state, (step, name) = about
         runs = self._query(state.run_id, "list its nested runs", lambda: [*self.store.iter_runs(parent=state.run_id)])
         own = nested_id(state.run_id, step, name, state.generation)
-        return [*parts, *(run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~"))]
+        return [run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~")]
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
         """Delete the parts and nested runs of the steps up to this one; if the last item is true, also newer parts."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting, with_origins
 from stategraph._engine.ending import copy_notes
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults
-from stategraph._engine.resume import compatible, revive
+from stategraph._engine.resume import compatible, fitting_saved, revive
 from stategraph._engine.saving import amend
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import carried_over, check_compatible, split_migration
@@ -225,3 +226,25 @@ class NestedRun:
         step.state = run.state
         yield from step.stored((Amend, run.session.amend, run.state))
         run.saved = run.state
+
+
+def check_nested(run: RunContext, saved: State) -> Task[None]:
+    """Check that the nested runs of the step under way fit their graphs, before anything is written.
+
+    Raises:
+        GraphMismatchError, SchemaError: One does not. A run of one of several graphs with its name is not checked.
+    """
+    for stage in run.plan.stages.values():
+        step, node = StepExecution(run, stage, saved), cast(Any, stage.node)
+        graphs, first = node.graphs, nested_id(saved.run_id, *step.kept_at, saved.generation)
+        for run_id in (yield (Load, run.session.nested_at, (saved, step.kept_at))) if graphs else ():
+            state: State | None = yield (Load, run.session.find, run_id)
+            own = [each for each in graphs if len(graphs) == 1 or (state and each.graph.name == state.graph)]
+            if state is None or state.status is RunStatus.COMPLETED or len(own) != 1:
+                continue
+            label = unquote(run_id.removeprefix(first)[1:].rpartition("~")[0])
+            branch = f"{label}/" if label and node.has_branches else ""
+            nested = NestedRun(step, branch=branch)._context(nested_in(own[0]._plan(), run.plan))
+            fitting = yield from compatible(nested, state)
+            fitting_saved(nested, fitting, {})
+            yield from check_nested(nested, fitting)
