@@ -126,16 +126,16 @@ class World:
         """Return all that the store holds."""
         if self.case.store == "memory":
             runs: dict[str, Any] = self.store._runs_by_id
-            return [(run_id, [id(kept) for kept in run.kept], list(run.parts)) for run_id, run in runs.items()]
+            return [(run_id, [id(kept) for kept in run.kept], list(run.entries)) for run_id, run in runs.items()]
         with sqlite3.connect(Path(self._folder) / "runs.db") as database:
-            return [database.execute(f"SELECT * FROM {table}").fetchall() for table in ("run", "checkpoint")]  # noqa: S608
+            return [database.execute(f"SELECT * FROM {table}").fetchall() for table in ("run", "checkpoint", "entry")]  # noqa: S608
 
     def situation(self) -> object:
         """Return what decides on how it can go on."""
         if self.case.store == "memory":
             runs = self.store._runs_by_id
             kept: list[Any] = [
-                (run_id, [_step_of(one) for one in run.kept], [*run.parts]) for run_id, run in runs.items()
+                (run_id, [_step_of(one) for one in run.kept], [*run.entries]) for run_id, run in runs.items()
             ]
         else:
             kept = [(row.step, row.status) for row in self.store.history(RUN)]

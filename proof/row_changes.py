@@ -17,13 +17,17 @@ from typing import Any, TypeAlias
 
 import attrs
 
-Key: TypeAlias = tuple[str, int]
-"""A table and a rowid."""
+Key: TypeAlias = tuple[str, Any]
+"""A table and a rowid; of an entry, which has none, the columns of its key."""
 Rows: TypeAlias = Mapping[Key, Mapping[str, Any]]
 """All rows of all tables, with the values of their columns."""
 
 _STEP_BITS = 32
-_IDENTITY = {"run": {"run_id", "number"}, "checkpoint": {"id"}}  # columns that tell where a row belongs
+_IDENTITY = {
+    "run": {"run_id", "number"},
+    "checkpoint": {"id"},
+    "entry": {"number", "step", "seq"},
+}  # columns that tell where a row belongs
 _UNSEALED = {"number"}  # of a run: in which order it is listed, and where its rows are
 _CONSTRAINTS = re.compile(r"\bNOT NULL\b|\b(?:TEXT|BLOB|REAL|INTEGER)\b(?! PRIMARY KEY)|\bCHECK ?\([^)]*\)|\bSTRICT\b")
 
@@ -47,8 +51,9 @@ def read(file: Path) -> Rows:
         found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         for (table,) in found.fetchall():
             columns = [column for _, column, *_ in database.execute(f'PRAGMA table_info("{table}")')]
-            for rowid, *values in database.execute(f'SELECT rowid, * FROM "{table}"') if table != "label" else ():
-                rows[table, rowid] = dict(zip(columns, values, strict=True))
+            rowid = "NULL" if table == "entry" else "rowid"
+            for at, *values in database.execute(f'SELECT {rowid}, * FROM "{table}"') if table != "label" else ():
+                rows[table, tuple(values[:3]) if at is None else at] = dict(zip(columns, values, strict=True))
     return rows
 
 
@@ -58,7 +63,7 @@ def by_run(rows: Rows) -> dict[str, dict[Key, Mapping[str, Any]]]:
     found: dict[str, dict[Key, Mapping[str, Any]]] = {}
     for key, row in rows.items():
         table, rowid = key
-        number = rowid if table == "run" else rowid >> _STEP_BITS if table == "checkpoint" else None
+        number = rowid if table == "run" else rowid >> _STEP_BITS if table == "checkpoint" else row.get("number")
         found.setdefault("" if number is None else str(runs.get(number, number)), {})[key] = row
     return found
 
@@ -128,7 +133,13 @@ def apply(change: Change, file: Path, material: Material, seed: object) -> None:
 
 def _set(database: sqlite3.Connection, key: Key, column: str, value: Any) -> None:
     """Give a cell another value; rows that are in the way go."""
-    database.execute(f'UPDATE OR REPLACE "{key[0]}" SET "{column}" = ? WHERE rowid = ?', (value, key[1]))
+    where, place = _where(key)
+    database.execute(f'UPDATE OR REPLACE "{key[0]}" SET "{column}" = ? WHERE {where}', (value, *place))
+
+
+def _where(key: Key) -> tuple[str, Sequence[Any]]:
+    """Return the condition that finds a row, and its values."""
+    return ("(number, step, seq) = (?, ?, ?)", key[1]) if key[0] == "entry" else ("rowid = ?", (key[1],))
 
 
 def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
@@ -138,7 +149,8 @@ def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) ->
 
 
 def _remove(database: sqlite3.Connection, key: Key) -> None:
-    database.execute(f'DELETE FROM "{key[0]}" WHERE rowid = ?', (key[1],))
+    where, place = _where(key)
+    database.execute(f'DELETE FROM "{key[0]}" WHERE {where}', place)
 
 
 def _made_up(value: Any, randomness: random.Random) -> Any:
@@ -176,15 +188,15 @@ def change_cells(database: sqlite3.Connection, material: Material, randomness: r
 
 
 def take_content(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
-    """Give a checkpoint the content of another one, which may be of another store or an earlier time."""
-    key, other = _two_checkpoints(material, material.any_rows(randomness), randomness)
+    """Give a row the content of another one, which may be of another store or an earlier time."""
+    key, other = _two_rows(material, material.any_rows(randomness), randomness, ["checkpoint", "checkpoint", "entry"])
     for column in other.keys() - _IDENTITY[key[0]]:
         _set(database, key, column, other[column])
 
 
 def exchange_rows(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
     """Let two rows of a table exchange all but their keys."""
-    table = randomness.choice(["run", "checkpoint", "checkpoint"])
+    table = randomness.choice(["run", "checkpoint", "checkpoint", "entry"])
     a, b = randomness.sample([key for key in material.now if key[0] == table], 2)
     for column in material.now[a].keys() - _IDENTITY[table]:
         _set(database, a, column, material.now[b][column])
@@ -193,13 +205,21 @@ def exchange_rows(database: sqlite3.Connection, material: Material, randomness: 
 
 def copy_row(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
     """Copy a checkpoint to where there is none: after the newest of a run, or of the next run to begin; or move it."""
-    key, _ = _two_checkpoints(material, material.now, randomness)
+    key, _ = _two_rows(material, material.now, randomness, ["checkpoint"])
     taken = [rowid for table, rowid in material.now if table == "checkpoint"]
     _insert(database, "checkpoint", {**material.now[key], "id": randomness.choice(taken) + randomness.choice([1, 2])})
     numbers = max(rowid for table, rowid in material.now if table == "run")
     _insert(database, "checkpoint", {**material.now[key], "id": (numbers + 1) << _STEP_BITS | 1})
     if randomness.random() < 0.5:
         _remove(database, key)
+
+
+def copy_entry(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
+    """Copy an entry, which may be of another store or an earlier time, to another run, step or place in its order."""
+    _, entry = _two_rows(material, material.any_rows(randomness), randomness, ["entry"])
+    run = randomness.choice([rowid for table, rowid in material.now if table == "run"])
+    place = {"number": run, "step": randomness.choice([0, 3, 4]), "seq": randomness.choice([1, 2, 3, 4])}
+    _insert(database, "entry", {**entry, **dict(randomness.sample([*place.items()], randomness.randint(1, 3)))})
 
 
 def remove_rows(database: sqlite3.Connection, material: Material, randomness: random.Random) -> None:
@@ -215,7 +235,9 @@ def put_back(database: sqlite3.Connection, material: Material, randomness: rando
     now = by_run(material.now)
     earlier = by_run(randomness.choice([material.others, *[randomness.choice(material.earlier)] * 2]))
     run = randomness.choice(sorted(run for run in earlier if run))
-    parts = randomness.choice([("run", "checkpoint"), ("run",), ("checkpoint",)])
+    parts = randomness.choice(
+        [("run", "checkpoint", "entry"), ("run", "checkpoint"), ("run",), ("checkpoint",), ("entry",)]
+    )
     numbers = {rowid: row["run_id"] for (table, rowid), row in material.now.items() if table == "run"}
     free = max(numbers) + 1
     number = next((number for number, run_id in numbers.items() if run_id == run), free)
@@ -223,15 +245,19 @@ def put_back(database: sqlite3.Connection, material: Material, randomness: rando
         if key[0] in parts:
             _remove(database, key)
     for (table, rowid), row in earlier[run].items():
-        place = {"number": number} if table == "run" else {"id": number << _STEP_BITS | rowid & (1 << _STEP_BITS) - 1}
+        is_row = table == "checkpoint"
+        place = {"id": number << _STEP_BITS | rowid & (1 << _STEP_BITS) - 1} if is_row else {"number": number}
         if table in parts:
             _insert(database, table, {**row, **place})
 
 
-def _two_checkpoints(material: Material, others: Rows, randomness: random.Random) -> tuple[Key, Mapping[str, Any]]:
-    """Return a checkpoint of the store, and a row of another."""
-    key = randomness.choice([key for key in material.now if key[0] == "checkpoint"])
-    return key, randomness.choice([row for (table, _), row in others.items() if table == "checkpoint"])
+def _two_rows(
+    material: Material, others: Rows, randomness: random.Random, tables: Sequence[str]
+) -> tuple[Key, Mapping[str, Any]]:
+    """Return a row of one of some tables of the store, and a row of another store."""
+    kind = randomness.choice(tables)
+    key = randomness.choice([key for key in material.now if key[0] == kind])
+    return key, randomness.choice([row for (table, _), row in others.items() if table == kind])
 
 
 _TRIGGER = "CREATE TRIGGER added AFTER UPDATE ON run BEGIN DELETE FROM run; END"
@@ -259,6 +285,7 @@ CHANGES: dict[Change, int] = {
     take_content: 3,
     exchange_rows: 2,
     copy_row: 2,
+    copy_entry: 2,
     remove_rows: 2,
     put_back: 4,
     change_schema: 1,

@@ -28,6 +28,7 @@ from proof.model import is_same_state
 from proof.report import Report
 from proof.row_changes import CHANGES, Change, Material, Rows, UnchangeableError, by_run, put_back, read
 from proof.workers import WORKERS, determine, limited, tell, work_out
+from stategraph._values.entries import Entry
 from stategraph._values.progress import Part, Pause
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import StateGraphError
@@ -114,6 +115,9 @@ def _built(folder: Path, salt: str) -> _Scene:
         scene.parts.clear()
         scene.save(store, "done", [1, 2, 3, 4, 5, 6], size=300, status="completed")
         scene.save(store, "window", [1, 2, 3, 4, 5])
+        for run in ("done", "window"):
+            store.append(run, [Entry("turn", run), Entry("turn", run, name=salt, by=salt)])
+            scene.did()
         scene.save(store, "failed", [1, 2], status="failed", error=ErrorInfo("E", "no", "x"), labels={"a": salt})
         scene.save(store, "waits", [1, 2], status="paused", pause=pause)
         scene.save(json_store, "json", [1, 2, 3])
@@ -176,6 +180,7 @@ class _Judge:
         found: dict[Any, Any] = {
             "newest": _answer(lambda: store.load(run)),
             "history": _answer(lambda: store.history(run)),
+            ("inbox", 0): _answer(lambda: [entry.value for entry in store.entries(run, step=0)]),
         }
         for step in sorted({*steps, 7}):
             found[step] = _answer(lambda step=step: store.load(run, step))  # type: ignore[misc]
@@ -218,6 +223,8 @@ class _Judge:
             return any(is_same_state(answer, state) for state in states)
         if question == "history":
             return all(any(_belongs_to(row, state) for state in states) for row in answer)
+        if question[0] == "inbox":
+            return {run, *answer} == {run}  # each message is the id of its run
         parts = [part for part in self.scene.parts.get(run, ()) if part.step == question[1]]
         if self.may_be_former and run in self.scene.gone:
             parts += [Part(question[1], "map", label, f"{self.scene.salt} {label}") for label in "xy"]

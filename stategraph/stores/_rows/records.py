@@ -381,7 +381,8 @@ def _types_of(record: type) -> list[tuple[type, ...]]:
 
 
 _TYPES_OF_ROWS = frozenset(product(*_types_of(CheckpointRecord)))
-_TYPES_OF_RUNS = frozenset(product(*_types_of(RunRecord)))
+_TYPES_IN_RUN = _types_of(RunRecord)  # once: this evaluates text, as no damaged record makes a store do
+_TYPES_OF_RUNS = frozenset(product(*_TYPES_IN_RUN))
 """The types that the fields of a row, or of a run, may have."""
 _TYPES_OF_ENTRIES = frozenset(product(*_types_of(EntryRecord)))
 _value: _Convert = attrgetter("_value_")
@@ -448,7 +449,7 @@ class Columns:
         except NOT_READ as error:
             raise _not_held(at, found) from error
         if tuple(map(type, fields)) not in _TYPES_OF_RUNS:
-            types = zip(map(type, fields), _types_of(RunRecord), strict=True)
+            types = zip(map(type, fields), _TYPES_IN_RUN, strict=True)
             raise _not_held(next(at for at, (cls, allowed) in enumerate(types) if cls not in allowed), found)
         run = tuple.__new__(RunRecord, fields)
         if not 0 <= run.step <= run.sequence <= MAX_STEP:
