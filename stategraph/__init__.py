@@ -18,7 +18,7 @@ _HOMES = {
         AnswerError AsyncNodeError CheckpointCorruptError CheckpointError CheckpointNotFoundError
         CheckpointSaveError CheckpointingDisabledError ConfigError EntriesNotKeptError EntryExistsError
         ExecutionError FormatError GraphError
-        GraphMismatchError InvalidRunIdError MaxIterationsError NotSerializableError RecomputeError
+        GraphMismatchError InvalidRunIdError LimitError MaxIterationsError NotSerializableError RecomputeError
         RunBusyError RunCancelledError RunCompleteError RunExistsError RunLostError SchemaError StateGraphError
         StepConflictError UnknownNameError UnknownNodeError
     """,

@@ -14,7 +14,7 @@ from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
-from stategraph._util.validators import are_labels, is_author, is_count, is_duration, maps_texts
+from stategraph._util.validators import LIMITS, are_labels, are_limits, is_author, is_count, is_duration, maps_texts
 from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import LABELS, NO_LABELS, checked_labels
@@ -46,6 +46,7 @@ class Call(TypedDict, total=False):
         timeout: Seconds after which the run stops before the next node; an async node is cancelled.
         by: The name of the caller, for the history: the author of the input, the answer or the updates.
         progress: Show the progress of the run on stderr or in the notebook.
+        limits: What the run may spend, by name, as in ``{"usd": 5}``; see docs/budgets.md.
     """
 
     wait: float | None
@@ -54,6 +55,7 @@ class Call(TypedDict, total=False):
     timeout: float | None
     by: str | None
     progress: bool
+    limits: Mapping[str, float] | None
 
 
 class RunCall(Call, total=False):
@@ -100,6 +102,7 @@ class RecoverCall(TypedDict, total=False):
     migrate: Mapping[str, str] | None
     abandon_parts: bool
     cancel: threading.Event | None
+    limits: Mapping[str, float] | None
 
 
 class ResumeCall(ChangedCall, total=False):
@@ -136,6 +139,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda names: names is None or (maps_texts(names) and all(names.values())),
         "a mapping of old names of nodes to new ones",
     ),
+    "limits": (lambda limits: limits is None or are_limits(limits), LIMITS),
     "limit": (
         lambda limit: limit is None or is_count(limit, at_least=1),
         "a positive integer, the most runs to continue; or None for all",
@@ -170,7 +174,7 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     get = options.get
     owning = get("wait") or 0.0, get("take_over", False)
     origin = get("by"), checked_labels(get("labels") or NO_LABELS)
-    changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False)
+    changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False), get("limits") or {}
     return *owning, signal_of(how), *origin, *changed
 
 
@@ -208,6 +212,7 @@ def new_run(
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
     run = RunContext(plan, session, observer, wanted, shows, *options)
     run.accepts = checkpoint.accept
+    run.limits = {**checkpoint.limits, **run.limits}
     return run
 
 

@@ -10,7 +10,9 @@ import attrs
 
 from stategraph._text.shown import Hidden, meant, shorten
 from stategraph._util.validators import (
+    LIMITS,
     Allowed,
+    are_limits,
     check_fields,
     encodable,
     is_count,
@@ -86,6 +88,7 @@ _CHECKPOINT: Allowed = {
         _are_keys,
     ),
     "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
+    "limits": (LIMITS, are_limits),
     "options": (
         "a mapping of option names to values",
         lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
@@ -125,6 +128,8 @@ class CheckpointConfig:
         options: The arguments of the store: ``{"path": "runs.db"}``, a file, for "sqlite"; ``{"path": "runs"}``, a
             folder, for "disk", both created if missing; ``{"dsn": ...}`` for "postgres"; ``{"url": ...}`` for "redis".
 
+        limits: What a run may spend, by name, unless the call says otherwise: ``{"usd": 5}``; see docs/budgets.md.
+
     Raises:
         ConfigError: A value is not allowed.
     """
@@ -141,6 +146,7 @@ class CheckpointConfig:
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
     lease: float = _LEASE
     accept: bool = False
+    limits: Mapping[str, float] = attrs.field(factory=dict)
     _has_usual_interval: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:

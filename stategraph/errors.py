@@ -168,6 +168,16 @@ class MaxIterationsError(ExecutionError):
     """A call ran `GraphConfig.max_iterations` nodes without reaching an exit point."""
 
 
+class LimitError(ExecutionError):
+    """A run has spent as much as `limits` of the call allow. `resume` continues it with larger ones.
+
+    `spent` is what the run has spent so far, by name, also in the step under way.
+    """
+
+    spent: Mapping[str, float] = attrs.field(factory=dict)
+    limits: Mapping[str, float] = attrs.field(factory=dict)
+
+
 class RunCancelledError(StateGraphError):
     """A run was stopped before its end; `reason` says why.
 

@@ -11,7 +11,7 @@ import attrs
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
 from stategraph._util.validators import MOST, Allowed, check_fields, is_count, is_seconds, naming_arguments
-from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
+from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, LimitError
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
@@ -124,7 +124,7 @@ class RetryPolicy:
         return self.jitter * answered((self.random or random)())
 
     def _retries(self, error: Exception) -> bool:
-        if isinstance(error, AsyncNodeError):  # a retry would fail in the same way
+        if isinstance(error, AsyncNodeError | LimitError):  # a retry would fail in the same way
             return False
         retry_on = self.retry_on
         if isinstance(retry_on, type | tuple):

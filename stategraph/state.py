@@ -259,6 +259,13 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return None if self.progress is None else self.progress.partial
 
     @property
+    def spent(self) -> Mapping[str, float]:
+        """What the completed steps of the run have spent, by name; see `NodeContext.spend`."""
+        from stategraph._values.spending import as_numbers  # imported when used: by few runs
+
+        return as_numbers(self.progress.spent if self.progress else {})
+
+    @property
     def timestamp(self) -> datetime:
         """The time at which it was produced, aware, in UTC."""
         return clock.to_datetime(self._time_ns)

@@ -31,6 +31,7 @@ FULL: dict[str, Any] = {
         "options": {"path": "runs", "nested": {"a": [1]}},
         "lease": 12.5,
         "accept": True,
+        "limits": {"usd": 5.5},
     },
 }
 CONFIG = GraphConfig("review", "noop", 5, CheckpointConfig(**FULL["checkpoint"]))
@@ -50,6 +51,7 @@ ttl = 60.5
 persist = ["topic", "draft"]
 lease = 12.5
 accept = true
+limits = { usd = 5.5 }
 serializer = "json"
 options = { path = "runs", nested = { a = [1] } }
 """

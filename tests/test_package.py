@@ -23,7 +23,7 @@ PUBLIC = """
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     EntriesNotKeptError EntryExistsError
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
-    InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
+    InvalidRunIdError LimitError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered RetryPolicy RunBusyError RunCancelledError
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
     StepConflictError UnknownNameError UnknownNodeError Updates

@@ -26,6 +26,7 @@ from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, notify, report
 from stategraph._values.progress import Part
 from stategraph._values.provenance import shortened_traceback
+from stategraph._values.spending import Spending
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError, RunLostError
 from stategraph.nodes.base import NodeContext
@@ -63,6 +64,7 @@ class RunContext:
         allow_changed: Whether runs continue although the graph, or a nested one, has changed since they were saved.
         migrate: New names of nodes by their old ones.
         abandon_parts: Whether runs continue although the graph has no use for finished parts of the step under way.
+        limits: What the outermost run may spend, by name.
         place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
@@ -74,6 +76,7 @@ class RunContext:
         unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
         has_joined_parts: Whether an unsaved State has joined saved parts.
         input_lock: Held by a part of the step that saves its input.
+        spending: What the outermost run has spent, with everything nested in it.
     """
 
     plan: CompiledGraph
@@ -89,6 +92,7 @@ class RunContext:
     allow_changed: bool = False
     migrate: Mapping[str, str] = NOTHING_GIVEN
     abandon_parts: bool = False
+    limits: Mapping[str, Any] = NOTHING_GIVEN
     waits_since: datetime | None = attrs.field(default=None, init=False)
     answered_at: datetime | None = attrs.field(default=None, init=False)
     accepts: bool = attrs.field(default=False, init=False)
@@ -107,10 +111,19 @@ class RunContext:
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
     input_lock: Lock = attrs.field(factory=Lock, init=False)
+    spending: Spending = attrs.field(factory=Spending, init=False)
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:
         return {"call_id": os.urandom(8).hex()} if self.wanted else NOTHING_GIVEN
+
+    @property
+    def outermost_run(self) -> RunContext:
+        """The call of the outermost run; this one if it is not nested."""
+        run = self
+        while run.outer_step is not None:
+            run = run.outer_step.run
+        return run
 
     def under_way(self) -> tuple[str, datetime] | tuple[()]:
         """Return the current node and the time at which it began; an empty tuple before the first node."""

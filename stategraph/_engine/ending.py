@@ -27,6 +27,7 @@ from stategraph._engine.saving import (
     save,
     save_with_next,
 )
+from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
 from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
@@ -273,6 +274,7 @@ def handle(
         attempt, began_ns = step.attempt, step.began_ns or began_ns
     begin_with_users(error)
     yield from announce_failure(run, name, error, attempt, began_ns)
+    check_limits(run, name, error)
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
     failure = failure_at(run, name, f"failed{attempts}: {_described(run, error)}", error)
     if attempts:

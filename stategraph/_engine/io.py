@@ -298,6 +298,11 @@ class StoreSession:
         )
         return entries
 
+    def spent_after(self, state: State) -> list[Entry]:
+        """Return the entries of what a run has spent in the step after a State."""
+        read = lambda: self.store.entries(state.run_id, step=state.step + 1, kinds=("spend",))  # noqa: E731
+        return self._query(state.run_id, "read what it has spent", read)
+
     def entry_named(self, about: tuple[str, str, str]) -> Entry | None:
         """Return the entry of the inbox of a run that has a kind and a name."""
         run_id, kind, name = about

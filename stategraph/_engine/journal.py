@@ -6,13 +6,16 @@ other parts of the same step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import attrs
 
+from stategraph._engine.spending import check_limits
 from stategraph._owners.base import on_behalf_of
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
+from stategraph._values.spending import checked_amounts
 from stategraph.state import State, taken_of
 
 
@@ -60,11 +63,25 @@ class StepJournal:
         store, run_id = self.run.session.store, given_id(self.state.run_id)
         if not self.is_kept or not store.keeps_entries:
             return []
-        outermost = self.run
-        while outermost.outer_step is not None:
-            outermost = outermost.outer_step.run
-        found = store.entries(run_id, step=0, kinds=("message",), after=taken_of(outermost.state))
+        found = store.entries(run_id, step=0, kinds=("message",), after=taken_of(self.run.outermost_run.state))
         return [entry.value for entry in found]
+
+    def spend(self, node: str, amounts: Mapping[str, Any]) -> None:
+        """Keep what a node has spent, durably if the run is saved.
+
+        The journal of the outermost run has it: a nested run may be deleted or begin again, and what it spent is spent.
+
+        Raises:
+            LimitError: The run has reached a limit.
+        """
+        amounts, run, outermost = checked_amounts(amounts), self.run, self.run.outermost_run
+        with run.spending.lock:
+            if outermost.plan.saves:
+                save_input(outermost)
+                entry = Entry("spend", amounts, outermost.state.step + 1, f"{run.nested_path}{self.place}")
+                outermost.session.store_entries(outermost.state, [entry])
+            run.spending.add(amounts)
+        check_limits(run, node)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NoJournal, ()
@@ -83,10 +100,10 @@ class NoJournal:
 def save_input(run: Any) -> None:
     """Save the State that the current step of a run began with, durably, unless it is saved."""
     with run.input_lock:
-        if run.state is run.saved:
-            return
-        if run.outer_step is not None:
-            save_input(run.outer_step.run)
-        run.session.save(run.state)
-        run.session.flush(run.state)
-        run.saved = run.state
+        if run.state is not run.saved:
+            if run.outer_step is not None:
+                save_input(run.outer_step.run)
+            run.session.save(run.state)
+            run.saved = run.state
+        if run.session.queue is not None:  # then a saved State may only be queued
+            run.session.flush(run.state)

@@ -30,6 +30,7 @@ from stategraph._engine.context import (
 from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
 from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, owning, save
+from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
 from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task, Watch
@@ -119,6 +120,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
     if ownership is not None and run.outer_step is None:
         yield (Watch, partial(session.look_out, run), None)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
+    limits, spending, is_nested = run.limits, run.spending, run.outer_step is not None
     records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
     record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)
@@ -141,6 +143,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
             raise too_many_nodes(run, name)
+        if limits:
+            check_limits(run, name)
         left -= 1
         stage, step, keys, handler = stages[name], None, None, ""
         began = monotonic_ns() if is_timed else 0
@@ -173,6 +177,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
             run.state = state = _overtaking(run, before, state)
         if handler:
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=handler))
+        if spending.is_new and not is_nested:
+            run.state = state = counting(run, state)
         if watched:
             yield from announce_completion(run, handler)
         if stage.is_exit and not handler:  # `complete` saves or deletes it
@@ -318,6 +324,7 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
     """
     saved = yield from newest_of(run, state.run_id)
     if saved is not None:
+        yield from recall(run, saved)
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
         if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison
@@ -361,6 +368,7 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     """
     newest = yield from newest_of(run, state.run_id)
     check_not_of_another(run, newest)
+    yield from recall(run, state if newest is None else newest)
     if newest is None:
         state = _as_input(run, state)
     else:

@@ -13,6 +13,7 @@ from stategraph._engine.ending import handle, save_pending
 from stategraph._engine.inbox import has_unread, stored_answer, unread, updates_of, with_stored_answer
 from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.saving import amend, owning_saved, save
+from stategraph._engine.spending import recall
 from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
 from stategraph._graph.compiled import CompiledNode
@@ -120,6 +121,7 @@ def _revived(
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
     if saved.pause is not None and saved.pause.others:
         saved = to_be_answered(saved, updates, pause_id)
+    yield from recall(run, loaded)
     run.session.refuse_new_entries(True)
     try:
         taken = entries[-1].seq if entries else 0

@@ -20,6 +20,7 @@ from stategraph._engine.context import (
     kept_at,
     show,
 )
+from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress import (
     GIVEN,
@@ -137,6 +138,7 @@ class StepExecution:
             try:
                 return (yield from work)
             except Exception as error:
+                self.check_limits()
                 if copies is not None:  # undo the attempt's changes to values of the State
                     self.state = with_data(self.state, lay_over(data_of(self.state), copies()))
                     if self._reads is not None:
@@ -237,6 +239,10 @@ class StepExecution:
     def context(self, part: str = "", attempt: int = 0) -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
         return context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
+
+    def check_limits(self) -> None:
+        """Raise LimitError if the run has spent what the limits of the call allow."""
+        check_limits(self.run, self.stage.name)
 
     def copier(self, value: Any) -> Callable[[], Any] | None:
         """Return a function that copies a value a part may change; None if the value cannot change or be copied."""

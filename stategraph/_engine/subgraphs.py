@@ -147,10 +147,11 @@ class NestedRun:
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
         options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
-        options["abandon_parts"] = outer.abandon_parts
+        options |= {"abandon_parts": outer.abandon_parts, "limits": outer.limits}
         run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
+        run.spending = outer.spending
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
 

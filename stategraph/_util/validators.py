@@ -111,6 +111,28 @@ def is_count(value: object, at_least: int) -> bool:
     return type(value) is int and value >= at_least
 
 
+AMOUNT = "a finite, non-negative number (int, float or Decimal)"
+
+
+def is_amount(value: object) -> bool:
+    """Return whether a value is an `AMOUNT`."""
+    from decimal import Decimal  # imported when used
+
+    return (
+        isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    )
+
+
+LIMITS = "a mapping of names of amounts to positive numbers"
+
+
+def are_limits(value: object) -> bool:
+    """Return whether a value is a mapping of names to positive amounts."""
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and is_amount(amount) and amount > 0 for name, amount in value.items()
+    )
+
+
 def is_seconds(value: object) -> bool:
     """Return whether a value is a positive, finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST

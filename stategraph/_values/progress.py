@@ -232,6 +232,7 @@ class Progress:
         turn: The number of the current turn, if turns are counted; see `stategraph.turns`.
         taken: The number of the newest entry of the inbox that the run has taken in.
         due_ns: The time at which the run can go on by itself, in nanoseconds since 1970; 0 if it waits for a caller.
+        spent: What the completed steps of the run have spent, by name: exact numbers, as texts.
     """
 
     next_node: str = ""
@@ -248,6 +249,7 @@ class Progress:
     turn: int = attrs.field(default=0, converter=check_step)
     taken: int = attrs.field(default=0, converter=check_step)
     due_ns: int = attrs.field(default=0, converter=check_step)
+    spent: Mapping[str, str] = attrs.field(factory=dict)
 
     def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""

@@ -189,6 +189,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         "graph": state.graph,
         "parent": f"{state.parent.run_id}, step {state.parent.step}" if state.parent else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items())),
+        "spent": ", ".join(f"{name} {amount:,}" for name, amount in sorted(state.spent.items())),
         "owner": str(owner or ""),
         "under way": "" if owner is None or owner.node_since is None else f"{owner.node}, for {_for(owner.node_since)}",
         "by": state.by,

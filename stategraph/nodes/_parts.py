@@ -35,6 +35,7 @@ from stategraph._text.shown import describe_exception
 from stategraph._util.validators import Allowed, check_fields, is_count, is_seconds
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
+from stategraph.errors import LimitError
 from stategraph.nodes.base import CompositeNode, NestedStep, Node, PartOutcome, Question, StepContext, graph_of
 from stategraph.nodes.function import FunctionNode
 from stategraph.policies import RetryPolicy, check_policies
@@ -352,6 +353,7 @@ class _Work:
                 yield (Sleep, None, self._seconds_until_next_call(1 / self.workers.rate))
             began = time.monotonic()
             try:
+                self.step.check_limits()
                 result = yield from self._result_of(function, argument, is_async=node.is_async)
                 return PartOutcome(job.label, result, took=time.monotonic() - began)
             except Exception as error:  # noqa: BLE001 - an error of the part
@@ -393,7 +395,7 @@ class _Work:
 
     def _failed(self, job: Job, error: Exception) -> PartOutcome:
         """Return the outcome of a job that raised: a result, if its errors are collected."""
-        if not self.workers.collects:
+        if not self.workers.collects or isinstance(error, LimitError):
             return PartOutcome(job.label, error=error)
         info = ErrorInfo.of(error, self.step.name, self.step.described(error))
         return PartOutcome(job.label, info, collected=error)

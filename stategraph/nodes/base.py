@@ -14,6 +14,8 @@ from stategraph._values.progress import NodeOutline, Pause, Structures
 from stategraph.state import State
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from stategraph._schema.schema import Schema
 
 
@@ -167,6 +169,20 @@ class NodeContext:
         found: list[Mapping[str, Any]] = self._journal.messages()
         return found
 
+    def spend(self, **amounts: float | Decimal) -> None:
+        """Record what the node has spent, by name, as in ``spend(tokens=120, usd=0.02)``.
+
+        When this returns, it is durable and counts for good, also if the attempt fails: `State.spent` has the sums of
+        the run, nested runs included.
+
+        Raises:
+            LimitError: The run has reached one of its limits; the amounts count all the same.
+            ValueError: An amount is not a finite, non-negative number.
+            EntriesNotKeptError: The store keeps no entries.
+            CheckpointError: The store could not keep it.
+        """
+        self._journal.spend(self.node, amounts)
+
     @property
     def cancelled(self) -> bool:
         """Whether the run should stop: it was cancelled, or the timeout of the call has passed.
@@ -236,6 +252,9 @@ class StepContext(Protocol):
 
     def context(self, part: str = "", attempt: int = 0) -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part."""
+
+    def check_limits(self) -> None:
+        """Raise LimitError if the run has spent what the limits of the call allow."""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Call a function that may take long, sync or async like the node; return its result."""

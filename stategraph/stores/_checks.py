@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -12,9 +12,11 @@ from stategraph._progress import asking_again, gives_back, waiting_again
 from stategraph._text.shown import meant, shorten
 from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
+from stategraph._values.spending import Spending
 from stategraph.errors import ConfigError
 from stategraph.state import State, evolve, recorded, taken_of
 
@@ -243,16 +245,17 @@ def keeps_nested(source: State) -> bool:
     return source.pause is not None or not gives_back(source)
 
 
-def rolled_back(state: State, newest: State, by: str | None = None) -> State:
+def rolled_back(state: State, newest: State, by: str | None = None, entries: Iterable[Entry] = ()) -> State:
     """Return the State of a run after a rollback from its newest State to `state`. If that waited for an answer, it
-    asks again, with a new pause."""
+    asks again, with a new pause. What the run has spent stays spent, also in the step under way, by its entries."""
     if not is_author(by):
         raise TypeError(f"by is a str that says who, without lone surrogates, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)
-    progress = evolved(
-        back.progress, taken=taken_of(newest)
-    )  # a message is taken in once, whatever becomes of the step
+    spending = Spending()
+    spending.begin(newest.progress.spent if newest.progress else {}, entries)
+    # A message is taken in once, whatever becomes of the step, and what is spent is spent.
+    progress = evolved(back.progress, taken=taken_of(newest), spent=spending.counted())
     about = {"generation": newest.generation + 1, "parent": newest.parent, "progress": progress}
     return recorded(back, Kind.ROLLBACK, by, **about)
 

@@ -107,14 +107,21 @@ class _Run:
     numbers: Counter[int] = attrs.field(factory=Counter)
     due_ns: int | None = None
 
-    def cut_journal(self, last: int, taken: int = 0) -> None:
-        """Remove the entries of the journal up to a step, and those of the inbox up to a number that have no name."""
+    def cut_journal(self, last: int, taken: int = 0, spent_after: int = sys.maxsize) -> None:
+        """Remove the entries of the journal up to a step, and those of the inbox up to a number that have no name.
+
+        What is spent after the step `spent_after` stays.
+        """
         left = {
             key: kept
             for key, kept in self.entries.items()
-            if kept.entry.step > last or (not kept.entry.step and (kept.entry.name or kept.entry.seq > taken))
+            if kept.entry.step > last
+            or (kept.entry.kind == "spend" and kept.entry.step > spent_after)
+            or (not kept.entry.step and (kept.entry.name or kept.entry.seq > taken))
         }
-        self.entries, self.numbers = left, Counter({0: self.numbers[0]})
+        over = min(last, spent_after)
+        self.entries = left
+        self.numbers = Counter({step: seq for step, seq in self.numbers.items() if not 0 < step <= over})
 
     def cut(self) -> int:
         """Remove the checkpoints that retention does not keep; return their number."""
@@ -335,8 +342,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
             run = self._runs_by_id.get(run_id)
             if run is None:
                 return
-            run.cut_journal(sys.maxsize if newer_too else step)
             newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
+            run.cut_journal(sys.maxsize if newer_too else step, spent_after=newest.step)
             for nested_id in [found for found in nested_ids if step_of(found) <= step]:
                 if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
                     nested_ids.discard(nested_id)
@@ -381,7 +388,9 @@ class MemoryStore(ForkSafe, CheckpointStore):
         with owned(self, run_id) as ownership, self.alone(run_id):
             self._change(ownership)
             run, place, kept = self._found(run_id, step, revision)
-            state = rolled_back(_state_of(kept), _head_of(run.kept[-1]), by)
+            newest = _head_of(run.kept[-1])
+            spent = selected(map(_entry_of, run.entries.values()), newest.step + 1, ("spend",))
+            state = rolled_back(_state_of(kept), newest, by, spent)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
             run.cut_journal(sys.maxsize)
             if not run.policy.keeps_all:

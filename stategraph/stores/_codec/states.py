@@ -378,6 +378,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "turn": progress.turn,
         "taken": progress.taken,
         "due_ns": progress.due_ns,
+        "spent": dict(progress.spent),
     }
     return {name: part for name, part in parts.items() if part}
 

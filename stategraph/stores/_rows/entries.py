@@ -34,13 +34,14 @@ def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> lis
     """Append entries to the journal of a run, as `CheckpointStore.append`."""
     run, found = _run(log, run_id), list[Entry]()
     for step, of_step in groupby(entries, lambda entry: entry.step):  # the step under way, as a rule
-        journal = _journal(log, run, step)
-        numbered = journal.numbered([*of_step])
+        with log.numbering:  # several parts of the step may append at the same time
+            journal = _journal(log, run, step)
+            numbered = journal.numbered([*of_step])
+            journal.add(numbered)
         if not log.write(Appended(run_id, run.incarnation, _records(log, run, numbered))):
             log.forget(run_id)
             reason = f"entries of step {step} were not appended: others have deleted the run, or begun it again"
             raise StepConflictError(run_id, reason)
-        journal.add(numbered)
         found += numbered
     return found
 
@@ -96,10 +97,12 @@ def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnati
 
 
 def cut_journal(log: RunLog, run_id: str, last: int) -> None:
-    """Remove the entries of the journal of a run up to a step."""
+    """Remove the entries of the journal of a run up to a step, but not what the step under way has spent."""
     run = log.find(run_id)
-    if run is not None and log.table.entries(run_id, 1, last):
-        log.write(Appended(run_id, run.incarnation, cut_journal=last))
+    found = () if run is None else log.table.entries(run_id, 1, last)
+    if run is not None and found:
+        left = tuple(record for record in found if record.kind == "spend" and record.step > run.step)
+        log.write(Appended(run_id, run.incarnation, left, cut_journal=last))
         log.forget(run_id)
 
 

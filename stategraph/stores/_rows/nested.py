@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from stategraph._values.entries import Entry
 from stategraph._values.ids import directly_nested, is_nested_id, is_parts_id, outer_id, parts_id, step_of
 from stategraph._values.progress import KeptParts
 from stategraph._values.provenance import ParentStep
@@ -21,7 +22,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State, evolve, taken_of
 from stategraph.stores._checks import forked_from, is_in_story, keeps_nested, rolled_back, steps_under_way
-from stategraph.stores._rows.entries import copied
+from stategraph.stores._rows.entries import copied, entries
 from stategraph.stores._rows.loading import chains, load, loaded, read, visible
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import EMPTY, RunLog
@@ -84,7 +85,8 @@ def rollback(log: RunLog, run_id: str, step: int, revision: int | None, by: str 
 def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, by: str | None) -> State | None:
     """Roll a run back; return its State, or None if others write to the run at the same time."""
     to, loaded_state = loaded(log, run, step, revision)
-    state = rolled_back(loaded_state, _newest(log, run, loaded_state), by)
+    newest = _newest(log, run, loaded_state)
+    state = rolled_back(loaded_state, newest, by, _spent_after(log, run.run_id, newest.step))
     keeps_all = log.policy_of(run.run_id, run).keeps_all
     place = next_place(log, run, state) if keeps_all else (to.sequence, to.revision)
     row, base = log.encoder.encode(state, run.incarnation, place)
@@ -112,6 +114,14 @@ def _newest(log: RunLog, run: RunRecord, otherwise: State) -> State:
         return load(log, run.run_id)
     except CheckpointError:
         return evolve(otherwise, parent=run.parent)
+
+
+def _spent_after(log: RunLog, run_id: str, step: int) -> list[Entry]:
+    """Return the entries of what a run has spent after a step, if they are not damaged."""
+    try:
+        return entries(log, run_id, step + 1, ("spend",), 0)
+    except CheckpointError:
+        return []
 
 
 # --------------------------------------------------------------------------- forks
@@ -186,8 +196,8 @@ def _copied_run(
     copies = _copied_rows(log, source, copy.run_id, incarnation, earlier)
     outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
     steps = sorted(steps_under_way(copy)) if with_journal else ()
-    entries = tuple(entry for step in steps for entry in copied(log, source, step, copy.run_id, incarnation))
-    return WriteBatch(run, None, (*copies, row), outer=outer, entries=entries, taken=taken_of(copy))
+    journal = tuple(entry for step in steps for entry in copied(log, source, step, copy.run_id, incarnation))
+    return WriteBatch(run, None, (*copies, row), outer=outer, entries=journal, taken=taken_of(copy))
 
 
 def _copied_rows(

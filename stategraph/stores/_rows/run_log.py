@@ -6,6 +6,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, TypeAlias
 
 import attrs
@@ -85,6 +86,7 @@ class RunLog:
         encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
         known: The last saved or loaded state of each run. Others may have written since: a save finds out.
+        numbering: Held while entries of a journal are numbered.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
@@ -92,6 +94,7 @@ class RunLog:
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not been saved since
         self._reported: set[str] = set()
+        self.numbering = Lock()
 
     # ------------------------------------------------------------------ memory
 
