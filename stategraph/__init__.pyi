@@ -1,6 +1,6 @@
 from stategraph._engine.calling import Recovered
 from stategraph._values.events import Event, EventType
-from stategraph._values.progress import Partial, Pause
+from stategraph._values.progress import Partial, Pause, Repeat
 from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
 from stategraph.config import CheckpointConfig, GraphConfig
@@ -88,6 +88,7 @@ __all__ = [
     "Pause",
     "RecomputeError",
     "Recovered",
+    "Repeat",
     "RetryPolicy",
     "RunBusyError",
     "RunCancelledError",

@@ -47,7 +47,7 @@ def awaited(state: State) -> Pause | None:
 
 def awake(paused: State, pause: Pause) -> State:
     """Return a paused State prepared to continue at its paused node; the answer can be added next."""
-    progress, key = progress_of(paused), pause.response_param
+    progress, key = progress_of(paused), pause.key_of_data
     answer = dict(progress.answer)
     if key is not None:
         # The newest answer last; for a key answered twice, keep the value from before the step.
@@ -60,9 +60,10 @@ def awake(paused: State, pause: Pause) -> State:
 def waiting_again(paused: State, pause: Pause) -> State:
     """Return a paused State that waits again, without an answer yet.
 
-    If it waits at several pauses, an answer applies to none of them: it asks them all first.
+    If it waits at several pauses, or for the outcome of an effect, it asks first: no answer applies to them.
     """
-    pause = attrs.evolve(pause, id="", response_param=None) if pause.others else pause
+    asks_first = pause.others or pause.effect
+    pause = attrs.evolve(pause, id="", response_param=None, effect=()) if asks_first else pause
     state, key = awake(paused, pause), pause.response_param
     if key is None:
         return state

@@ -155,6 +155,25 @@ class Expired(BaseException):
     """
 
 
+class OutcomeUnknown(BaseException):
+    """Raised by `NodeContext.effect` if it is unknown whether an effect happened: the run pauses.
+
+    Its argument is the Pause. No node is to handle it.
+    """
+
+
+def pause_asked_by(error: BaseException) -> Any:
+    """Return the Pause of an OutcomeUnknown, which may be in a group; raise any other exception."""
+    while isinstance(error, BaseExceptionGroup):  # of the tasks of an async node
+        found = error.subgroup(OutcomeUnknown)
+        if found is None:
+            raise error
+        error = found.exceptions[0]
+    if not isinstance(error, OutcomeUnknown):
+        raise error
+    return error.args[0]
+
+
 class CannotAwait(BaseException):
     """Raised if a blocking driver should await something while an event loop is running in its thread.
 

@@ -24,7 +24,8 @@ PUBLIC = """
     EntriesNotKeptError EntryExistsError
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError LimitError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
-    Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered RetryPolicy RunBusyError RunCancelledError
+    Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered Repeat RetryPolicy RunBusyError
+    RunCancelledError
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
     StepConflictError UnknownNameError UnknownNodeError Updates
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store

@@ -90,7 +90,7 @@ class Cancellations:
         """
         if isinstance(error, asyncio.CancelledError):
             return error if self.has_come() else failure_of(error)
-        if isinstance(error, Exception) and self.has_come() and not _replaces_cancellation(error):
+        if isinstance(error, Exception | BaseExceptionGroup) and self.has_come() and not _replaces_cancellation(error):
             await self.forget_strays()
         return error
 

@@ -23,9 +23,10 @@ from stategraph._protocol import Await, Command, Gather, Notify, RunHere, RunNod
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.events import EventType, Listener, notify, report
 from stategraph._values.progress import Part
-from stategraph._values.provenance import shortened_traceback
+from stategraph._values.provenance import ErrorInfo, shortened_traceback
 from stategraph._values.spending import Spending
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError, RunLostError
@@ -75,8 +76,10 @@ class RunContext:
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
         has_joined_parts: Whether an unsaved State has joined saved parts.
-        input_lock: Held by a part of the step that saves its input.
+        input_lock: Held by a part of the step that saves its input, or looks for the effects of the step.
         spending: What the outermost run has spent, with everything nested in it.
+        effects: The effects of the steps under way that are known, by step: what is kept of each, by place and key.
+        failures: The failures of attempts, by the step before, the node and the part.
     """
 
     plan: CompiledGraph
@@ -112,6 +115,8 @@ class RunContext:
     has_joined_parts: bool = attrs.field(default=False, init=False)
     input_lock: Lock = attrs.field(factory=Lock, init=False)
     spending: Spending = attrs.field(factory=Spending, init=False)
+    effects: dict[int, dict[tuple[str, str], Entry]] = attrs.field(factory=dict, init=False)
+    failures: dict[tuple[int, str, str], ErrorInfo] = attrs.field(factory=dict, init=False)
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:
@@ -160,8 +165,12 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
     at, is_stopping = kept_at(name, state), StopCheck(run.session, run.signal)
-    journal = StepJournal(run, state, at[0], f"{at[1]}/{part}" if part else at[1])
-    return NodeContext(*step, kept_at=at, outermost=run.outermost, is_stopping=is_stopping, journal=journal)
+    journal = StepJournal(run, state, name, at[0], f"{at[1]}/{part}" if part else at[1])
+    further: dict[str, Any] = {"kept_at": at, "is_stopping": is_stopping, "journal": journal}
+    if run.failures:
+        of_step = run.failures.get((state.step, name, ""))
+        further["last_error"] = run.failures.get((state.step, name, part), of_step)
+    return NodeContext(*step, outermost=run.outermost, **further)
 
 
 @attrs.define(eq=False)

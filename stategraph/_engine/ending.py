@@ -85,7 +85,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause, changed: State 
     if not run.plan.saves:
         why = "checkpoint.interval is 0, or the graph is nested and the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
-    schema, keys = run.plan.schema, [each.response_param for each in pause.each]
+    schema, keys = run.plan.schema, [each.key_of_data for each in pause.each]
     lost = [key for key in keys if schema is not None and key is not None and key not in schema.fields]
     if schema is not None and lost:
         why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+import attrs
+
 from stategraph._owners.base import NewEntriesError, Ownership, current, lost, on_behalf_of, own
 from stategraph._owners.company import company
 from stategraph._protocol import Stopped, StoreFailed
@@ -18,7 +20,7 @@ from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
 from stategraph._values.entries import Entry
 from stategraph._values.ids import nested_id
-from stategraph._values.progress import KeptParts, Part
+from stategraph._values.progress import KeptParts, Part, Pause, Repeat
 from stategraph._values.registered_types import Older, noting_older
 from stategraph.errors import (
     CheckpointError,
@@ -272,6 +274,17 @@ class StoreSession:
         with self._saving(state):
             kept: list[Entry] = self.store.append(state.run_id, entries)
             return kept
+
+    def settle_effect(self, about: tuple[State, Pause, Any]) -> None:
+        """Keep the answer to a pause that asks for the outcome of an effect, in the journal of its step."""
+        state, pause, answer = about
+        suffix, step, place = pause.effect
+        effect = Entry("effect", {}, step, place, pause.value)
+        with self._saving(state):
+            found = self.store.entries(f"{state.run_id}{suffix}", step=step, kinds=("effect",))
+            effect = next((entry for entry in found if entry.identity == effect.identity), effect)
+            value = {} if isinstance(answer, Repeat) else {**effect.value, "result": answer}
+            self.store.append(f"{state.run_id}{suffix}", [attrs.evolve(effect, value=value)])
 
     def append(self, about: tuple[str, Sequence[Entry]]) -> list[Entry]:
         """Append entries to the inbox of a run, for any caller."""

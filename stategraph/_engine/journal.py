@@ -6,7 +6,7 @@ other parts of the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import attrs
@@ -26,19 +26,33 @@ class StepJournal:
     Attributes:
         run: The run, a `stategraph._engine.context.RunContext`.
         state: The input State of the step.
+        node: The node.
         step: The step under which entries are kept.
         place: The node or, for a part of the step, "node/part".
+        used: The keys of the effects of this attempt.
     """
 
     run: Any
     state: State
+    node: str
     step: int
     place: str
+    used: set[str] = attrs.field(factory=set, init=False)
 
     @property
     def is_kept(self) -> bool:
         """Whether the run is saved, so that entries outlive the process."""
-        return bool(self.run.plan.saves)
+        return bool(self.run.outermost_run.plan.saves)
+
+    def effect(self, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> Any:
+        """Do an effect, as `NodeContext.effect`."""
+        from stategraph._engine.effects import effect  # imported when used
+
+        return effect(self, key, call, confirm)
+
+    def save_input(self) -> None:
+        """Save the State that the step began with, durably, unless it is saved."""
+        save_input(self.run)
 
     def append(self, kind: str, value: Any, name: str = "", made_of: str = "") -> Entry:
         """Append an entry to the journal; when this returns, it is durable.
@@ -54,9 +68,13 @@ class StepJournal:
 
     def entries(self, *kinds: str) -> list[Entry]:
         """Return the entries of this place of some kinds, in order."""
+        return [entry for entry in self.entries_of_step(*kinds) if entry.place == self.place]
+
+    def entries_of_step(self, *kinds: str) -> list[Entry]:
+        """Return the entries of all places of the step of some kinds, in order."""
         with on_behalf_of(self.run.session.ownership):
-            found = self.run.session.store.entries(self.state.run_id, step=self.step, kinds=kinds)
-        return [entry for entry in found if entry.place == self.place]
+            found: list[Entry] = self.run.session.store.entries(self.state.run_id, step=self.step, kinds=kinds)
+            return found
 
     def messages(self) -> list[Any]:
         """Return the updates of the messages that wait in the inbox of the outermost run."""

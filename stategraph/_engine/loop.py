@@ -33,7 +33,7 @@ from stategraph._engine.saving import amend, check_not_of_another, drop_joined_p
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
-from stategraph._protocol import Await, Load, Parts, Save, Stopped, Task, Watch
+from stategraph._protocol import Await, Load, OutcomeUnknown, Parts, Save, Stopped, Task, Watch, pause_asked_by
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
@@ -169,6 +169,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
+        except (OutcomeUnknown, BaseExceptionGroup) as error:
+            return stage, pause_asked_by(error), None
         before = state
         run.state = state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
         if step is not None:

@@ -19,7 +19,7 @@ from stategraph._graph.changed import began_elsewhere, carried_over, check_compa
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
 from stategraph._progress import awaited, awake, is_overdue, old_values, without_answers
-from stategraph._protocol import Load, StoreFailed, Task
+from stategraph._protocol import Load, Parts, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -194,6 +194,8 @@ def revive(
         by: The author of the updates, if known.
         taken: The number of the newest entry of the inbox that the updates take in; 0 if they take in none.
     """
+    if saved.error is not None:
+        run.failures[saved.step, saved.error.node, ""] = saved.error
     stored, saved = saved, fitting_saved(run, saved, updates)
     is_same = is_same and saved is stored
     saved = _keeping_digests(run, stored, saved)
@@ -291,7 +293,10 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         given = ", ".join(map(shorten, updates))
         problem = f"the answer goes under {key!r}, not under {given}" if updates else "no answer is given"
         raise AnswerError(saved.run_id, pause, problem)
-    if key is not None:
+    if pause.effect:
+        yield (Parts, run.session.settle_effect, (saved, pause, updates[cast(str, key)]))
+        updates = {name: value for name, value in updates.items() if name != key}
+    elif key is not None:
         updates = _with_checked_answer(run, saved, pause, question, updates)
     return awake(saved, pause), updates
 
@@ -390,10 +395,10 @@ def chosen_pause(saved: State, pause_id: str | None) -> Pause:
 
 def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any) -> Task[None]:
     """Raise AnswerError if a value is no valid answer to a pause of a saved State."""
-    if pause.response_param is not None:
+    if pause.key_of_data is not None:
         at_pause = evolve(saved, pause=pause)
         question = yield from _question(run, at_pause, pause)
-        _with_checked_answer(run, at_pause, pause, question, {pause.response_param: answer})
+        _with_checked_answer(run, at_pause, pause, question, {pause.key_of_data: answer})
 
 
 def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | None) -> State:

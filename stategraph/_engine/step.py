@@ -38,7 +38,7 @@ from stategraph._values import clock
 from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
-from stategraph._values.provenance import Facts
+from stategraph._values.provenance import ErrorInfo, Facts
 from stategraph.errors import CheckpointError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
@@ -148,6 +148,7 @@ class StepExecution:
                     if copies is not None:  # a run that was never saved still has the changed objects
                         self.run.state = with_data(self.run.state, lay_over(data_of(self.run.state), copies()))
                     raise
+                self.note_failure(error)
                 yield from self._emit_failure(error)
                 about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
                 yield from self.emit(EventType.NODE_RETRY, **about)
@@ -244,6 +245,11 @@ class StepExecution:
         """Raise LimitError if the run has spent what the limits of the call allow."""
         check_limits(self.run, self.stage.name)
 
+    def note_failure(self, error: Exception, part: str = "") -> None:
+        """Remember the failure of an attempt at this step or, with `part`, at that part, for the next attempt."""
+        info = ErrorInfo.of(error, self.name, described(self.run, error))
+        self.run.failures[self.state.step, self.name, part] = info
+
     def copier(self, value: Any) -> Callable[[], Any] | None:
         """Return a function that copies a value a part may change; None if the value cannot change or be copied."""
         copies = None if is_settled(value) else self.run.plan.copier({"": value})
@@ -294,7 +300,7 @@ class StepExecution:
 
     def answers(self, pause: Pause) -> bool:
         """Return whether the run was resumed to answer this pause of a nested run, and has the answer."""
-        progress, key = self.state.progress, pause.response_param
+        progress, key = self.state.progress, pause.key_of_data
         woken = None if progress is None else progress.woken
         return woken is not None and woken.id == pause.id and (key is None or self.is_answer(key))
 

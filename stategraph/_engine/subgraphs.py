@@ -199,7 +199,7 @@ class NestedRun:
         pause = saved.pause
         answered = next(filter(self.step.answers, pause.each), None) if pause else None
         if answered is not None:
-            saved, key = awake(saved, answered), answered.response_param
+            saved, key = awake(saved, answered), answered.key_of_data
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
             if saved is not loaded or run.migrate:

@@ -14,6 +14,7 @@ from stategraph._util.validators import LONGEST_WAIT, is_optional
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.provenance import GraphStructure, check_step
+from stategraph._values.registered_types import register_type
 
 _is_str = attrs.validators.instance_of(str)
 
@@ -46,6 +47,8 @@ class Pause:
             ``resume(run_id, updates, pause=id)`` answers no other pause.
         part: The item or branch whose graph asks; for a nested part, "outer/nested".
         others: Pauses of other parts of the same step.
+        effect: The place of the effect whose outcome is asked for: the end of the id of the nested run, the step, and
+            the place in it. Empty for other pauses.
     """
 
     reason: str = attrs.field(validator=_is_str)
@@ -57,11 +60,23 @@ class Pause:
     id: str = attrs.field(default="", validator=_is_str)
     part: str = attrs.field(default="", validator=_is_str)
     others: tuple[Pause, ...] = ()
+    effect: tuple[Any, ...] = attrs.field(default=(), converter=tuple)
+
+    @property
+    def key_of_data(self) -> str | None:
+        """The key of the State that gets the answer; None if a resume is enough, or if the answer goes elsewhere."""
+        return None if self.effect else self.response_param
 
     @property
     def each(self) -> tuple[Pause, ...]:
         """All pauses of the run, this one first."""
         return attrs.evolve(self, others=()) if self.others else self, *self.others
+
+
+@register_type(name="stategraph.Repeat")
+@attrs.frozen
+class Repeat:
+    """The answer to a pause that asks for the outcome of an effect: it did not happen, so the call is repeated."""
 
 
 def pause_of(pauses: Sequence[Pause]) -> Pause:

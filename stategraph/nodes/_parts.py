@@ -23,6 +23,7 @@ from stategraph._protocol import (
     CannotAwait,
     Gather,
     Gathered,
+    OutcomeUnknown,
     Report,
     RunHere,
     RunNode,
@@ -30,6 +31,7 @@ from stategraph._protocol import (
     StoreFailed,
     Task,
     limited,
+    pause_asked_by,
 )
 from stategraph._text.shown import describe_exception
 from stategraph._util.validators import Allowed, check_fields, is_count, is_seconds
@@ -361,7 +363,10 @@ class _Work:
                 delay = None if retry is None else retry.delay_after(attempt, error)
                 if delay is None:
                     return attrs.evolve(self._failed(job, error), took=took)
+                self.step.note_failure(error, job.label)
                 yield (Report, None, PartOutcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
+            except (OutcomeUnknown, BaseExceptionGroup) as asked:
+                return PartOutcome(job.label, pauses=(attrs.evolve(pause_asked_by(asked), part=job.label),))
             yield (Sleep, None, delay)
             attempt += 1
             argument = argument if copied is None else copied()

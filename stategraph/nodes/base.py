@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 import attrs
 
@@ -11,12 +11,15 @@ from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import escaped, nested_id
 from stategraph._values.progress import NodeOutline, Pause, Structures
+from stategraph._values.provenance import ErrorInfo
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
     from stategraph._schema.schema import Schema
+
+_Result = TypeVar("_Result")
 
 
 def graph_of(given: Any) -> Any:
@@ -145,6 +148,8 @@ class NodeContext:
         attempt: The number of the attempt of this step, from 1; for a separately retried item, of the item.
         generation: How often the run was rolled back.
         part: The branch, or the number of the item, if the node has several; otherwise empty.
+        last_error: The failure of the attempt before at this step or part, also if a resume began this attempt; None if
+            there was none.
     """
 
     run_id: str
@@ -154,12 +159,43 @@ class NodeContext:
     attempt: int = 1
     generation: int = 0
     part: str = ""
+    last_error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
     # the step and the name of the node when the step began, if the graph has changed since
     _kept_at: tuple[int, str] | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
     _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
     _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
 
     _journal: Any = attrs.field(default=None, kw_only=True, eq=False, repr=False)  # of the step, while it runs
+
+    @overload
+    def effect(
+        self,
+        key: str,
+        call: Callable[[], Awaitable[_Result]],
+        *,
+        confirm: Callable[[str], Awaitable[_Result | None] | _Result | None] | None = None,
+    ) -> Coroutine[Any, Any, _Result]: ...
+    @overload
+    def effect(
+        self, key: str, call: Callable[[], _Result], *, confirm: Callable[[str], _Result | None] | None = None
+    ) -> _Result: ...
+    def effect(self, key: str, call: Callable[[], Any], *, confirm: Callable[[str], Any] | None = None) -> Any:
+        """Return what ``call()`` returns. Once that is known, the step does not call it again, even after a crash.
+
+        The intention is saved before the call and the result after it. If the process ends in between, the outcome is
+        unknown: `confirm` decides; without it the run pauses, and the answer is the result, or `stategraph.Repeat()`.
+
+        Args:
+            key: Identifies the effect among those of this step, or of this part of it.
+            call: Does it. If it is async, so is this method: the result is awaited.
+            confirm: Finds out whether the effect with a key happened: returns its result, or None if it did not, which
+                lets `call` run. It is also called if an earlier call raised; without it such a call is repeated.
+
+        Raises:
+            ValueError: the attempt has used the key before.
+            NotSerializableError: the result cannot be saved exactly. Its outcome then counts as unknown.
+        """
+        return call() if self._journal is None else self._journal.effect(key, call, confirm)
 
     def messages(self) -> list[Mapping[str, Any]]:
         """Return the messages that have come for the run and are not taken in yet; they stay.
@@ -255,6 +291,9 @@ class StepContext(Protocol):
 
     def check_limits(self) -> None:
         """Raise LimitError if the run has spent what the limits of the call allow."""
+
+    def note_failure(self, error: Exception, part: str = "") -> None:
+        """Remember the failure of an attempt at this step or, with `part`, at that part, for the next attempt."""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Call a function that may take long, sync or async like the node; return its result."""

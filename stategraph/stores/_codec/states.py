@@ -199,7 +199,7 @@ def pause_to_json(pause: Pause | None) -> str | None:
 def _fields_of(pause: Pause) -> dict[str, Any]:
     fields = attrs.asdict(pause, recurse=False)
     fields["others"] = list(map(_fields_of, pause.others))
-    return {name: value for name, value in fields.items() if value or name not in ("part", "others")}
+    return {name: value for name, value in fields.items() if value or name not in ("part", "others", "effect")}
 
 
 def pause_from_json(kept: str | None) -> Pause | None:

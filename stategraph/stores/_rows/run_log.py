@@ -16,6 +16,7 @@ from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.state import State, due_ns_of
+from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
 from stategraph.stores._rows.seals import Sealer
@@ -75,7 +76,7 @@ Known: TypeAlias = tuple[RunRecord, DeltaBase, DeltaBase | None, Journal | None]
 step under way, None if it may have entries that are not known."""
 
 
-class RunLog:
+class RunLog(ForkSafe):
     """The runs of a store: the records in its table, and what this process remembers of them.
 
     A nested run has the incarnation of its outer run. So the remains of a deleted run are never mistaken for a part of
@@ -90,6 +91,7 @@ class RunLog:
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
+        super().__init__()
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not been saved since

@@ -1,0 +1,156 @@
+"""Effects: calls of a node that are kept one by one, so that a repeated step does not repeat them.
+
+An effect is an entry of the journal of its step. Its value is a mapping: empty if the call is known not to have taken
+effect; otherwise "awaits" says whether the call is async, and "result", once it is known, is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeAlias, cast
+
+import attrs
+
+from stategraph._protocol import OutcomeUnknown, StoreFailed
+from stategraph._util.callables import is_async_callable
+from stategraph._values.entries import Entry
+from stategraph._values.ids import given_id
+from stategraph._values.progress import Pause
+from stategraph.errors import CheckpointError, NotSerializableError
+
+_Journal: TypeAlias = Any
+"""A `stategraph._engine.journal.StepJournal`, which calls this module."""
+
+_Work: TypeAlias = Generator[Callable[[], Any] | Awaitable[Any], Any, Any]
+"""Yields calls of the store and what is to be awaited; receives the results."""
+
+
+def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> Any:
+    """Do what `NodeContext.effect` does; return the result, or an awaitable of it if the call is async."""
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"the key of an effect is a str that names it, not {key!r}")
+    if key in journal.used:
+        raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
+    journal.used.add(key)
+    if not journal.is_kept:
+        return call()
+    work = _effect(journal, key, call, confirm)
+    return _awaited(work, None) if is_async_callable(call) else _driven(work)
+
+
+def _effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> _Work:
+    kept: Mapping[str, Any] | None = yield partial(_kept, journal, key)
+    awaits = (kept or {}).get("awaits", is_async_callable(call))
+    if awaits:
+        yield _Switch()
+    if kept is not None and "result" not in kept:
+        if confirm is not None:
+            happened = confirm(key)
+            happened = (yield happened) if isawaitable(happened) else happened
+            if happened is not None:
+                kept = yield partial(_keep, journal, key, awaits=awaits, result=happened)
+        elif kept:
+            raise OutcomeUnknown(_asking(journal, key))
+    if kept and "result" in kept:
+        return kept["result"]
+    yield partial(_keep, journal, key, awaits=awaits)
+    try:
+        result = call()
+        if isawaitable(result):
+            if not awaits:  # nothing has happened yet; who finds this effect must know that its caller awaits
+                yield partial(_keep, journal, key, awaits=True)
+                awaits = True
+            result = yield result
+    except Exception:  # others, such as a cancellation, leave the outcome unknown
+        yield partial(_keep, journal, key)
+        raise
+    return (yield partial(_keep, journal, key, awaits=awaits, result=result))["result"]
+
+
+def _driven(work: _Work) -> Any:
+    """Return the result of an effect, or an awaitable of it once there is something to await."""
+    value = None
+    while True:
+        try:
+            step = work.send(value)
+        except StopIteration as end:
+            return end.value
+        if isawaitable(step):
+            return _awaited(work, step)
+        value = step()
+
+
+async def _awaited(work: _Work, step: Any) -> Any:
+    import asyncio  # imported when used: 20 ms
+
+    go_on: Callable[[Any], Any] = work.send
+    value: Any = None
+    while True:
+        try:
+            if step is not None:
+                value = await (step if isawaitable(step) else asyncio.to_thread(step))
+            go_on = work.send
+        except BaseException as error:
+            go_on, value = work.throw, error
+        try:
+            step = go_on(value)
+        except StopIteration as end:
+            return end.value
+
+
+class _Switch:
+    """Is awaited first if the caller awaits the effect, so that the rest of it waits for that."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+# --------------------------------------------------------------------------- entries
+
+
+def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
+    """Return what is kept of an effect; None if it has not begun.
+
+    Raises:
+        RuntimeError: The step is over.
+    """
+    run = journal.run
+    if run.state.step != journal.state.step:
+        raise RuntimeError(
+            f"effect {key!r} of node {journal.node!r} belongs to step {journal.step}, which is complete, and would be "
+            "repeated; if keys that are not saved are computed again, give them to resume, or name them in persist"
+        )
+    try:
+        journal.save_input()
+        with run.input_lock:
+            found = run.effects.get(journal.step)
+            if found is None:
+                entries = journal.entries_of_step("effect")
+                found = run.effects[journal.step] = {(entry.place, entry.name): entry for entry in entries}
+    except CheckpointError as error:
+        raise StoreFailed from error
+    entry = found.get((journal.place, key))
+    return None if entry is None else cast(Mapping[str, Any], entry.value)
+
+
+def _keep(journal: _Journal, key: str, **value: Any) -> Mapping[str, Any]:
+    try:
+        kept = journal.append("effect", value, key)
+    except NotSerializableError:  # a mistake of the node
+        raise
+    except CheckpointError as error:
+        raise StoreFailed from error
+    journal.run.effects[journal.step][journal.place, key] = kept
+    return cast(Mapping[str, Any], kept.value)
+
+
+def _asking(journal: _Journal, key: str) -> Pause:
+    """Return the pause that asks for the outcome of an effect. However often it is asked, it is the same pause."""
+    kept: Entry = journal.run.effects[journal.step][journal.place, key]
+    run_id = journal.state.run_id
+    at: tuple[Any, ...] = run_id.removeprefix(given_id(run_id)), kept.step, kept.place
+    asked = {"effect": [run_id, *at[1:], kept.name], "at": kept.at_ns, "generation": journal.state.generation}
+    pause = Pause("the outcome of an effect is unknown", journal.node, kept.name, kept.name, kept.at)
+    return attrs.evolve(pause, id=journal.run.plan.digest(asked), effect=at)

@@ -1,0 +1,472 @@
+"""Effects: a call of a node that is done stays done, and one whose outcome is unknown is confirmed or asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import (
+    ExecutionError,
+    MapNode,
+    NodeContext,
+    NotSerializableError,
+    ParallelNode,
+    Repeat,
+    RetryPolicy,
+    State,
+    StateGraph,
+)
+from stategraph.errors import EntriesNotKeptError
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.conftest import staged
+from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, reopened, trace
+
+
+class Killed(BaseException):
+    """Ends a call of a graph where a crash would."""
+
+
+class Bank:
+    """A service outside of the run. It dies, or fails, at the calls that it is told."""
+
+    def __init__(self, before: object = "", after: object = "", error: BaseException | None = None) -> None:
+        self.bills: list[str] = []
+        self._ends = {"before": before, "after": after}
+        self._error = Killed() if error is None else error
+
+    def pay(self, name: str) -> dict[str, Any]:
+        """Pay, and return the receipt."""
+        self._end("before", name)
+        self.bills.append(name)
+        self._end("after", name)
+        return {"receipt": name, "lines": [name]}
+
+    async def apay(self, name: str) -> dict[str, Any]:
+        """Pay."""
+        await asyncio.sleep(0)
+        return self.pay(name)
+
+    def confirm(self, name: str) -> dict[str, Any] | None:
+        """Return the receipt if it was paid."""
+        return {"receipt": name, "lines": [name]} if name in self.bills else None
+
+    def _end(self, when: str, name: str) -> None:
+        if self._ends[when] == name:
+            self._ends[when] = ""
+            raise self._error
+
+
+STAGES = [
+    ("memory", "sync", "sync nodes"),
+    ("sqlite", "sync", "async nodes"),
+    ("sqlite", "async", "sync nodes"),
+    ("disk", "async", "async nodes"),
+    ("postgres", "async", "async nodes"),
+    ("redis", "sync", "sync nodes"),
+]
+
+
+@pytest.fixture(params=STAGES, ids=" ".join)
+def stage(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    """Every store that keeps entries, with each driver and each kind of nodes."""
+    yield from staged(request.param, tmp_path)
+
+
+def pays(bank: Bank, names: str = "abc", then: Callable[[], object] = bool, **options: Any) -> Any:
+    """Return a node that pays for each name, and shows the receipts."""
+
+    def node(state: State, context: NodeContext) -> dict[str, Any]:
+        receipts = [context.effect(name, lambda: bank.pay(name), **options) for name in names]  # noqa: B023
+        then()
+        return {"paid": [receipt["receipt"] for receipt in receipts]}
+
+    return node
+
+
+def once(error: BaseException) -> Callable[[], None]:
+    """Return a function that raises the first time."""
+    left = [error]
+
+    def end() -> None:
+        if left:
+            raise left.pop()
+
+    return end
+
+
+ENDS = [Killed(), ValueError("no"), KeyboardInterrupt()]
+
+# --------------------------------------------------------------------------- what is done
+
+
+class TestDone:
+    """A result that is kept is the result of every later attempt."""
+
+    @pytest.mark.parametrize("error", ENDS[:2], ids=repr)
+    def test_it_is_not_done_again(self, stage: Scene, error: BaseException) -> None:
+        """Whatever ends the attempt. The result is the same in value and type as it was at first."""
+        bank, seen = Bank(), list[Any]()
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            seen.append(context.effect("a", lambda: bank.pay("a")))
+            end()
+            return {"paid": seen[-1]["lines"]}
+
+        end = once(error)
+        graph = stage.graph({"first": trace("first"), "pay": node, "last": trace("last")}, preserve=True)
+        with pytest.raises((Killed, ExecutionError)):
+            stage.execute(graph)
+        graph = stage.graph({"first": trace("first"), "pay": node, "last": trace("last")}, preserve=True)
+
+        final = stage.resume(graph)
+
+        assert bank.bills == ["a"]
+        assert seen[0] == seen[1] == {"receipt": "a", "lines": ["a"]}
+        assert [*map(type, seen[0].values())] == [*map(type, seen[1].values())]
+        assert final["paid"] == ["a"]
+        assert reopened(stage.store).entries(RUN) == []
+
+    def test_a_retry_goes_on(self, stage: Scene) -> None:
+        """A failed attempt has done what it has done."""
+        bank = Bank()
+        nodes = {"pay": pays(bank, then=once(OSError("lost")))}
+
+        final = stage.execute(stage.graph(nodes, policies={"pay": {"retry": RetryPolicy(2, initial_delay=0)}}))
+
+        assert (bank.bills, final["paid"]) == (["a", "b", "c"], ["a", "b", "c"])
+
+    def test_a_later_step_does_it_again(self, stage: Scene) -> None:
+        """The key belongs to the step, so a loop does the effect each time."""
+        bank = Bank()
+        edges = [("pay", "pay", lambda state: state.step < 3), ("pay", "end", lambda state: state.step >= 3)]
+
+        stage.execute(stage.graph({"pay": pays(bank, "a"), "end": trace("end")}, edges))
+
+        assert bank.bills == ["a"] * 3
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_it_is_durable_when_it_returns(self, tmp_path: Any, durability: str) -> None:
+        """Another process sees the intention before the call, and the result after it; and the step before."""
+        seen = []
+        with SqliteStore(tmp_path / "runs.db") as store:
+
+            def look() -> int:
+                with SqliteStore(tmp_path / "runs.db", read_only=True) as other:
+                    seen.append(([entry.value for entry in other.entries(RUN)], other.load(RUN).step))
+                return len(seen)
+
+            def node(state: State, context: NodeContext) -> dict[str, Any]:
+                context.effect("a", look)
+                look()
+                return {}
+
+            make_graph({"first": trace("first"), "pay": node}, store=store, durability=durability).execute(
+                State(run_id=RUN)
+            )
+        assert seen == [([{"awaits": False}], 1), ([{"awaits": False, "result": 1}], 1)]
+
+    def test_a_key_is_for_one_effect(self, stage: Scene) -> None:
+        """The same key twice in an attempt is a mistake, which the error names."""
+        bank = Bank()
+
+        with pytest.raises(ExecutionError, match="effect 'a'"):
+            stage.execute(stage.graph({"pay": pays(bank, "aa")}))
+        assert bank.bills == ["a"]
+
+    def test_what_cannot_be_kept_is_unknown(self, stage: Scene) -> None:
+        """The effect has happened, so it must not be repeated."""
+        calls = []
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            return {"paid": context.effect("a", call)}
+
+        def call() -> object:
+            calls.append(1)
+            return object()
+
+        graph = stage.graph({"pay": node})
+        with pytest.raises(ExecutionError) as caught:
+            stage.execute(graph)
+        assert isinstance(caught.value.__cause__, NotSerializableError)
+        assert stage.resume(graph).status == "paused"
+        assert calls == [1]
+
+    def test_nothing_is_saved_without_a_store(self) -> None:
+        """Then an effect is a plain call."""
+        bank, graph = Bank(), StateGraph("bare")
+        graph.add_node("pay", pays(bank))
+        graph.set_entry_point("pay")
+        graph.set_exit_point("pay")
+
+        assert graph.execute(State())["paid"] == bank.bills == ["a", "b", "c"]
+
+    def test_a_store_must_keep_entries(self) -> None:
+        """A store of four methods is refused before anything happens."""
+        bank = Bank()
+        inner = make_graph({"pay": pays(bank)}, store=MemoryStore())
+        for node in (pays(bank), inner.as_node()):
+            with pytest.raises(EntriesNotKeptError, match="entries"):
+                make_graph({"pay": node}, store=FourMethodStore()).execute(State(run_id=RUN))
+        assert bank.bills == []
+
+
+# --------------------------------------------------------------------------- an unknown outcome
+
+
+class TestUnknown:
+    """Between the intention and the result, nobody but the service knows."""
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_confirm_decides(self, stage: Scene, when: str, is_async: bool) -> None:
+        """It returns the result if the effect happened; otherwise the call is made."""
+        bank = Bank("b") if when == "before" else Bank(after="b")
+        confirm = as_async(bank.confirm) if is_async else bank.confirm
+        if is_async:
+
+            async def node(state: State, context: NodeContext) -> dict[str, Any]:
+                paid = [await context.effect(name, lambda: bank.apay(name), confirm=confirm) for name in "abc"]  # noqa: B023
+                return {"paid": [receipt["receipt"] for receipt in paid]}
+
+            graph = make_graph({"pay": node}, store=stage.store)
+        else:
+            graph = stage.graph({"pay": pays(bank, confirm=confirm)})
+        with pytest.raises(Killed):
+            stage.execute(graph)
+
+        assert (stage.resume(graph)["paid"], bank.bills) == (["a", "b", "c"], ["a", "b", "c"])
+
+    @pytest.mark.parametrize("answer", [{"receipt": "b"}, Repeat()])
+    @pytest.mark.parametrize("how", ["resume", "answer"])
+    def test_the_run_pauses(self, stage: Scene, answer: Any, how: str) -> None:
+        """Without confirm, it asks for the result, or whether to repeat the call; also where errors are caught."""
+        bank = Bank(after="b")
+        inner = pays(bank)
+
+        def node(state: State, context: NodeContext) -> Any:
+            try:
+                return inner(state, context)
+            except Exception:
+                return {"paid": "no"}
+
+        graph = stage.graph({"first": trace("first"), "pay": node}, schema=Order, preserve=True)
+        with pytest.raises(Killed):
+            stage.execute(graph)
+        paused = stage.resume(graph)
+        assert paused.pause is not None
+        assert (paused.status, paused.pause.node, paused.pause.value) == ("paused", "pay", "b")
+        assert paused.pause.response_param is not None
+
+        if how == "resume":
+            final = stage.resume(graph, {paused.pause.response_param: answer}, by="ada")
+        else:
+            graph.answer(RUN, answer, by="ada")
+            final = stage.resume(graph)
+
+        assert final["paid"] == ["a", "b", "c"]
+        assert bank.bills == (["a", "b", "b", "c"] if answer == Repeat() else ["a", "b", "c"])
+        assert paused.pause.response_param not in final
+
+    def test_an_answer_that_a_crash_cuts_off_is_given_again(self, stage: Scene) -> None:
+        """The run still waits, and asks the same."""
+        bank = Bank(after="a")
+        graph = stage.graph({"pay": pays(bank, "ab")})
+        with pytest.raises(Killed):
+            stage.execute(graph)
+        first = stage.resume(graph).pause
+        assert first is not None
+        (unknown,) = stage.store.entries(RUN)
+        stage.store.append(RUN, [attrs.evolve(unknown, value={"awaits": False, "result": {"receipt": "x"}})])
+
+        final = stage.resume(graph, {"a": {"receipt": "y"}}, pause=first.id)
+
+        assert (final["paid"], bank.bills) == (["y", "b"], ["a", "b"])
+
+    def test_an_exception_is_an_outcome(self, stage: Scene) -> None:
+        """The call is made again, unless confirm finds that the effect happened all the same."""
+        bank = Bank(after="b", error=TimeoutError("no reply"))
+        with pytest.raises(ExecutionError):
+            stage.execute(stage.graph({"pay": pays(bank)}))
+        assert stage.resume(stage.graph({"pay": pays(bank, confirm=bank.confirm)}))["paid"] == ["a", "b", "c"]
+        assert bank.bills == ["a", "b", "c"]
+
+        stage.store.delete(RUN)
+        bank = Bank(before="b", error=OSError("refused"))
+        retried = stage.graph({"pay": pays(bank)}, policies={"pay": {"retry": RetryPolicy(2, initial_delay=0)}})
+        assert stage.execute(retried)["paid"] == bank.bills == ["a", "b", "c"]
+
+
+@attrs.frozen
+class Order:
+    """A schema without a field for answers about effects."""
+
+    trace: list[str] = attrs.field(factory=list)
+    paid: list[str] = attrs.field(factory=list)
+
+
+# --------------------------------------------------------------------------- async calls
+
+
+async def _in_a_group(context: NodeContext, bank: Bank) -> list[Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(context.effect(name, lambda: bank.apay(name))) for name in "abc"]  # noqa: B023
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_async_calls_make_it_awaitable(tmp_path: Any, driver: str) -> None:
+    """A function, and a lambda that returns a coroutine; also when it was done before, and several at once."""
+    bank, end = Bank(after="b"), once(Killed())
+
+    async def node(state: State, context: NodeContext) -> dict[str, Any]:
+        one = await context.effect("one", lambda: bank.apay("one"))
+        paid = await _in_a_group(context, bank)
+        end()
+        return {"paid": [receipt["receipt"] for receipt in [one, *paid]]}
+
+    for scene in staged(("sqlite", driver, "sync nodes"), tmp_path):
+        graph = make_graph({"pay": node}, store=scene.store)
+        with pytest.raises(BaseExceptionGroup):
+            scene.execute(graph)
+        state = scene.resume(graph)
+        with pytest.raises(Killed):
+            while state.pause is not None:  # the group has cancelled others, too
+                key = state.pause.value
+                answer = {"receipt": key} if key in bank.bills else Repeat()
+                state = scene.resume(graph, {key: answer})
+
+        assert scene.resume(graph)["paid"] == ["one", "a", "b", "c"]
+        assert sorted(bank.bills) == ["a", "b", "c", "one"]
+
+
+# --------------------------------------------------------------------------- parts and nested graphs
+
+
+def item(bank: Bank, is_async: bool = False) -> Any:
+    """Return the function of an item, which is paid."""
+
+    def pay(name: str, context: NodeContext) -> str:
+        return str(context.effect("pay", lambda: bank.pay(name))["receipt"])
+
+    return as_async(pay) if is_async else pay
+
+
+def made(bank: Bank, kind: str) -> Any:
+    """Return a node that pays for a and b in two places."""
+    if kind == "nested":
+        return make_graph({"in": trace("in"), "pay": pays(bank, "ab")}, store=MemoryStore(), name="inner").as_node()
+    if kind == "branches":
+        return ParallelNode({name: pays(bank, name) for name in "ab"}, reducers={"paid": lambda one, two: [*one, *two]})
+    if kind == "graphs":
+        inner = make_graph({"pay": lambda s, context: {"paid": item(bank)(s["name"], context)}}, store=MemoryStore())
+        return MapNode(inner.as_node(outputs=["paid"]), over="names", into="paid", on_error="collect")
+    return MapNode(item(bank, kind == "async items"), over="names", into="paid", retry=RetryPolicy(2, initial_delay=0))
+
+
+@pytest.mark.parametrize("kind", ["nested", "branches", "items", "async items", "graphs"])
+def test_parts_and_nested_graphs_have_effects(play: Scene, kind: str) -> None:
+    """Each part has its own. The unknown ones are asked for, one by one, and the others finish."""
+    bank = Bank(after="b")
+    graph = make_graph({"first": trace("first"), "pay": made(bank, kind)}, store=play.store)
+    begun = State({"names": [{"name": "a"}, {"name": "b"}] if kind == "graphs" else ["a", "b"]}, run_id=RUN)
+    with pytest.raises(Killed):
+        play.execute(graph, begun)
+
+    paused = play.resume(graph)
+    assert paused.pause is not None
+    assert (paused.pause.node, paused.pause.others) == ("pay", ())
+    final = play.resume(graph, {str(paused.pause.response_param): {"receipt": "B"}})
+
+    assert sorted(bank.bills) == ["a", "b"]
+    paid = final["paid"]
+    assert [one["paid"] for one in paid] == ["a", "B"] if kind == "graphs" else paid == ["a", "B"]
+
+
+def test_several_unknown_outcomes(play: Scene) -> None:
+    """Each is a pause of its own, named by its part, and stays the same one until it is answered."""
+    bank = Bank(error=Killed())
+    graph = make_graph({"pay": made(bank, "items")}, store=play.store)
+
+    def dies(name: str) -> Any:
+        bank.bills.append(name)
+        raise Killed
+
+    bank.pay = dies  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(Killed):
+            play.execute(graph, State({"names": ["a", "b"]}, run_id=RUN)) if not bank.bills else play.resume(graph)
+        if len(bank.bills) == 2:
+            break
+    pauses = play.resume(graph).pause
+    assert pauses is not None
+    assert [pause.part for pause in pauses.each] == ["0", "1"]
+
+    again = play.resume(graph, {"pay": {"receipt": "B"}}, pause=pauses.each[1]).pause
+    assert again is not None
+    assert again == pauses.each[0]
+    assert play.resume(graph, {"pay": {"receipt": "A"}})["paid"] == ["A", "B"]
+    assert sorted(bank.bills) == ["a", "b"]
+
+
+# --------------------------------------------------------------------------- changed graphs
+
+
+def test_a_changed_graph_has_the_effects(play: Scene) -> None:
+    """A renamed node keeps its effects, also behind a node that was put before it."""
+    bank = Bank()
+    with pytest.raises(Killed):
+        play.execute(make_graph({"first": trace("first"), "pay": pays(bank, then=once(Killed()))}, store=play.store))
+    nodes = {"first": trace("first"), "new": trace("new"), "bill": pays(bank)}
+    changed = make_graph(nodes, store=play.store)
+
+    final = play.resume(changed, migrate={"pay": "bill"}, allow_changed=True)
+
+    assert final["paid"] == bank.bills == ["a", "b", "c"]
+
+
+# --------------------------------------------------------------------------- the error before
+
+
+class TestLastError:
+    """`NodeContext.last_error` is the failure of the attempt before."""
+
+    def test_of_a_retry_and_of_a_resume(self, scene: Scene) -> None:
+        """It is None for other steps."""
+        seen, errors = list[Any](), [OSError("one"), OSError("two"), None, None]
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            seen.append(context.last_error and (context.last_error.type, context.last_error.message))
+            error = errors.pop(0)
+            if error is not None:
+                raise error
+            return {}
+
+        edges = [("a", "a", lambda state: state.step < 2), ("a", "b", lambda state: state.step >= 2)]
+        graph = scene.graph(
+            {"a": node, "b": trace("b")}, edges, policies={"a": {"retry": RetryPolicy(2, initial_delay=0)}}
+        )
+        with pytest.raises(ExecutionError):
+            scene.execute(graph)
+        scene.resume(graph)
+
+        assert seen == [None, ("OSError", "one"), ("OSError", "two (after 2 attempts)"), None]
+
+    def test_of_an_item(self, play: Scene) -> None:
+        """Each item has its own."""
+        seen = list[Any]()
+
+        def function(item: int, context: NodeContext) -> int:
+            seen.append((item, context.attempt, context.last_error and context.last_error.message))
+            if item and context.attempt == 1:
+                raise OSError(f"item {item}")
+            return item
+
+        node = MapNode(function, over="xs", into="ys", retry=RetryPolicy(2, initial_delay=0))
+        play.execute(make_graph({"map": node}, store=play.store), State({"xs": [0, 1]}, run_id=RUN))
+
+        assert sorted(seen, key=repr) == [(0, 1, None), (1, 1, None), (1, 2, "item 1")]
