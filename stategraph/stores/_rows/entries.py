@@ -34,7 +34,7 @@ def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> lis
     """Append entries to the journal of a run, as `CheckpointStore.append`."""
     run, found = _run(log, run_id), list[Entry]()
     for step, of_step in groupby(entries, lambda entry: entry.step):  # the step under way, as a rule
-        with log.numbering:  # several parts of the step may append at the same time
+        with log.lock:  # several parts of the step may append at the same time
             journal = _journal(log, run, step)
             numbered = journal.numbered([*of_step])
             journal.add(numbered)

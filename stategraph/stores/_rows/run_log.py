@@ -6,7 +6,6 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any, TypeAlias
 
 import attrs
@@ -87,7 +86,7 @@ class RunLog(ForkSafe):
         encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
         known: The last saved or loaded state of each run. Others may have written since: a save finds out.
-        numbering: Held while entries of a journal are numbered.
+        lock: Held while entries of a journal are numbered.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
@@ -96,7 +95,6 @@ class RunLog(ForkSafe):
         self.known: OrderedDict[str, Known] = OrderedDict()
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not been saved since
         self._reported: set[str] = set()
-        self.numbering = Lock()
 
     # ------------------------------------------------------------------ memory
 
