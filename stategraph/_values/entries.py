@@ -87,7 +87,8 @@ def are_of_inbox(entries: Sequence[Entry]) -> bool:
 
 def named_by_entry(error: NotSerializableError, entry: Entry, run_id: str) -> NotSerializableError:
     """Return the error for an entry whose value cannot be kept exactly; it names the entry."""
-    of = f"{entry.kind} {entry.name!r}" + (f" of node {entry.place!r}" if entry.place else "")
+    of = f"{entry.kind} {entry.name!r}" if entry.name else f"the {entry.kind}"
+    of += f" of node {entry.place!r}" if entry.place else ""
     path = error.path.removeprefix("value").removeprefix(".")
     return NotSerializableError(f"{path} in {of}" if path else of, error.reason, run_id)
 
