@@ -28,6 +28,7 @@ _HOMES = {
     "nodes.interrupt": "InterruptNode",
     "nodes.map": "MapNode",
     "nodes.parallel": "ParallelNode",
+    "nodes.wait": "WaitNode",
     "observers": "MultiObserver Observer get_observer register_observer",
     "policies": "CachePolicy RetryPolicy",
     "state": "State",

@@ -42,6 +42,7 @@ from stategraph.nodes.base import NodeContext
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
+from stategraph.nodes.wait import WaitNode
 from stategraph.observers import MultiObserver, Observer, get_observer, register_observer
 from stategraph.policies import CachePolicy, RetryPolicy
 from stategraph.state import State
@@ -104,6 +105,7 @@ __all__ = [
     "UnknownNameError",
     "UnknownNodeError",
     "Updates",
+    "WaitNode",
     "always",
     "and_",
     "get_checkpoint_store",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from stategraph._drivers.limits import StopSignal
@@ -14,9 +15,19 @@ from stategraph._engine.loop import execute
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol import Task
 from stategraph._text.shown import meant
-from stategraph._util.validators import LIMITS, are_labels, are_limits, is_author, is_count, is_duration, maps_texts
+from stategraph._util.validators import (
+    LIMITS,
+    LONGEST_WAIT,
+    are_labels,
+    are_limits,
+    is_author,
+    is_count,
+    is_duration,
+    maps_texts,
+)
+from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
-from stategraph._values.progress import Pause
+from stategraph._values.progress import Pause, deadline_of
 from stategraph._values.provenance import LABELS, NO_LABELS, checked_labels
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
@@ -63,9 +74,12 @@ class RunCall(Call, total=False):
 
     Attributes:
         labels: The labels of the run, for `CheckpointStore.runs`.
+        deadline: When the run or the turn that the call begins must be complete: an aware datetime, or seconds from
+            now. Once it has passed, the run has failed with a TimeoutError, whoever works on it then.
     """
 
     labels: Mapping[str, str] | None
+    deadline: datetime | float | None
 
 
 class ExecuteCall(RunCall, total=False):
@@ -175,7 +189,19 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     owning = get("wait") or 0.0, get("take_over", False)
     origin = get("by"), checked_labels(get("labels") or NO_LABELS)
     changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False), get("limits") or {}
-    return *owning, signal_of(how), *origin, *changed
+    return *owning, signal_of(how), *origin, *changed, time_ns("deadline", get("deadline"))
+
+
+def time_ns(name: str, given: datetime | float | None) -> int:
+    """Return an aware datetime, or seconds from now, in nanoseconds since 1970; 0 for None. Raises ConfigError."""
+    if given is None:
+        return 0
+    try:
+        at = deadline_of(clock.to_datetime(clock.now_ns()), given)
+        return max(clock.to_ns(cast(datetime, at)), 1)
+    except (TypeError, ValueError):
+        allowed = f"an aware datetime, or a number of seconds from now, up to {LONGEST_WAIT:,}"
+        raise ConfigError(name, given, allowed) from None
 
 
 def signal_of(how: Call) -> StopSignal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections import deque
@@ -17,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
@@ -32,6 +33,7 @@ from stategraph._engine.saving import check_saves
 from stategraph._owners.base import Orphan, Ownership, Refused
 from stategraph._protocol import Load, Task
 from stategraph._util.validators import is_count, is_duration
+from stategraph._values import clock
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -224,7 +226,7 @@ def sweep(
     limit: int | None,
     max_recoveries: int,
     signal: StopSignal | None,
-    refused: Refused,
+    refusals: tuple[Refused, Refused],
 ) -> Iterator[Task[Recovered | None]]:
     """Return tasks that each recover one run of a graph. A task returns None if no run is left.
 
@@ -234,7 +236,8 @@ def sweep(
         limit: The most runs to recover; None for all.
         max_recoveries: The most owners that one step of a run may lose.
         signal: Stops the sweep.
-        refused: The runs that were refused by earlier sweeps. They are left alone until they change.
+        refusals: The runs that were refused by earlier sweeps, unfinished ones and those that were due. They are left
+            alone until they change.
 
     Raises:
         ConfigError: An option of the call is not allowed.
@@ -242,7 +245,8 @@ def sweep(
     """
     plan = new_run().plan
     check_saves(plan)
-    orphans = _orphans(store, plan.graph, refused)
+    refused, refused_due = refusals
+    orphans = chain(_due(store, plan.graph, refused_due), _orphans(store, plan.graph, refused))
 
     def recover_one() -> Task[Recovered | None]:
         while signal is None or not signal.is_due():
@@ -253,7 +257,7 @@ def sweep(
             recovered = yield from recover(new_run(), ownership, max_recoveries)
             if recovered is not None:
                 if isinstance(recovered.error, _REFUSALS):
-                    refused[key] = mark, recovered
+                    (refused_due if isinstance(mark, _Due) else refused)[key] = mark, recovered
                 return recovered
         return None
 
@@ -262,6 +266,41 @@ def sweep(
 
 _REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError)
 """Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
+
+
+class _Due(int):
+    """The time at which a run is due, in nanoseconds since 1970. It changes with the run."""
+
+
+_PAGE = 100  # runs that are due and are read at a time
+
+
+def _due(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield the runs of a graph that are due, the first ones first, a page at a time; owned by nobody yet.
+
+    Sweeps of other processes begin at other runs of the page.
+    """
+    tried: set[str] = set()
+    while True:
+        now = store._now_ns()
+        page = [(at, run_id) for at, run_id in store._due(graph, _PAGE + len(tried)) if at <= now]
+        tried &= {run_id for _, run_id in page}
+        ahead = [(at, run_id) for at, run_id in page if run_id not in tried]
+        if not ahead:
+            break
+        first = os.getpid() % len(ahead) if len(ahead) == _PAGE else 0
+        for at, run_id in ahead[first:] + ahead[:first]:
+            tried.add(run_id)
+            if refused.get(run_id, (None,))[0] != at:
+                yield Ownership(run_id), run_id, _Due(at)
+    for run_id in refused.keys() - tried:
+        refused.pop(run_id, None)
+
+
+def until_due(store: CheckpointStore, graph: str, seconds: float) -> float:
+    """Return the seconds until the next run of a graph is due, at most so many; all of them if one is overdue."""
+    ahead = [(at - store._now_ns()) / 1e9 for at, _ in store._due(graph, 1)]
+    return min([seconds, *(left for left in ahead if left > 0)])
 
 
 def _orphans(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
@@ -273,7 +312,9 @@ def _orphans(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[O
 
 def _unfinished(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
     """Yield the active runs of a graph, the oldest first, as `Owners.orphans`."""
-    found = [summary.run_id for summary in store.iter_runs(status=RunStatus.ACTIVE, graph=graph)]
+    now = clock.to_datetime(store._now_ns())
+    active = store.iter_runs(status=RunStatus.ACTIVE, graph=graph)
+    found = [run.run_id for run in active if run.due is None or run.due <= now]
     for run_id in refused.keys() - set(found):
         refused.pop(run_id, None)
     for run_id in reversed(found):

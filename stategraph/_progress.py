@@ -98,6 +98,11 @@ def is_overdue(pause: Pause, at: datetime | None = None) -> bool:
     return pause.deadline is not None and (at or clock.to_datetime(clock.now_ns())) > pause.deadline
 
 
+def is_late(state: State) -> bool:
+    """Return whether the deadline of the run has passed."""
+    return state.progress is not None and 0 < state.progress.deadline_ns <= clock.now_ns()
+
+
 def before_updates(state: State) -> State | None:
     """Return the State without the changes that nested runs have not received; None if there are none."""
     progress = progress_of(state)

@@ -78,6 +78,10 @@ class Unlimit(CommandType):
     """Remove the newest Limit."""
 
 
+class Until(CommandType):
+    """Stop the run at a time, as its signal would: ``(Until, None, ns)``. The answer is the signal from now on."""
+
+
 class Sleep(CommandType):
     """Sleep: ``(Sleep, None, seconds)``."""
 

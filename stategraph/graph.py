@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
 
@@ -22,6 +23,7 @@ from stategraph._calls import (
     resume_task,
     run_task,
     signal_of,
+    time_ns,
     turn_task,
 )
 from stategraph._drivers.sync import drive
@@ -159,6 +161,9 @@ class StateGraph(GraphBuilder[S]):
             by: The author of the input, for the history.
             progress: Show the progress of the run on stderr or in the notebook. See docs/observers.md.
             labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
+            deadline: When the run must be complete: an aware datetime, or seconds from now. Once it has passed, the run
+                fails with a TimeoutError: before its next node, or at the next await; in the next sweep if nobody is at
+                work on it.
 
         Returns:
             The final State. Its status is completed, or paused if a node paused the run.
@@ -291,7 +296,14 @@ class StateGraph(GraphBuilder[S]):
         """Continue a conversation as `turn` does, on the running event loop; see `aexecute`."""
         return await self._adrive(TurnCall, turn_task, how, run_id, input)
 
-    def submit(self, state: State[S], *, labels: Mapping[str, str] | None = None) -> State[S]:
+    def submit(
+        self,
+        state: State[S],
+        *,
+        labels: Mapping[str, str] | None = None,
+        at: datetime | float | None = None,
+        deadline: datetime | float | None = None,
+    ) -> State[S]:
         """Save a State as a run that waits for its first node. `recover` begins it.
 
         As for `execute`, the State may be new, or that of a completed run, with new input: then the run waits for the
@@ -300,6 +312,8 @@ class StateGraph(GraphBuilder[S]):
         Args:
             state: The input.
             labels: As for `execute`.
+            at: When it begins: an aware datetime, or seconds from now. Sweeps leave it alone until then.
+            deadline: As for `execute`.
 
         Returns:
             The State as it was saved.
@@ -310,12 +324,17 @@ class StateGraph(GraphBuilder[S]):
         """
         from stategraph._engine.calling import submit  # imported when used
 
-        return drive(submit(self._new_run(RunCall(labels=labels), RunCall), state), None)
+        run = self._new_run(RunCall(labels=labels, deadline=deadline), RunCall)
+        run.due_ns = time_ns("at", at)
+        return drive(submit(run, state), None)
 
     def recover(self, **how: Unpack[RecoverCall]) -> Iterator[Recovered]:
-        """Continue unfinished runs of this graph that have no owner, the oldest first. Yield each result.
+        """Continue runs of this graph that have no owner: first those that are due, then unfinished ones. Yield each
+        result.
 
-        Paused, cancelled and failed runs are left alone. Of several processes that call this at the same time, only one
+        A run is due when the time of its `WaitNode`, its next attempt or its `submit` has come, when the deadline of a
+        pause with an `otherwise` has passed, or when its answer is stored; never early. Other paused, cancelled and
+        failed runs are left alone. Of several processes that call this at the same time, only one
         continues a given run. An error of one run does not stop the others,
         nor does a SystemExit of a node. A run that does not fit the graph is yielded once; further calls leave it alone
         until it or the graph changes.
@@ -555,8 +574,8 @@ class StateGraph(GraphBuilder[S]):
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
         options_of_fit = [how.get(name) for name in ("allow_changed", "migrate", "abandon_parts")]
-        refused = self._refused.setdefault(repr(options_of_fit), {})
-        tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, refused)
+        refused, due = (self._refused.setdefault(f"{options_of_fit}{due}", {}) for due in ("", " due"))
+        tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, (refused, due))
         return tasks, signal
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:

@@ -576,9 +576,26 @@ def check_successor(saved: State, state: State, same_data: bool) -> None:
 
 
 def due_ns_of(state: State) -> int | None:
-    """Return the time at which a run can go on by itself; None if it waits for a caller, or is over."""
-    is_open = state.progress is not None and state.status in (RunStatus.ACTIVE, RunStatus.PAUSED)
-    return (state.progress.due_ns or None) if is_open and state.progress else None
+    """Return the time at which a run can go on by itself; None if it waits for a caller, or is over.
+
+    An active run without such a time, and a nested run, has none either: the first one always can.
+    """
+    if state._about.is_plain or is_nested_id(state.run_id):
+        return None
+    progress, pause = state.progress, state.pause
+    if state.status is RunStatus.PAUSED:
+        due = clock.to_ns(pause.due) if pause is not None and pause.due else 0
+    elif state.status is not RunStatus.ACTIVE or progress is None or not progress.due_ns:
+        return None
+    else:
+        due = progress.due_ns
+    times = (due, progress.deadline_ns if progress else 0)
+    return min((time for time in times if time), default=None)
+
+
+def goes_on(paused: State, attempt: int = 0) -> State:
+    """Return a State with a pause that ends by itself once its deadline has passed."""
+    return evolve(paused, pause=paused.pause and attrs.evolve(paused.pause, goes_on=True, attempt=attempt))
 
 
 def taken_of(state: State) -> int:

@@ -27,7 +27,7 @@ PUBLIC = """
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered Repeat RetryPolicy RunBusyError
     RunCancelledError
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
-    StepConflictError UnknownNameError UnknownNodeError Updates
+    StepConflictError UnknownNameError UnknownNodeError Updates WaitNode
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()

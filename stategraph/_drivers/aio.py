@@ -36,6 +36,7 @@ from stategraph._protocol import (
     Sleep,
     Task,
     Unlimit,
+    Until,
     Watch,
 )
 from stategraph._util.callables import is_async_callable, without_calls
@@ -95,6 +96,7 @@ class AsyncPerformer:
             Notify: call,
             Show: self._show,
             Limit: self._limits.push,
+            Until: self._until,
             Unlimit: self._limits.pop,
             Gather: self._gather,
             Watch: self._look_out,
@@ -253,6 +255,10 @@ class AsyncPerformer:
         work = asyncio.ensure_future(function(argument))
         await self._cancellations.outlast(work)
         return work.result()
+
+    def _until(self, _: None, deadline_ns: int) -> StopSignal | None:
+        self._limits = self._limits.until(deadline_ns)
+        return self._limits.signal
 
     async def _sleep(self, _: None, seconds: float) -> None:
         """Sleep, but no longer than the limits of the run allow."""

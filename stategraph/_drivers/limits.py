@@ -11,6 +11,7 @@ import attrs
 
 from stategraph._protocol import Stopped
 from stategraph._util.validators import is_duration
+from stategraph._values import clock
 from stategraph.errors import ConfigError
 
 MakeError = Callable[[float], BaseException]
@@ -125,6 +126,10 @@ def _timed_out(seconds: float) -> Stopped:
     return stopped
 
 
+def _too_late(_: float) -> Stopped:
+    return Stopped("its deadline passed")
+
+
 @attrs.frozen
 class Limits:
     """All current limits of a run: the signal of the call, and the limits of the active nodes.
@@ -154,6 +159,13 @@ class Limits:
     def pop(self, _: None, __: None) -> None:
         """Remove the newest limit."""
         self.stack.pop()
+
+    def until(self, deadline_ns: int) -> Limits:
+        """Return these limits with a signal that also stops the run at a time of clock.now_ns."""
+        limit = TimeLimit(deadline_ns / 1e9, 0.0, _too_late, lambda: clock.now_ns() / 1e9)
+        cancel, timeout = (None, None) if self.signal is None else (self.signal.cancel, self.signal.timeout)
+        first = limit if timeout is None else min(limit, timeout, key=TimeLimit.left)
+        return attrs.evolve(self, signal=StopSignal(cancel, first))
 
     def check(self) -> None:
         """Raise if the run should stop, or if the time of a node is up."""

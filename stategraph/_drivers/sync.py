@@ -35,6 +35,7 @@ from stategraph._protocol import (
     Sleep,
     Task,
     Unlimit,
+    Until,
     Watch,
 )
 from stategraph._util.callables import failure_of, without_calls
@@ -122,6 +123,7 @@ class Performer:
             Unlimit: self._limits.pop,
             Sleep: self._sleep,
             Watch: self._look_out,
+            Until: self._until,
         }
         if signal is not None:
             self.perform[RunNode] = self._run_node
@@ -146,6 +148,11 @@ class Performer:
     def _limit(self, error: MakeError, seconds: float) -> None:
         self._limits.push(error, seconds)
         self.perform[RunNode] = self._run_node  # from now on: a run without limits does not pay for checks
+
+    def _until(self, _: None, deadline_ns: int) -> StopSignal | None:
+        self.perform[RunNode] = self._run_node
+        self._limits = self._limits.until(deadline_ns)
+        return self._limits.signal
 
     def _run_node(self, function: Callable[[Any], Any], argument: Any) -> Any:
         """Call a node, in a thread if its time is limited. An overdue thread is abandoned: it cannot be stopped."""

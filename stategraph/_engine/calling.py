@@ -32,8 +32,9 @@ from stategraph._graph.changed import began_elsewhere, off_removed, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
-from stategraph._progress import is_overdue
+from stategraph._progress import is_late, is_overdue
 from stategraph._protocol import Amend, Load, Sleep, Stopped, Task
+from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping
 from stategraph._values.ids import check_given_id
@@ -83,7 +84,7 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
     saved = yield from _begun(run, state.run_id, state)
     if saved is None:
         return (yield from begin(run, state))
-    if saved.status is RunStatus.PAUSED and stored_answer(saved, (yield from unread(run, saved))) is not None:
+    if saved.status is RunStatus.PAUSED and (yield from _goes_on(run, saved)):
         return (yield from resume_owned(run, state.run_id))
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
@@ -146,9 +147,13 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
         if turn.state is None:
             raise CheckpointNotFoundError(turn.run_id, run.plan.store)
         return (yield from _in_company(run, turn.state, begin(run, turn.state)))
-    if turn_of(saved) > turn.number or (turn_of(saved) == turn.number and saved.status is not RunStatus.ACTIVE):
+    is_of_turn = turn_of(saved) == turn.number
+    is_due = is_of_turn and saved.status is RunStatus.PAUSED and (yield from _goes_on(run, saved))
+    if turn_of(saved) > turn.number or (is_of_turn and saved.status is not RunStatus.ACTIVE and not is_due):
         return saved  # the turn ended before
     _check_module(run, saved)
+    if is_due:
+        return (yield from _in_company(run, saved, resume_owned(run, turn.run_id)))
     if turn_of(saved) < turn.number:
         yield from clear_cancellation(run)
         resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)
@@ -341,9 +346,21 @@ def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[
     return None if state is None else Recovered(ownership.run_id, state)
 
 
+def _goes_on(run: RunContext, saved: State) -> Task[bool]:
+    """Return whether a saved run goes on without a caller: now, by the clock of this process, or by a stored answer."""
+    now, progress = clock.now_ns(), saved.progress
+    if saved.status is RunStatus.ACTIVE:
+        return progress is None or progress.due_ns <= now or is_late(saved)
+    if saved.status is not RunStatus.PAUSED or saved.pause is None:
+        return False
+    if is_late(saved) or any(pause.goes_on and is_overdue(pause) for pause in saved.pause.each):
+        return True
+    return stored_answer(saved, (yield from unread(run, saved))) is not None
+
+
 def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:
     saved = yield from newest_of(run, run_id)
-    if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
+    if saved is None or saved.graph != run.plan.graph or not (yield from _goes_on(run, saved)):
         return None
     try:
         _check_module(run, saved)
@@ -353,6 +370,8 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     if run.session.is_cancelled:
         yield from _end_cancelled(run, saved)
         return None
+    if saved.status is RunStatus.PAUSED:
+        return (yield from _in_company(run, saved, resume_owned(run, run_id)))
     return (yield from _continue_lost(run, saved, max_recoveries))
 
 
@@ -418,7 +437,7 @@ def _survive(run: RunContext, run_id: str) -> Task[None]:
 
 
 def _count(run: RunContext, saved: State, recoveries: int) -> Task[State]:
-    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries))
+    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries, due_ns=0))
     return amend(run, recorded(counted, Kind.UPDATE))
 
 

@@ -66,6 +66,8 @@ class RunContext:
         migrate: New names of nodes by their old ones.
         abandon_parts: Whether runs continue although the graph has no use for finished parts of the step under way.
         limits: What the outermost run may spend, by name.
+        deadline_ns: The deadline of a run or a turn that this call begins; nanoseconds since 1970, 0 for none.
+        due_ns: The time before which no sweep begins it, likewise.
         place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
         path: The last nodes entered.
@@ -96,6 +98,8 @@ class RunContext:
     migrate: Mapping[str, str] = NOTHING_GIVEN
     abandon_parts: bool = False
     limits: Mapping[str, Any] = NOTHING_GIVEN
+    deadline_ns: int = 0
+    due_ns: int = attrs.field(default=0, init=False)
     waits_since: datetime | None = attrs.field(default=None, init=False)
     answered_at: datetime | None = attrs.field(default=None, init=False)
     accepts: bool = attrs.field(default=False, init=False)

@@ -30,13 +30,14 @@ from stategraph._engine.saving import (
 from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
+from stategraph._progress import is_late
 from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import begin_with_users, failures
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.progress import Pause, pause_of
+from stategraph._values.progress import Pause, evolved, pause_of
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
@@ -96,7 +97,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause, changed: State 
         if run.state is not run.saved and run.state is not run.found:
             yield from save(run, run.state)
         run.state = changed
-    pause = pause_of([_identified(run, attrs.evolve(each, node=stage.name)) for each in pause.each])
+    pause = pause_of([_identified(run, stage.name, each) for each in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
     run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
@@ -106,14 +107,14 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause, changed: State 
     yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 
-def _identified(run: RunContext, pause: Pause) -> Pause:
-    """Return a pause with its id. A pause of a nested run keeps its id: it is the same pause.
+def _identified(run: RunContext, node: str, pause: Pause) -> Pause:
+    """Return a pause at a node, with its id. A pause of a nested run keeps its id: it is the same pause.
 
     If no store of stategraph can keep its value, the id depends on the time alone.
     """
     if pause.id:
-        return pause
-    state = run.state
+        return attrs.evolve(pause, node=node, attempt=0)
+    pause, state = attrs.evolve(pause, node=node), run.state
     shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
     question = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
     return attrs.evolve(pause, id=run.plan.digest({**question, "value": pause.value}) or run.plan.digest(question))
@@ -132,6 +133,8 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     public = error
     if run.session.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
         public = yield from _cancelled(run, error)
+    elif isinstance(error, Stopped) and run.outer_step is None and is_late(run.state):
+        public = too_late(run)
     elif isinstance(error, Stopped):
         public = RunCancelledError(run.state, str(error))
         public.__cause__ = error.__cause__
@@ -325,6 +328,18 @@ def failure_at(
     )
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, recorded(run.state, status=RunStatus.FAILED, error=info), path, reason)
+
+
+def too_late(run: RunContext) -> ExecutionError:
+    """Return the error for a run whose deadline has passed. Resumed, it has none any more."""
+    progress = run.state.progress
+    deadline = clock.to_datetime(progress.deadline_ns if progress else 0)
+    cause = TimeoutError(f"the run had to be complete by {deadline}")
+    name = run.path[-1] if run.path else run.state.checkpoint_node or run.plan.entry
+    error = failure_at(run, name, f"is where the run was when its deadline passed: {cause}", cause)
+    error.state = evolve(error.state, pause=None, progress=evolved(progress, deadline_ns=0))
+    error.__cause__ = cause
+    return error
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:

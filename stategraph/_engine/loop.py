@@ -33,7 +33,7 @@ from stategraph._engine.saving import amend, check_not_of_another, drop_joined_p
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
-from stategraph._protocol import Await, Load, OutcomeUnknown, Parts, Save, Stopped, Task, Watch, pause_asked_by
+from stategraph._protocol import Await, Load, OutcomeUnknown, Parts, Save, Stopped, Task, Until, Watch, pause_asked_by
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
@@ -70,7 +70,10 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
     """
     if entering is not None:
         run.state = yield from entering
+    progress = run.state.progress
     try:
+        if progress is not None and progress.deadline_ns and run.outer_step is None:
+            run.signal = yield (Until, None, progress.deadline_ns)
         steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
         if run.wanted:
             run.began_ns = clock.monotonic_ns()
@@ -272,6 +275,8 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if run.labels:
         started = evolve(started, labels=run.labels)
     started = with_origins(run, started, before, put, gone)
+    if started.progress is not None or run.due_ns or run.deadline_ns:
+        started = _timed(started, run.due_ns, run.deadline_ns)
     if not run.plan.saves:
         return started
     if is_new:
@@ -279,6 +284,10 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if run.plan.loads_parts:  # parts of the incomplete step were made from other data
         yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, True))
     return (yield from amend(run, started))
+
+
+def _timed(state: State, due_ns: int, deadline_ns: int) -> State:
+    return evolve(state, progress=evolved(state.progress, due_ns=due_ns, deadline_ns=deadline_ns))
 
 
 def digest_of_input(run: RunContext, data: Mapping[str, Any]) -> InputDigest:
@@ -313,7 +322,7 @@ def prepared(run: RunContext, state: State) -> State:
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.observer)
-    progress = state.progress and state.progress.changed(partial=None, recoveries=0)
+    progress = state.progress and state.progress.changed(partial=None, recoveries=0, due_ns=0)
     fresh: dict[str, Any] = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return recorded(state, by=run.by, graph=plan.graph, structure=plan.structure, **fresh)
 
@@ -327,6 +336,8 @@ def _as_submitted(run: RunContext, state: State, started: State) -> Task[State]:
     saved = yield from newest_of(run, state.run_id)
     if saved is not None:
         yield from recall(run, saved)
+        if saved.progress is not None and (saved.progress.due_ns or saved.progress.deadline_ns):
+            started = _timed(started, saved.progress.due_ns, saved.progress.deadline_ns)
         as_saved = state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved))
         has_same_data = saved.keys() == as_saved.keys() and not differing_items(saved, as_saved)
         if not has_same_data or with_data(saved, {}) != with_data(as_saved, {}):  # objects may not support comparison

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
-from stategraph._engine.ending import handle, save_pending
+from stategraph._engine.ending import handle, save_pending, too_late
 from stategraph._engine.inbox import has_unread, stored_answer, unread, updates_of, with_stored_answer
 from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.saving import amend, owning_saved, save
@@ -18,7 +18,7 @@ from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
-from stategraph._progress import awaited, awake, is_overdue, old_values, without_answers
+from stategraph._progress import awaited, awake, is_late, is_overdue, old_values, without_answers
 from stategraph._protocol import Load, Parts, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
@@ -95,6 +95,11 @@ def _revived(
     began = clock.monotonic_ns()
     loaded = yield (Load, run.session.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
+    if is_late(loaded):
+        run.state = run.saved = loaded
+        failure = too_late(run)
+        yield from save_pending(run, failure)
+        raise failure
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
     entries = yield from unread(run, loaded)
@@ -281,6 +286,11 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
     """
     pause = cast(Pause, saved.pause)
     key = pause.response_param
+    if key is None and pause.goes_on:
+        if not is_overdue(pause):
+            goes_on = "a sweep (recover, or a worker) goes on then"
+            raise AnswerError(saved.run_id, pause, f"it waits until {pause.deadline}", goes_on)
+        return awake(saved, pause), updates
     question = yield from _question(run, saved, pause)
     if is_overdue(pause, run.answered_at):
         if question.otherwise is NOTHING:

@@ -42,8 +42,9 @@ from stategraph._values.provenance import ErrorInfo, Facts
 from stategraph.errors import CheckpointError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
-from stategraph.state import State, data_of, evolve, with_data
+from stategraph.state import State, data_of, evolve, goes_on, with_data
 
+_LONGEST_SLEEP = 60.0  # seconds that a call waits for the next attempt; longer, the run is saved, and waits by itself
 _KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}
 _OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
 
@@ -130,6 +131,9 @@ class StepExecution:
         stage, retry = self.stage, self.stage.policies.retry
         changeable = {key: value for key, value in data_of(self.state).items() if retry and not is_settled(value)}
         copies = self.run.plan.copier(changeable) if changeable else None
+        woken = progress_of(self.state).woken
+        if woken is not None and woken.attempt:
+            self.attempt = woken.attempt + 1
         while True:
             self.began_ns = clock.monotonic_ns()
             work, seconds = stage.node.execute(self), stage.policies.timeout
@@ -152,9 +156,17 @@ class StepExecution:
                 yield from self._emit_failure(error)
                 about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
                 yield from self.emit(EventType.NODE_RETRY, **about)
-            yield (Sleep, None, delay)
+                if delay > _LONGEST_SLEEP and self.run.plan.saves:
+                    return self._paused_until_retry(delay, error)
+            yield (Sleep, None, clock.pause(delay))
             self.attempt += 1
             self._start_over()
+
+    def _paused_until_retry(self, delay: float, error: Exception) -> State:
+        """Return the State with which the run waits for the next attempt, so that no process has to."""
+        value = {"attempt": self.attempt, "error": {"type": type(error).__name__, "message": self.described(error)}}
+        paused = self.state.paused(f"attempt {self.attempt} failed, and is followed by another", value, deadline=delay)
+        return goes_on(paused, self.attempt)
 
     def _start_over(self) -> None:
         self._answered.clear()

@@ -19,6 +19,9 @@ def _random_run_id() -> str:
 now_ns: Callable[[], int] = time.time_ns
 """Returns the time in nanoseconds since 1970, UTC."""
 
+pause: Callable[[float], float] = float
+"""Returns how long to sleep for a delay in seconds. A fixed clock passes the time instead."""
+
 monotonic_ns: Callable[[], int] = time.monotonic_ns
 """Returns the time of a monotonic clock in nanoseconds, for durations."""
 

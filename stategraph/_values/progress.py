@@ -49,6 +49,8 @@ class Pause:
         others: Pauses of other parts of the same step.
         effect: The place of the effect whose outcome is asked for: the end of the id of the nested run, the step, and
             the place in it. Empty for other pauses.
+        goes_on: Whether the run goes on by itself once the deadline has passed.
+        attempt: The number of the failed attempt after which the node waits for the next one; 0 for other pauses.
     """
 
     reason: str = attrs.field(validator=_is_str)
@@ -66,6 +68,14 @@ class Pause:
     def key_of_data(self) -> str | None:
         """The key of the State that gets the answer; None if a resume is enough, or if the answer goes elsewhere."""
         return None if self.effect else self.response_param
+
+    goes_on: bool = False
+    attempt: int = 0
+
+    @property
+    def due(self) -> datetime | None:
+        """When the first of all pauses of the run ends by itself; None if none does."""
+        return min((each.deadline for each in self.each if each.goes_on and each.deadline), default=None)
 
     @property
     def each(self) -> tuple[Pause, ...]:
@@ -246,8 +256,9 @@ class Progress:
         recoveries: The number of recoveries of the run since the last step.
         turn: The number of the current turn, if turns are counted; see `stategraph.turns`.
         taken: The number of the newest entry of the inbox that the run has taken in.
-        due_ns: The time at which the run can go on by itself, in nanoseconds since 1970; 0 if it waits for a caller.
         spent: What the completed steps of the run have spent, by name: exact numbers, as texts.
+        due_ns: The time before which no sweep continues the run, in nanoseconds since 1970; 0 for none.
+        deadline_ns: The time at which the run has failed unless it is complete, likewise.
     """
 
     next_node: str = ""
@@ -265,6 +276,7 @@ class Progress:
     taken: int = attrs.field(default=0, converter=check_step)
     due_ns: int = attrs.field(default=0, converter=check_step)
     spent: Mapping[str, str] = attrs.field(factory=dict)
+    deadline_ns: int = attrs.field(default=0, converter=check_step)
 
     def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""

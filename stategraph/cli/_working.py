@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from stategraph._capabilities import until_due
 from stategraph._owners.company import company
 from stategraph._text.shown import cut, describe_exception
 from stategraph._values.provenance import RunStatus
@@ -199,7 +200,14 @@ class _Worker:
             if not has_found:
                 if self.once:
                     return
-                self._is_over.wait(self.every)
+                self._is_over.wait(self._until_next(graph))
+
+    def _until_next(self, graph: StateGraph) -> float:
+        """Return the seconds until the next search: sooner than usual if a run is due by then."""
+        try:
+            return until_due(graph.store, graph.config.name, self.every)
+        except StateGraphError:  # the next search reports it
+            return self.every
 
     def _report(self, graph: StateGraph, recovered: Recovered) -> bool:
         """Report the result of a run and return True, or False for an error that was reported before.

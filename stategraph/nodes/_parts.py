@@ -35,6 +35,7 @@ from stategraph._protocol import (
 )
 from stategraph._text.shown import describe_exception
 from stategraph._util.validators import Allowed, check_fields, is_count, is_seconds
+from stategraph._values import clock
 from stategraph._values.progress import Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import LimitError
@@ -367,7 +368,7 @@ class _Work:
                 yield (Report, None, PartOutcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
             except (OutcomeUnknown, BaseExceptionGroup) as asked:
                 return PartOutcome(job.label, pauses=(attrs.evolve(pause_asked_by(asked), part=job.label),))
-            yield (Sleep, None, delay)
+            yield (Sleep, None, clock.pause(delay))
             attempt += 1
             argument = argument if copied is None else copied()
 

@@ -13,6 +13,7 @@ from stategraph._util.callables import answered, check_function
 from stategraph._util.validators import LONGEST_WAIT, is_seconds, naming_arguments
 from stategraph._values.progress import NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node, StepContext, check_key
+from stategraph.state import goes_on
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -112,7 +113,8 @@ class InterruptNode(Node):
             raise KeyError(f"its input_param {self.input_param!r} is not in the State")
         shown = None if self.input_param is None else state[self.input_param]
         yield from ()
-        return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
+        paused = state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
+        return paused if self.otherwise is NOTHING else goes_on(paused)
 
     def accepted(self, answer: Any) -> Any:
         """Return the answer. Raises ValueError if it is refused."""

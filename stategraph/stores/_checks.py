@@ -116,6 +116,7 @@ class ExtraFilters(TypedDict, total=False):
     labels: Mapping[str, str] | None
     since: datetime | None
     owned: bool | None
+    overdue: bool | None
 
 
 class Filters(ExtraFilters, total=False):
@@ -138,6 +139,8 @@ class RunFilter:
         since: The earliest time at which it began.
         owned: Whether it has an owner.
         owned_ids: The runs that have an owner, if the store has looked up all of them at once.
+        overdue: Whether its time to go on by itself has passed.
+        now_ns: The present time.
     """
 
     status: str | None = None
@@ -148,6 +151,8 @@ class RunFilter:
     since: datetime | None = None
     owned: bool | None = None
     owned_ids: Collection[str] | None = None
+    overdue: bool | None = None
+    now_ns: int = 0
 
     def __attrs_post_init__(self) -> None:
         check_status(self.status)
@@ -158,8 +163,9 @@ class RunFilter:
         wrong = [name for name in ("graph", "prefix", "parent") if not isinstance(getattr(self, name), str | None)]
         if wrong:
             raise ValueError(f"{wrong[0]}: {shorten(getattr(self, wrong[0]))} is not allowed; a str is")
-        if self.owned not in (None, True, False):
-            raise ValueError(f"owned: {shorten(self.owned)} is not allowed; True, False or None is")
+        for name in ("owned", "overdue"):
+            if getattr(self, name) not in (None, True, False):
+                raise ValueError(f"{name}: {shorten(getattr(self, name))} is not allowed; True, False or None is")
 
     @property
     def since_ns(self) -> int | None:
@@ -180,6 +186,7 @@ class RunFilter:
             and (self.parent is None or (run.parent is not None and run.parent.run_id == self.parent))
             and (self.labels is None or self.labels.items() <= run.labels.items())
             and (self.since is None or (run.created or run.timestamp) >= self.since)
+            and self.overdue in (None, run.due is not None and clock.to_ns(run.due) <= self.now_ns)
         )
         return is_right and (self.owned is None or self._is_owned(run.run_id, owner_of) is self.owned)
 
@@ -211,7 +218,7 @@ def filtered(which: Filters) -> RunFilter:
     for name in which.keys() - names.keys():
         hint = meant(name, names) or f"it takes {', '.join(names)}"
         raise TypeError(f"runs() got an unexpected keyword argument {name!r}; {hint}")
-    return RunFilter(**which)
+    return RunFilter(**which, now_ns=0 if which.get("overdue") is None else clock.now_ns())
 
 
 # --------------------------------------------------------------------------- forks and rollbacks

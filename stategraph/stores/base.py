@@ -17,6 +17,7 @@ import attrs
 from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_of, owned
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_seconds
+from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping
 from stategraph._values.ids import check_given_id, check_run_id, given_id
@@ -375,6 +376,8 @@ class CheckpointStore(ABC):
             labels: Only runs that have at least these labels.
             since: Only runs that began at this time or later: an aware datetime.
             owned: True for runs that have an owner, False for runs that have none.
+            overdue: True for runs that can go on by themselves since a time that has passed: waits, pauses with an
+                `otherwise`, stored answers, and submitted runs. False for all others.
 
         As with `history`, only `load` finds all damage.
 
@@ -413,6 +416,18 @@ class CheckpointStore(ABC):
         numbered = [*enumerate(self.list(), 1)][after or 0 :]
         found = (Summary.of(self.load(run_id), str(number)) for number, run_id in numbered if which.takes_id(run_id))
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
+
+    def _due(self, graph: str, limit: int) -> builtins.list[tuple[int, str]]:
+        """Return the runs of a graph with the earliest times at which they can go on by themselves, and these times.
+
+        The times are in nanoseconds since 1970, and may be in the future.
+        """
+        runs = ((clock.to_ns(run.due), run.run_id) for run in self.iter_runs(graph=graph) if run.due is not None)
+        return sorted(runs)[:limit]
+
+    def _now_ns(self) -> int:
+        """Return the time in nanoseconds since 1970, by the clock of the server if there is one."""
+        return clock.now_ns()
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
         """Copy a run, with its history up to a step, to another id; return the newest State of the copy.

@@ -134,13 +134,15 @@ class _Run:
         from stategraph.stores.summaries import Summary  # imported when used, as below: few runs need it
 
         shown, created = Summary.of(_head_of(kept)), clock.to_datetime(self.created_ns)
-        return attrs.evolve(shown, revision=revision, created=created, **more)
+        return attrs.evolve(shown, revision=revision, created=created, **{"due": None, **more})
 
     def newest(self) -> Summary:
         """Return the newest checkpoint without its data."""
         kept = tuple(self.kept)
         revision = sum(checkpoint.step == kept[-1].step for checkpoint in kept) - 1
-        return self.summary(kept[-1], revision, cursor=str(self.number))
+        from stategraph.stores.summaries import as_time
+
+        return self.summary(kept[-1], revision, cursor=str(self.number), due=as_time(self.due_ns))
 
 
 class MemoryStore(ForkSafe, CheckpointStore):
@@ -375,6 +377,12 @@ class MemoryStore(ForkSafe, CheckpointStore):
             if which.takes_id(run_id) and (after is None or run.number < after)
         )
         return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
+
+    def _due(self, graph: str, limit: int) -> builtins.list[tuple[int, str]]:
+        runs = [*self._runs_by_id.items()]
+        due = sorted((run.due_ns, run_id, run) for run_id, run in runs if run.due_ns is not None)
+        found = ((at, run_id) for at, run_id, run in due if _head_of(run.kept[-1]).graph == graph)
+        return [*islice(found, limit)]
 
     def _change_token(self, run_id: str | None) -> str:
         if run_id is None:

@@ -8,10 +8,16 @@ from typing import Any, cast
 
 import attrs
 
+from stategraph._values import clock
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.state import State, took_ns_of
+from stategraph.state import State, due_ns_of, took_ns_of
+
+
+def as_time(ns: int | None) -> datetime | None:
+    """Return a time in nanoseconds since 1970 as a datetime."""
+    return None if ns is None else clock.to_datetime(ns)
 
 
 @attrs.frozen(slots=False)  # a history has many of them, and slots take longer to set
@@ -39,6 +45,8 @@ class Summary:
         owner: The process that saved it, as "host:pid", if known.
         created: When the run began, if the store knows; aware, in UTC.
         labels: The labels of the run.
+        due: The time from which on the run can go on by itself, if it is one of `CheckpointStore.runs` and waits for
+            a time or has a stored answer.
     """
 
     run_id: str
@@ -59,6 +67,7 @@ class Summary:
     owner: str | None = None
     created: datetime | None = None
     labels: Mapping[str, str] = attrs.field(factory=dict)
+    due: datetime | None = None
 
     @property
     def began(self) -> datetime | None:
@@ -84,6 +93,7 @@ class Summary:
             took=None if took_ns_of(state) is None else cast(int, took_ns_of(state)) / 1e9,
             attempts=1 if state.facts is None else state.facts.attempts,
             labels=dict(state.labels),
+            due=as_time(due_ns_of(state)),
         )
 
 

@@ -387,22 +387,45 @@ def _difference(expected: State, ended: State, ignore: Collection[str]) -> str:
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-@contextmanager
-def fixed(start: datetime = _BEGINNING, tick: timedelta = timedelta(seconds=1)) -> Iterator[None]:
-    """Fix time and ids.
+@attrs.define
+class FixedClock:
+    """A clock that tests advance; see `fixed`."""
 
-    The clock begins at `start` and advances by `tick` whenever it is read. Steps take no time, and new runs are named
-    ``run-1``, ``run-2`` and so on. This applies to the whole process: do not run such tests in parallel threads.
+    _next_ns: int
+    _tick_ns: int
+
+    def advance(self, by: timedelta | float) -> None:
+        """Let a time pass: a timedelta, or seconds."""
+        self._next_ns += (
+            round((by if isinstance(by, timedelta) else timedelta(seconds=by)) / timedelta(microseconds=1)) * 1000
+        )
+
+    def _read(self) -> int:
+        now, self._next_ns = self._next_ns, self._next_ns + self._tick_ns
+        return now
+
+    def _pause(self, seconds: float) -> float:
+        self.advance(seconds)
+        return 0.0
+
+
+@contextmanager
+def fixed(start: datetime = _BEGINNING, tick: timedelta = timedelta(seconds=1)) -> Iterator[FixedClock]:
+    """Fix time and ids; yield the clock, whose ``advance(seconds)`` lets time pass.
+
+    The clock begins at `start` and advances by `tick` whenever it is read. Delays between attempts advance it, too,
+    instead of taking time. Steps take no time, and new runs are named ``run-1``, ``run-2`` and so on. This applies to
+    the whole process: do not run such tests in parallel threads.
 
     Args:
         start: The first time; aware.
         tick: How far the clock advances; may be negative.
     """
-    times = (clock.to_ns(start + count * tick) for count in itertools.count())
+    times = FixedClock(clock.to_ns(start), tick // timedelta(microseconds=1) * 1000)
     ids = (f"run-{count}" for count in itertools.count(1))
-    before = clock.now_ns, clock.monotonic_ns, clock.new_run_id
-    clock.now_ns, clock.monotonic_ns, clock.new_run_id = times.__next__, int, ids.__next__
+    before = clock.now_ns, clock.monotonic_ns, clock.new_run_id, clock.pause
+    clock.now_ns, clock.monotonic_ns, clock.new_run_id, clock.pause = times._read, int, ids.__next__, times._pause
     try:
-        yield
+        yield times
     finally:
-        clock.now_ns, clock.monotonic_ns, clock.new_run_id = before
+        clock.now_ns, clock.monotonic_ns, clock.new_run_id, clock.pause = before

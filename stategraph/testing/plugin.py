@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from stategraph.stores.memory import MemoryStore
+    from stategraph.testing.crashing import FixedClock
 
 
 @pytest.fixture
@@ -20,9 +21,9 @@ def memory_store() -> MemoryStore:
 
 
 @pytest.fixture
-def fixed_clock() -> Iterator[None]:
-    """Fix time and run ids for the whole test, as `stategraph.testing.fixed` does."""
+def fixed_clock() -> Iterator[FixedClock]:
+    """Fix time and run ids for the whole test, as `stategraph.testing.fixed` does; ``advance`` lets time pass."""
     from stategraph.testing.crashing import fixed
 
-    with fixed():
-        yield
+    with fixed() as clock:
+        yield clock

@@ -199,7 +199,10 @@ def pause_to_json(pause: Pause | None) -> str | None:
 def _fields_of(pause: Pause) -> dict[str, Any]:
     fields = attrs.asdict(pause, recurse=False)
     fields["others"] = list(map(_fields_of, pause.others))
-    return {name: value for name, value in fields.items() if value or name not in ("part", "others", "effect")}
+    return {name: value for name, value in fields.items() if value or name not in _OF_FEW_PAUSES}
+
+
+_OF_FEW_PAUSES = ("part", "others", "effect", "goes_on", "attempt")
 
 
 def pause_from_json(kept: str | None) -> Pause | None:
@@ -379,6 +382,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "taken": progress.taken,
         "due_ns": progress.due_ns,
         "spent": dict(progress.spent),
+        "deadline_ns": progress.deadline_ns,
     }
     return {name: part for name, part in parts.items() if part}
 

@@ -63,6 +63,7 @@ _CLAIM = (
     "AND r.status BETWEEN 'active' AND 'active' "
     "AND NOT (jsonb_exists($4::text::jsonb, r.number::text) "
     "AND coalesce(($4::text::jsonb ->> r.number::text)::bigint = r.version, true)) AND strpos(r.run_id, '/#') = 0 "
+    f"AND (r.due_ns IS NULL OR r.due_ns <= {_NOW_NS}) "
     # Its own fence: a claim that is repeated because its answer was lost finds the same run.
     "AND (l.fence = $3::bigint OR NOT EXISTS "
     "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at)) "

@@ -258,6 +258,26 @@ Its values: the index, where to start, how many; their status, graph and parent 
 their ids.
 """
 
+DUE = _script(
+    """
+local t, most, from, found = KEYS[1], tonumber(ARGV[2]), 0, {}
+repeat
+  local rows = redis.call('ZRANGEBYSCORE', t..':due', '-inf', ARGV[3], 'WITHSCORES', 'LIMIT', from, 1000)
+  for i = 1, #rows, 2 do
+    local graph = ARGV[1] ~= '' and redis.pcall('HGET', t..':run:'..rows[i], 'g')
+    if #found < 2 * most and (not graph or '='..tostring(graph) == ARGV[1]) and not rows[i]:find('/#', 1, true) then
+      found[#found + 1], found[#found + 2] = rows[i], rows[i + 1]
+    end
+  end
+  from = from + 1000
+until #rows < 2000 or #found >= 2 * most
+return found
+"""
+)
+"""Return the runs that are due first, and the times in milliseconds. Its values: their graph after "=", or ""; the most
+runs; and the latest time.
+"""
+
 # --------------------------------------------------------------------------- leases
 
 _ALWAYS = "redis.call('DEL', KEYS[1]..':none')"
@@ -281,6 +301,7 @@ CLAIM = _script(
     + """
 local t, known, dead, time = KEYS[1], cjson.decode(ARGV[4]), cjson.decode(ARGV[5]), redis.call('TIME')
 local active, left, claimed, next = t..':status:active', {}, {}, ''
+local now_ms = time[1] * 1000 + time[2] / 1000
 for number in pairs(ARGV[3] == '' and known or {}) do
   if redis.call('ZCOUNT', active, number, number) > 0 then left[#left + 1] = number end
 end
@@ -290,6 +311,7 @@ for i = 1, #rows, 2 do
   local id, number = rows[i], rows[i + 1]
   local kept = redis.pcall('HMGET', t..':run:'..id, 'v', 'g')
   local version, lease = tostring(kept[1] or ''):match('^%d+'), t..':lease:'..id
+  if tonumber(redis.call('ZSCORE', t..':due', id) or '0') > now_ms then version = nil end
   if version and kept[2] == ARGV[1] and known[number] ~= '' and known[number] ~= version then
     local now = redis.call('HMGET', lease, 'worker', 'fence', 'cancelled')
     if not now[1] or now[2] == ARGV[3] or dead[now[1]] then

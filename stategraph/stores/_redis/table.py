@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import chain, count, islice, product
@@ -195,11 +195,26 @@ class RedisTable(ServerTable[Links]):
         return self._nodes.command(run_id, "HMGET", b":run:", "n", "d")
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        if which.only_ids is None:
+        late = None if which.overdue is None else dict(self._due("", limit=-1, until_ms=which.now_ns // 1_000_000))
+        if which.overdue and late is not None:
+            found: Iterable[RunRecord | Unreadable] = map(partial(_with_due, late), self._among(sorted(late), before))
+        elif which.only_ids is None:
             found = self._listed(which, limit, before)
         else:
             found = self._among(sorted(which.only_ids), before)
+        if which.overdue is False and late is not None:
+            found = (run for run in found if run.run_id not in late)
         return list(islice(found, None if limit < 0 else limit))
+
+    def due(self, graph: str, limit: int) -> list[tuple[int, str]]:
+        return sorted((due_ns, run_id) for run_id, due_ns in self._due(f"={graph}", limit, "+inf"))[:limit]
+
+    def _due(self, graph: str, limit: int, until_ms: int | str) -> Iterator[tuple[str, int]]:
+        """Yield the runs that are due first, and when, of each partition; all until a time if `limit` is negative."""
+        most = 2**53 if limit < 0 else limit
+        for found in self._query("", *self._nodes.on_each(scripts.DUE, graph, most, until_ms)):
+            for key, ms in zip(found[::2], found[1::2], strict=True):
+                yield key.decode(errors="surrogateescape"), int(float(ms)) * 1_000_000
 
     def _among(self, run_ids: Sequence[str], before: int | None) -> Iterable[RunRecord | Unreadable]:
         """Return the runs with these ids, highest number first."""
@@ -421,6 +436,11 @@ class _Found:
             self.oldest[partition] = start
         else:
             self.oldest.pop(partition, None)
+
+
+def _with_due(due: Mapping[str, int], run: RunRecord | Unreadable) -> RunRecord | Unreadable:
+    """Return a run with the time at which it is due: its record does not know of answers."""
+    return run._replace(due_ns=due.get(run.run_id)) if isinstance(run, RunRecord) else run
 
 
 def _number(run: RunRecord | Unreadable) -> int:

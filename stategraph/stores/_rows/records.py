@@ -28,7 +28,7 @@ from stategraph.stores._checks import row_cursor
 from stategraph.stores._codec.states import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError, unknown_shown
 from stategraph.stores.base import RetentionPolicy
-from stategraph.stores.summaries import Summary
+from stategraph.stores.summaries import Summary, as_time
 
 MAX_STEP = 2**32 - 1
 """The last step, and the last sequence number, that a row can have: it shares a 64-bit key with the number of the
@@ -174,7 +174,8 @@ class RunRecord(NamedTuple):
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
         created = clock.to_datetime(self.created_ns)
-        return self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None))
+        shown = self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None))
+        return shown if self.due_ns is None else attrs.evolve(shown, due=as_time(self.due_ns))
 
     def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
         """Yield checkpoints of the run without their data."""

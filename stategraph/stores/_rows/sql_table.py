@@ -287,6 +287,11 @@ class SqlTable(Table):
         ((count,),) = self._query_many(*count_runs(which, self._dialect)) or [(0,)]
         return int(count)
 
+    def due(self, graph: str, limit: int) -> list[tuple[int, str]]:
+        runs = f"SELECT due_ns, run_id FROM {self._dialect.schema}run AS run WHERE due_ns IS NOT NULL AND graph = ?"
+        found = self._query_many(f"{runs} AND run_id NOT LIKE '%/#%' ORDER BY due_ns LIMIT ?", (graph, limit))
+        return [(int(due_ns), str(run_id)) for due_ns, run_id in found]
+
     def nested_ids(self, *run_ids: str) -> list[str]:
         nested = f"SELECT run_id FROM {self._dialect.schema}run AS run WHERE {_IS_NESTED}"
         values = [*chained.from_iterable(map(nested_range, run_ids))]
@@ -361,6 +366,10 @@ def _conditions(which: RunFilter, dialect: Dialect) -> Iterator[Condition]:
         yield simple(dialect.among, json.dumps(sorted(which.only_ids)))
     if which.since is not None:
         yield simple("created_ns >= ?", which.since_ns)
+    if which.overdue:
+        yield simple("due_ns <= ?", which.now_ns)
+    if which.overdue is False:
+        yield simple("(due_ns IS NULL OR due_ns > ?)", which.now_ns)
     for pair in (which.labels or {}).items():
         yield dialect.labelled(*pair)
 

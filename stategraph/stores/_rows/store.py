@@ -200,8 +200,16 @@ class RowStore(CheckpointStore):
         found = None if needs_owners else self._table.count(resolved)
         return super().count(**which) if found is None else found
 
+    def _due(self, graph: str, limit: int) -> builtins.list[tuple[int, str]]:
+        return self._table.due(graph, limit)
+
+    def _now_ns(self) -> int:
+        return self._table.now_ns()
+
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
-        """Add the ids of owned runs to a filter, where one query for all runs is faster than one for each."""
+        """Add the time, and the ids of owned runs, where one query for all runs is faster than one for each."""
+        if which.overdue is not None:
+            which = attrs.evolve(which, now_ns=self._table.now_ns())
         if which.owned is None or not (which.owned or is_counted or self._is_server):
             return which
         return attrs.evolve(which, owned_ids=self._table.owners.owned_ids(self._table))

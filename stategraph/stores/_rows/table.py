@@ -90,6 +90,10 @@ class Table(ABC):
         return None
 
     @abstractmethod
+    def due(self, graph: str, limit: int) -> list[tuple[int, str]]:
+        """Return the runs of a graph that are due first, without nested ones, and when each is due."""
+
+    @abstractmethod
     def nested_ids(self, *run_ids: str) -> list[str]:
         """Return the ids of all runs that are nested in these runs, at any depth; the order is that of the ids."""
 
