@@ -79,12 +79,14 @@ if TYPE_CHECKING:
         help="Only runs that began then or later: 2h, 7d, or a local time.",
     ),
     click.option("--owned/--left", default=None, help="Only runs with an owner, or only active runs without one."),
+    click.option("--overdue", is_flag=True, help="Only runs that can go on by themselves, and whose time has passed."),
     click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True),
     click.option("--after", metavar="CURSOR", help="Continue after the page before."),
 )
 def runs(request: Request, /, limit: int, **filters: Any) -> None:
     """List runs, the newest first."""
     store, screen = request.open(), request.screen
+    filters["overdue"] = filters["overdue"] or None
     if filters["owned"] is False and filters["status"] is None:
         filters["status"] = "active"  # other runs were not left unfinished
     found = store.runs(limit=limit + 1, **filters)
