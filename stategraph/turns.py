@@ -27,6 +27,7 @@ from stategraph.errors import (
     ConfigError,
     ExecutionError,
     FormatError,
+    LimitError,
     MaxIterationsError,
     RunCancelledError,
     UnknownNameError,
@@ -179,8 +180,9 @@ def failure_of(state: State) -> ExecutionError:
     error = state.error
     if error is None:
         return ExecutionError(state.checkpoint_node, state, (), "failed")
-    if error.type == MaxIterationsError.__name__:
-        return MaxIterationsError(error.node, state, (error.node,), error.message)
+    for kind in (MaxIterationsError, LimitError):
+        if error.type == kind.__name__:
+            return kind(error.node, state, (error.node,), error.message)
     reason = error.message if error.type == ExecutionError.__name__ else f"failed: {error.type}: {error.message}"
     return ExecutionError(error.node, state, (error.node,), reason)
 

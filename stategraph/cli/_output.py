@@ -199,7 +199,7 @@ def note_text(row: Summary) -> str:
 
 _BOTH = ("run_id", "graph", "status", "step", "kind", "checkpoint_node", "timestamp", "by", "error", "pause", "parent")
 _OF_SUMMARY = (*_BOTH, "revision", "took", "attempts", "owner", "created", "labels")
-_OF_STATE = (*_BOTH, "generation", "labels")
+_OF_STATE = (*_BOTH, "generation", "labels", "spent")
 _NAMES = {"checkpoint_node": "node", "owner": "saved_by"}
 """Attributes that have other names in JSON."""
 

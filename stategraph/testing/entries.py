@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stategraph._owners.base import owned
+from stategraph._owners.base import on_behalf_of, owned
 from stategraph._values.entries import Entry
 from stategraph._values.progress import Progress
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunBusyError
@@ -113,6 +113,35 @@ class EntriesContract:
         at_work.delete("a")
 
         assert _values(at_work.entries("b")) == [1]
+
+    def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore) -> None:
+        """No entry replaces another that has no name."""
+
+        def append() -> None:
+            for number in range(_MESSAGES):
+                with on_behalf_of(ownership):
+                    at_work.append("a", [Entry("spend", number, 3, "map")])
+
+        with owned(at_work, "a") as ownership:
+            threads = [threading.Thread(target=append) for _ in range(_SENDERS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        assert sorted(_values(at_work.entries("a"))) == sorted([*range(_MESSAGES)] * _SENDERS)
+
+    def test_what_is_spent_is_spent(self, at_work: CheckpointStore) -> None:
+        """Neither a step that drops its parts nor a rollback takes it back."""
+        at_work.append("a", [Entry("part", 1, 3, "map", "0"), Entry("spend", {"usd": 0.1}, 3, "map")])
+
+        at_work.drop_parts("a", 3, newer_too=True)
+        at_work.append("a", [Entry("spend", {"usd": 2}, 3, "map")])
+
+        assert _values(at_work.entries("a")) == [{"usd": 0.1}, {"usd": 2}]
+        at_work.save(saved_at(2, progress=Progress(spent={"usd": "1/10"})))
+        assert at_work.rollback("a", 2).spent == at_work.load("a").spent == {"usd": 2.2}
+        assert at_work.entries("a") == []
 
     # ------------------------------------------------------------------ the inbox
 

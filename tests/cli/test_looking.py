@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import ErrorInfo, State
+from stategraph import ErrorInfo, State, StateGraph
+from stategraph._values.progress import Progress
 from stategraph.stores import PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, completed, environment, listing, process
 from tests.postgres_server import dsn
@@ -117,6 +118,15 @@ def test_show_tells_how_a_run_stands_and_its_data(store):
     failed = call("show", "burnt").out
     assert "failed at ship: ValueError\n  the van\\x1b[31m burns\n" in failed
     assert " in ship\n" in failed  # with the calls that led to it
+
+
+def test_show_tells_what_a_run_has_spent(store):
+    """By name, as numbers."""
+    with StateGraph("orders", store=store).store as opened:
+        opened.save(State(run_id="paid", progress=Progress(spent={"usd": "1/50", "tokens": "1200"})))
+
+    assert "spent: tokens 1,200, usd 0.02\n" in call("show", "paid").out
+    assert json.loads(call("show", "paid", "--json").out)["spent"] == {"usd": 0.02, "tokens": 1200}
 
 
 def test_history_tells_the_story(store):

@@ -63,6 +63,14 @@ OUTPUTS = {
         eager    limit 1.5: 12 peaks [38, 39, 40, 41, 42, 88, 89, 90, 91, 92, 130, 170] (from base, step 1)
         measured 1 time
         """,
+    "budget": """\
+        3 chapters, stopped: 0.59 dollars are spent
+        A chapter about the dog.
+        A chapter about the cat.
+        A chapter about the quarrel.
+        A chapter about the peace.
+        0.79 dollars, 39,400 tokens
+        """,
     "streaming": """\
         step 1, question: 7 chunks, now question
         step 2, answer: 17 chunks, now answer, question
