@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "_values.events": "Event EventType",
-    "_values.progress": "Partial Pause Repeat",
+    "_values.progress": "Answer Partial Pause Repeat",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
     "_engine.calling": "Recovered",
     "config": "CheckpointConfig GraphConfig",

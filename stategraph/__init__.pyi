@@ -1,6 +1,6 @@
 from stategraph._engine.calling import Recovered
 from stategraph._values.events import Event, EventType
-from stategraph._values.progress import Partial, Pause, Repeat
+from stategraph._values.progress import Answer, Partial, Pause, Repeat
 from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
 from stategraph.config import CheckpointConfig, GraphConfig
@@ -51,6 +51,7 @@ from stategraph.stores import CheckpointStore, get_checkpoint_store, register_ch
 __version__: str
 
 __all__ = [
+    "Answer",
     "AnswerError",
     "AsyncNodeError",
     "CachePolicy",

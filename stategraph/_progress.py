@@ -21,7 +21,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.frozen import changed_items
-from stategraph._values.progress import NO_PROGRESS, Origin, Pause, Progress, evolved
+from stategraph._values.progress import NO_PROGRESS, Given, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import find_by_class
 from stategraph._values.sameness import differing_items
@@ -45,7 +45,7 @@ def awaited(state: State) -> Pause | None:
     return progress.woken if is_answered else state.pause
 
 
-def awake(paused: State, pause: Pause) -> State:
+def awake(paused: State, pause: Pause, given: Given | None = None) -> State:
     """Return a paused State prepared to continue at its paused node; the answer can be added next."""
     progress, key = progress_of(paused), pause.key_of_data
     answer = dict(progress.answer)
@@ -53,7 +53,7 @@ def awake(paused: State, pause: Pause) -> State:
         # The newest answer last; for a key answered twice, keep the value from before the step.
         answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
     woken, answered = attrs.evolve(pause, value=None, others=()), progress.answered - {key}
-    changed = progress.changed(next_node=pause.node, woken=woken, answer=answer, answered=answered)
+    changed = progress.changed(next_node=pause.node, woken=woken, answer=answer, answered=answered, given=given)
     return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=changed)
 
 
@@ -84,7 +84,7 @@ def asking_again(state: State) -> State:
     if state.pause is not None:  # for a further answer: the step begins again
         state = evolve(state, status=RunStatus.ACTIVE, pause=None)
     answered = progress.answered | progress.answer.keys()
-    return evolve(without_answers(state), progress=progress.changed(answered=answered))
+    return evolve(without_answers(state), progress=progress.changed(answered=answered, given=None))
 
 
 def without_answers(state: State) -> State:

@@ -19,7 +19,7 @@ PACKAGE = Path(stategraph.__file__).parent
 REPOSITORY = PACKAGE.parent
 
 PUBLIC = """
-    AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
+    Answer AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     EntriesNotKeptError EntryExistsError
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, cast
@@ -12,7 +12,7 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
-from stategraph._engine.inbox import checked_message, stored_answer, unread
+from stategraph._engine.inbox import answered_before, checked_message, stored_answer, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import (
@@ -307,15 +307,33 @@ def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, 
     saved: State = yield (Load, run.session.load, check_given_id(run_id))
     check_not_of_another(run, saved)
     pause_id = pause.id if isinstance(pause, Pause) else pause
-    kept = None if key is None else (yield (Load, run.session.entry_named, (run_id, "answer", key)))
-    if kept is None:
-        asked = chosen_pause(saved, pause_id)
-        if is_overdue(asked):
-            raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
-        yield from check_answer(run, (yield from compatible(run, saved)), asked, value)
-        pause_id = asked.id
-    made_of = run.plan.digest({"value": value})
-    yield from append(run, run_id, Entry("answer", [pause_id, value], name=key or "", made_of=made_of, by=run.by))
+    given = Entry("answer", [value, key], made_of=run.plan.digest({"value": value}), by=run.by)
+    inbox = [] if key is None else (yield (Load, run.session.unread, (run_id, 0)))
+    if _is_given_again(run_id, given, [entry for entry in inbox if entry.kind == "answer"]):
+        return
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(run_id, saved.checkpoint_node)
+    asked = chosen_pause(saved, pause_id)
+    if is_overdue(asked, given.at):
+        raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
+    yield from check_answer(run, (yield from compatible(run, saved)), asked, value)
+    given = attrs.evolve(given, place=asked.id, name=asked.id)  # named: a pause has one answer
+    (kept,) = yield (Amend, run.session.append, (run_id, [given]))
+    if attrs.evolve(kept, seq=0) != given and not _is_given_again(run_id, given, [kept]):
+        raise answered_before(run_id, kept)
+
+
+def _is_given_again(run_id: str, given: Entry, answers: Sequence[Entry]) -> bool:
+    """Return whether an answer is one of others, with the same key.
+
+    Raises:
+        EntryExistsError: Another answer has had the key.
+    """
+    key = given.value[1]
+    same = next((entry for entry in answers if key is not None and entry.value[1] == key), None)
+    if same is not None and same.made_of != given.made_of:
+        raise EntryExistsError(run_id, "answer", key)
+    return same is not None
 
 
 def append(run: RunContext, run_id: str, entry: Entry) -> Task[Entry]:

@@ -25,7 +25,7 @@ from stategraph._util.callables import failures
 from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.events import EventType, Listener, notify, report
-from stategraph._values.progress import Part
+from stategraph._values.progress import Answer, Part
 from stategraph._values.provenance import ErrorInfo, shortened_traceback
 from stategraph._values.spending import Spending
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
@@ -56,7 +56,7 @@ class RunContext:
         patience: Seconds to wait for another owner of the run.
         takes_over: Whether to take the run from another owner.
         waits_since: The time at which the call began to wait for another owner, if it had to.
-        answered_at: When the stored answer that the call takes in was given; None for an answer of the call.
+        answered: The stored answer that the call takes in; None for an answer of the call itself.
         accepts: Whether the input of a run that begins is saved before its first node.
         signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
         by: The name of the caller, if given.
@@ -101,7 +101,7 @@ class RunContext:
     deadline_ns: int = 0
     due_ns: int = attrs.field(default=0, init=False)
     waits_since: datetime | None = attrs.field(default=None, init=False)
-    answered_at: datetime | None = attrs.field(default=None, init=False)
+    answered: Entry | None = attrs.field(default=None, init=False)
     accepts: bool = attrs.field(default=False, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
@@ -174,7 +174,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     if run.failures:
         of_step = run.failures.get((state.step, name, ""))
         further["last_error"] = run.failures.get((state.step, name, part), of_step)
-    return NodeContext(*step, outermost=run.outermost, **further)
+    return NodeContext(*step, answer_of(state), outermost=run.outermost, **further)
 
 
 @attrs.define(eq=False)
@@ -199,6 +199,15 @@ class StopCheck:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (bool,)
+
+
+def answer_of(state: State) -> Answer | None:
+    """Return the answer after which the step after a State continues; None if it continues after none."""
+    progress = state.progress
+    if progress is None or progress.given is None or progress.woken is None:
+        return None
+    (by, at_ns, how), key = progress.given, progress.woken.key_of_data
+    return Answer(None if key is None else state.get(key), by, clock.to_datetime(at_ns), how)
 
 
 def kept_at(name: str, state: State) -> tuple[int, str]:

@@ -84,8 +84,8 @@ def stored_answer(saved: State, entries: Sequence[Entry]) -> Entry | None:
     """Return the first stored answer to a pause at which a run waits, given before its deadline."""
     waiting = {pause.id: pause for pause in saved.pause.each} if saved.pause else {}
     for entry in entries:
-        if entry.kind == "answer" and isinstance(entry.value, list) and entry.value[0] in waiting:
-            deadline = waiting[entry.value[0]].deadline
+        if entry.kind == "answer" and entry.place in waiting:
+            deadline = waiting[entry.place].deadline
             if deadline is None or entry.at <= deadline:
                 return entry
     return None
@@ -99,12 +99,17 @@ def with_stored_answer(
     Raises:
         AnswerError: The resume answers the same pause: an answer counts once.
     """
-    waiting, answer = entry.value
     key = None if pause is None else pause.response_param
-    if pause_id == waiting or (pause_id is None and key in updates):
-        who = f" by {entry.by}" if entry.by else ""
-        raise AnswerError(saved.run_id, pause, f"it was answered{who} at {entry.at:%Y-%m-%d %H:%M:%S} UTC")
-    return (updates if key is None else {**updates, key: answer}), waiting
+    if pause_id == entry.place or (pause_id is None and key in updates):
+        raise answered_before(saved.run_id, entry)
+    return (updates if key is None else {**updates, key: entry.value[0]}), entry.place
+
+
+def answered_before(run_id: str, entry: Entry) -> AnswerError:
+    """Return the error for a second answer to a pause."""
+    who = f" by {entry.by}" if entry.by else ""
+    problem = f"the pause was answered{who} at {entry.at:%Y-%m-%d %H:%M:%S} UTC, and an answer counts once"
+    return AnswerError(run_id, None, problem)
 
 
 def has_unread(run: RunContext, state: State) -> bool:

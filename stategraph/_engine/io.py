@@ -316,12 +316,6 @@ class StoreSession:
         read = lambda: self.store.entries(state.run_id, step=state.step + 1, kinds=("spend",))  # noqa: E731
         return self._query(state.run_id, "read what it has spent", read)
 
-    def entry_named(self, about: tuple[str, str, str]) -> Entry | None:
-        """Return the entry of the inbox of a run that has a kind and a name."""
-        run_id, kind, name = about
-        read = lambda: self.store.entries(run_id, step=0, kinds=(kind,))  # noqa: E731
-        return next((entry for entry in self._query(run_id, "read its inbox", read) if entry.name == name), None)
-
     def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
         """Return the labels of the finished parts of a step, and the ids of its nested runs."""
         state, (step, name) = about

@@ -24,7 +24,7 @@ from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.progress import Pause, evolved
+from stategraph._values.progress import DEADLINE, PERSON, Answer, Given, Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph._values.registered_types import Older, as_stored
 from stategraph._values.sameness import differing_items
@@ -103,12 +103,11 @@ def _revived(
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
     entries = yield from unread(run, loaded)
-    given = stored_answer(loaded, entries)
+    run.answered = given = stored_answer(loaded, entries)
     if given is not None:
         entries = entries[: entries.index(given) + 1]  # the others may answer other pauses of the step
-        asked = next(pause for pause in loaded.pause.each if pause.id == given.value[0]) if loaded.pause else None
+        asked = next(pause for pause in loaded.pause.each if pause.id == given.place) if loaded.pause else None
         updates, pause_id = with_stored_answer(loaded, asked, given, updates, pause_id)
-        run.answered_at = given.at
     saved = yield from compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn and not entries
     author, run.state = run.by, saved
@@ -209,7 +208,7 @@ def revive(
         saved, updates = yield from take_answer(run, saved, updates)
         is_same = False
     else:
-        updates = yield from take_answer_of_fork(run, saved, updates)
+        saved, updates = yield from take_answer_of_fork(run, saved, updates)
     progress = saved.progress
     if progress is not None and not progress.answered.isdisjoint(updates):  # new values may answer again
         saved = evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
@@ -292,13 +291,16 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
             raise AnswerError(saved.run_id, pause, f"it waits until {pause.deadline}", goes_on)
         return awake(saved, pause), updates
     question = yield from _question(run, saved, pause)
-    if is_overdue(pause, run.answered_at):
+    stored = run.answered
+    by, at_ns, how = (stored.by, stored.at_ns, PERSON) if stored else (run.by, clock.now_ns(), PERSON)
+    if is_overdue(pause, clock.to_datetime(at_ns)):
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
             problem = f"the answer comes too late: node {shorten(pause.node)} took one until {pause.deadline}"
             raise AnswerError(saved.run_id, pause, problem, f"resume({saved.run_id!r}) goes on with the default answer")
         updates = {**updates, cast(str, key): question.otherwise}
+        by, at_ns, how = None, clock.to_ns(cast(datetime, pause.deadline)), DEADLINE
     elif key is not None and key not in updates:
         given = ", ".join(map(shorten, updates))
         problem = f"the answer goes under {key!r}, not under {given}" if updates else "no answer is given"
@@ -307,17 +309,20 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         yield (Parts, run.session.settle_effect, (saved, pause, updates[cast(str, key)]))
         updates = {name: value for name, value in updates.items() if name != key}
     elif key is not None:
-        updates = _with_checked_answer(run, saved, pause, question, updates)
-    return awake(saved, pause), updates
+        updates = _with_checked_answer(run, saved, pause, question, updates, (by, at_ns, how))
+    return awake(saved, pause, (by, at_ns, how)), updates
 
 
-def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
-    """Validate an answer to the pause from which a fork was made; return the updates."""
+def take_answer_of_fork(
+    run: RunContext, saved: State, updates: Mapping[str, Any]
+) -> Task[tuple[State, Mapping[str, Any]]]:
+    """Validate an answer to the pause from which a fork was made; return the State and the updates with it."""
     pause = awaited(saved)
     if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
-        return updates
-    question = yield from _question(run, saved, pause)
-    return _with_checked_answer(run, saved, pause, question, updates)
+        return saved, updates
+    question, given = (yield from _question(run, saved, pause)), (run.by, clock.now_ns(), PERSON)
+    updates = _with_checked_answer(run, saved, pause, question, updates, given)
+    return evolve(saved, progress=evolved(saved.progress, given=given)), updates
 
 
 def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
@@ -329,13 +334,14 @@ def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
 
 
 def _with_checked_answer(
-    run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
+    run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any], given: Given
 ) -> Mapping[str, Any]:
     """Return the updates with the validated answer. Raises AnswerError if the answer is invalid."""
-    key = cast(str, pause.response_param)
+    key, (by, at_ns, how) = cast(str, pause.response_param), given
+    answer = Answer(updates[key], by, clock.to_datetime(at_ns), how)
     try:
         # Without a schema the answer is kept as given: the node that asks converts it.
-        checked = fitting(run, {key: question.accepted(updates[key])}, saved)
+        checked = fitting(run, {key: question.accepted(answer.value, answer)}, saved)
     except ValueError as error:
         raise AnswerError(saved.run_id, pause, str(error)) from error
     return updates if run.plan.schema is None else {**updates, **checked}
@@ -408,7 +414,8 @@ def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any) -> Ta
     if pause.key_of_data is not None:
         at_pause = evolve(saved, pause=pause)
         question = yield from _question(run, at_pause, pause)
-        _with_checked_answer(run, at_pause, pause, question, {pause.key_of_data: answer})
+        given = (run.by, clock.now_ns(), PERSON)
+        _with_checked_answer(run, at_pause, pause, question, {pause.key_of_data: answer}, given)
 
 
 def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | None) -> State:

@@ -16,7 +16,7 @@ from stategraph._engine.saving import amend
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import carried_over, check_compatible, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
-from stategraph._progress import awaited, awake, before_updates, is_overdue
+from stategraph._progress import awaited, awake, before_updates, is_overdue, progress_of
 from stategraph._protocol import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import nested_id
@@ -199,7 +199,7 @@ class NestedRun:
         pause = saved.pause
         answered = next(filter(self.step.answers, pause.each), None) if pause else None
         if answered is not None:
-            saved, key = awake(saved, answered), answered.key_of_data
+            saved, key = awake(saved, answered, progress_of(self.step.state).given), answered.key_of_data
             updates = updates if key is None else {**updates, key: self.step.state[key]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
             if saved is not loaded or run.migrate:

@@ -42,7 +42,8 @@ class Entry:
             the inbox.
         value: What is kept.
         step: The number that the step under way will have; 0 in the inbox.
-        place: The place in the step: the node, "node/branch" or "node/3".
+        place: The place in the step: the node, "node/branch" or "node/3". For an answer, the id of the pause: it is
+            appended only while the run waits there.
         name: The name of the entry, unique among the entries of the same run, step, kind and place; empty for none. In
             the journal a later entry replaces an earlier one of its name, in the inbox the earlier one stays.
         made_of: The digest of the inputs; empty if unknown.
@@ -58,8 +59,12 @@ class Entry:
     name: str = attrs.field(default="", validator=_is_str)
     made_of: str = attrs.field(default="", validator=_is_str)
     by: str | None = attrs.field(default=None, validator=is_optional(str))
-    at_ns: int = attrs.field(factory=clock.now_ns, validator=attrs.validators.instance_of(int))
+    at_ns: int = attrs.field(validator=attrs.validators.instance_of(int))
     seq: int = attrs.field(default=0, converter=check_step)
+
+    @at_ns.default
+    def _now(self) -> int:
+        return clock.now_ns()
 
     def __attrs_post_init__(self) -> None:
         if (self.kind in INBOX) is not (self.step == 0):

@@ -94,6 +94,29 @@ def pause_of(pauses: Sequence[Pause]) -> Pause:
     return attrs.evolve(pauses[0], others=tuple(pauses[1:]))
 
 
+Given: TypeAlias = tuple[str | None, int, str]
+"""The author of an answer, if known; when it was given, in nanoseconds since 1970; and how."""
+
+PERSON, DEADLINE = "person", "deadline"
+
+
+@attrs.frozen
+class Answer:
+    """An answer to a pause.
+
+    Attributes:
+        value: The answer; None for a pause that waits for no value.
+        by: The author, if given.
+        at: When it was given, aware, in UTC; for `otherwise`, the deadline.
+        how: "person" if a caller gave it; "deadline" if it is the `otherwise` of a pause whose deadline has passed.
+    """
+
+    value: Any
+    by: str | None
+    at: datetime
+    how: str
+
+
 @attrs.frozen
 class _Emitted:
     """The first `count` chunks of a growing list.
@@ -241,6 +264,7 @@ class Progress:
         next_node: The next node, if it is decided: after a pause, and after a failure that a handler handles. No edge
             is tried then.
         woken: The last answered pause, without its value, if the run continues from it.
+        given: Who gave the last answer, when, and how; None if the run continues after no answer.
         answered: Keys whose values were used as answers. They answer no other pause.
         partial: The chunks of the current node.
         origins: The origins of unsaved keys.
@@ -263,6 +287,7 @@ class Progress:
 
     next_node: str = ""
     woken: Pause | None = None
+    given: Given | None = None
     answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
@@ -295,7 +320,7 @@ class Progress:
 
     def after_changes(self) -> Progress | None:
         """Return the progress at a pause that keeps changes: earlier answers, of which they may be made, stay."""
-        return self.changed(woken=None, answer={}, answered=self.answered.union(self.answer))
+        return self.changed(woken=None, given=None, answer={}, answered=self.answered.union(self.answer))
 
     def without_step(self) -> Progress:
         """Return the progress without the fields about the current step."""
@@ -316,6 +341,7 @@ _ENDS_WITH_STEP = ("next_node", "partial", "replaced", "kept_names", "kept_diges
 _OF_ONE_STEP: dict[str, Any] = {
     "next_node": "",
     "woken": None,
+    "given": None,
     "answer": {},
     "partial": None,
     "replaced": {},

@@ -10,7 +10,7 @@ import attrs
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import escaped, nested_id
-from stategraph._values.progress import NodeOutline, Pause, Structures
+from stategraph._values.progress import Answer, NodeOutline, Pause, Structures
 from stategraph._values.provenance import ErrorInfo
 from stategraph.state import State
 
@@ -85,8 +85,11 @@ class Node:
         yield from ()
         return Question(self)
 
-    def accepted(self, answer: Any) -> Any:
-        """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer."""
+    def accepted(self, answer: Any, about: Answer | None = None) -> Any:
+        """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer.
+
+        `about` is known unless the value was there before the pause.
+        """
         return answer
 
     def typed(self, name: str, schema: Schema) -> Node:
@@ -148,6 +151,7 @@ class NodeContext:
         attempt: The number of the attempt of this step, from 1; for a separately retried item, of the item.
         generation: How often the run was rolled back.
         part: The branch, or the number of the item, if the node has several; otherwise empty.
+        answer: The answer after which this step continues; None if it continues after none.
         last_error: The failure of the attempt before at this step or part, also if a resume began this attempt; None if
             there was none.
     """
@@ -159,6 +163,7 @@ class NodeContext:
     attempt: int = 1
     generation: int = 0
     part: str = ""
+    answer: Answer | None = None
     last_error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
     # the step and the name of the node when the step began, if the graph has changed since
     _kept_at: tuple[int, str] | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
@@ -435,9 +440,9 @@ class Question:
         """The answer once the deadline has passed; NOTHING if there is none."""
         return self.node.otherwise
 
-    def accepted(self, answer: Any) -> Any:
+    def accepted(self, answer: Any, about: Answer | None = None) -> Any:
         """Return a valid answer as the node stores it in the State. Raises ValueError for an invalid answer."""
-        answer = self.node.accepted(answer)
+        answer = self.node.accepted(answer, about)
         for fit in self.fits:
             answer = fit(answer)
         return answer

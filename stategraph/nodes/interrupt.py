@@ -9,16 +9,17 @@ import attrs
 
 from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.callables import answered, check_function
+from stategraph._util.callables import answered, check_function, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds, naming_arguments
-from stategraph._values.progress import NodeOutline, Structures
+from stategraph._values import clock
+from stategraph._values.progress import DEADLINE, Answer, NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node, StepContext, check_key
 from stategraph.state import goes_on
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None:
-        check_function(attribute.name, value, 1, "the answer")
+        check_function(attribute.name, value, 2 if problem_of(value, 1) else 1, "the answer")
 
 
 _NOT_ASKED = (
@@ -42,7 +43,8 @@ class InterruptNode(Node):
         reason: Why the run waits, for people.
         schema: A type that the answer must fit, by the rules of a graph's schema; other answers are refused.
         validator: A sync function of the answer. False or an exception refuses it, True or None accepts it. Any other
-            result is an error of the validator.
+            result is an error of the validator. If it requires a second argument, that is the `Answer` with its author
+            and time; None for a value that was there before the pause.
         deadline: Seconds from the pause in which it can be answered; None for no limit.
         otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
             resumed run continues at its `on_error` or fails; resumed once more, it asks again.
@@ -57,7 +59,7 @@ class InterruptNode(Node):
     response_param: str = attrs.field()
     reason: str = attrs.field(default="waits for an answer", kw_only=True)
     schema: Any = attrs.field(default=None, kw_only=True)
-    validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
+    validator: Callable[..., object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
     deadline: float | None = attrs.field(default=None, kw_only=True)
     otherwise: Any = attrs.field(default=NOTHING, kw_only=True)
     take_given: bool = attrs.field(default=False, kw_only=True, validator=attrs.validators.instance_of(bool))
@@ -77,7 +79,7 @@ class InterruptNode(Node):
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
         if self.otherwise is not NOTHING:
-            self.accepted(self.otherwise)
+            self.accepted(self.otherwise, Answer(self.otherwise, None, clock.to_datetime(clock.now_ns()), DEADLINE))
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]
@@ -102,9 +104,10 @@ class InterruptNode(Node):
         state, key = step.state, self.response_param
         if step.is_answer(key, also_given=self.take_given):
             try:
-                answer = self.accepted(state[key])
+                is_given = not step.is_answer(key)
+                answer = self.accepted(state[key], None if is_given else step.context().answer)
             except ValueError as error:
-                if step.is_answer(key):  # and was valid when it came
+                if not is_given:  # it was valid when it came
                     raise
                 raise ValueError(f"{error}. {_NOT_ASKED}") from error
             step.take_answers([key])
@@ -116,14 +119,15 @@ class InterruptNode(Node):
         paused = state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
         return paused if self.otherwise is NOTHING else goes_on(paused)
 
-    def accepted(self, answer: Any) -> Any:
+    def accepted(self, answer: Any, about: Answer | None = None) -> Any:
         """Return the answer. Raises ValueError if it is refused."""
         if self.schema is not None:
             answer = self._structured(answer)
         if self.validator is None:
             return answer
         try:
-            verdict = answered(self.validator(answer), "its validator")
+            further = [about] if problem_of(self.validator, 1) else []
+            verdict = answered(self.validator(answer, *further), "its validator")
         except Exception as error:
             raise ValueError(f"{self.response_param!r}: {shorten(answer)}: {describe_exception(error)}") from error
         if verdict is False:

@@ -14,10 +14,10 @@ from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
-from stategraph._values.progress import evolved
+from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph._values.spending import Spending
-from stategraph.errors import ConfigError
+from stategraph.errors import AnswerError, ConfigError
 from stategraph.state import State, evolve, recorded, taken_of
 
 if TYPE_CHECKING:
@@ -238,6 +238,13 @@ def forked_from(source: State, new_run_id: str) -> State:
         error=None,
         parent=ParentStep(source.run_id, source.step),
     )
+
+
+def check_answers(run_id: str, entries: Iterable[Entry], status: RunStatus, pause: Pause | None) -> None:
+    """Raise AnswerError if one of some entries answers a pause at which a run of this status does not wait."""
+    waiting = {each.id for each in pause.each} if pause and status is RunStatus.PAUSED else ()
+    if any(entry.kind == "answer" and entry.place and entry.place not in waiting for entry in entries):
+        raise AnswerError(run_id, None, f"the run does not wait at the given pause: it is {status}")
 
 
 def steps_under_way(state: State) -> set[int]:

@@ -38,6 +38,7 @@ from stategraph.state import (
 )
 from stategraph.stores._checks import (
     RunFilter,
+    check_answers,
     check_numbers,
     check_state,
     check_unknown,
@@ -313,6 +314,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         newest = _head_of(run.kept[-1])
         if newest.status is RunStatus.COMPLETED and any(kept.entry.kind in ("message", "answer") for kept in new):
             raise RunCompleteError(run_id, newest.checkpoint_node)
+        given = (kept.entry for kept in new if kept.entry.identity not in run.entries)
+        check_answers(run_id, given, newest.status, newest.pause)
         self._changes += 1
         found: builtins.list[Entry] = []
         for kept in new:

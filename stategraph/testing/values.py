@@ -23,6 +23,7 @@ PAUSE = Pause("approve it", "review", {"draft": ("a", 1)}, "verdict", NOON, NOON
 PROGRESS: dict[str, Any] = {
     "next_node": "review",
     "woken": attrs.evolve(PAUSE, value=None, part="3/left"),
+    "given": ("ann", 1_700_000_000_000_000_000, "person"),
     "answer": {"verdict": (), "a": (0,)},
     "answered": frozenset({"verdict", "name"}),
     "partial": Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70)),

@@ -369,6 +369,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
     parts = {
         "next_node": progress.next_node,
         "woken": pause_to_json(progress.woken),
+        "given": progress.given and [*progress.given],
         "answer": _old_values("answer", progress.answer),
         "answered": sorted(progress.answered),
         "partial": progress.partial and [progress.partial.node, _exact("partial.chunks", progress.partial.chunks)],
@@ -421,6 +422,13 @@ def _old_values_from(parts: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {key: tuple(expect_list(old)) for key, old in expect_dict(parts).items()}
 
 
+def _given_from(parts: Any) -> tuple[str | None, int, str]:
+    by, at_ns, how = expect_list(parts, 3)
+    if not (by is None or type(by) is str) or type(at_ns) is not int or type(how) is not str:
+        raise DecodeError(f"it holds {shorten(parts)} where the author of an answer should be")
+    return by, at_ns, how
+
+
 def _partial_of(parts: Any) -> Partial:
     node, chunks = expect_list(parts, 2)
     return Partial(node, expect_list(chunks))
@@ -439,6 +447,7 @@ def _names_in(parts: Any) -> list[str]:
 
 _PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
     "woken": pause_from_json,
+    "given": _given_from,
     "answer": _old_values_from,
     "answered": _names_in,
     "partial": _partial_of,

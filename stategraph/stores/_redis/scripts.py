@@ -158,8 +158,9 @@ APPEND = _script(
     """
 local t, id = KEYS[1], ARGV[1]
 local run = t..':run:'..id
-local now = redis.call('HMGET', run, 'i', 'm', 's')
+local now = redis.call('HMGET', run, 'i', 'm', 's', 'v')
 if now[1] ~= ARGV[5] or (ARGV[8] == 'open' and now[3] == 'completed') then return {0, 0, 0} end
+if ARGV[8]:match('^%d') and (now[4] or ''):match('^%d+') ~= ARGV[8] then return {0, 0, 0} end
 """
     + _ENTRIES
     + """
@@ -183,7 +184,8 @@ return {1, 0, 0}
 """Append entries to a run, or remove entries of its journal. Returns as `SAVE`.
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation of the run; the number of the newest
-entry of the inbox, "" for the journal; the last step of the journal to remove; "open" if a complete run takes none; the
+entry of the inbox, "" for the journal; the last step of the journal to remove; "open" if a complete run takes none, or
+the version that the run must have; the
 time at which the run is due from now on, or ""; and of each entry its field, its name, and its record.
 """
 

@@ -472,7 +472,7 @@ def _script_of(write: Write, nodes: Nodes, store: object) -> Command:
         return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard, _inbox_of(write))
     if isinstance(write, Appended):
         inbox, due_ms = "" if write.inbox is None else write.inbox, _ms(write.due_ns)
-        takes = "" if write.may_be_complete else "open"
+        takes = write.version or ("" if write.may_be_complete else "open")
         values = write.incarnation, inbox, write.cut_journal, takes, due_ms, *_entry_values(write.put)
         return nodes.script(run_id, scripts.APPEND, given_id(run_id), *guard, *values)
     try:

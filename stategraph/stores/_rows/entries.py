@@ -23,6 +23,7 @@ from stategraph.errors import (
     RunCompleteError,
     StepConflictError,
 )
+from stategraph.stores._checks import check_answers
 from stategraph.stores._rows.loading import read
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, Appended, EntryRecord, RunRecord
 from stategraph.stores._rows.run_log import Journal, RunLog
@@ -63,7 +64,12 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: 
             found.append(there or put[-1])
         if put and not may_be_complete and run.status is RunStatus.COMPLETED:
             raise RunCompleteError(run_id, run.node)
+        version = None
+        if any(entry.kind == "answer" for entry in put):  # until it is appended, the run must not end its pause
+            check_answers(run_id, put, run.status, run.summary().pause)
+            version = run.version
         how: dict[str, Any] = {"inbox": newest, "due_ns": due_ns, "may_be_complete": may_be_complete, "ownership": None}
+        how["version"] = version
         change = Appended(run_id, run.incarnation, _records(log, run, put), **how)
         if not put or log.write(change):
             return found

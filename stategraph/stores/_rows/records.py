@@ -308,6 +308,7 @@ class Appended(_Change):
         cut_journal: Remove the entries of its journal up to this step.
         due_ns: The time at which the run is due from now on; None to leave it.
         may_be_complete: Whether a complete run takes the entries.
+        version: The version that the run must have; None if any will do.
     """
 
     run_id: str
@@ -317,6 +318,7 @@ class Appended(_Change):
     cut_journal: int = 0
     due_ns: int | None = None
     may_be_complete: bool = True
+    version: int | None = None
 
 
 Write: TypeAlias = WriteBatch | Removal | Appended

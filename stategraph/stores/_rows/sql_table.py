@@ -244,9 +244,12 @@ class SqlTable(Table):
         dialect, this = self._dialect, (change.run_id, change.incarnation)
         if change.inbox is not None:  # anyone may append: the number of the newest entry is compared, not the fence
             is_newest = f" AND run.incarnation = ? AND run.inbox = ?{'' if change.may_be_complete else _IS_OPEN}"
-            put = [(_put_entry(dialect, is_newest), (*entry, *this, change.inbox)) for entry in change.put]
+            which: tuple[Any, ...] = (*this, change.inbox)
+            if change.version is not None:
+                is_newest, which = f"{is_newest} AND run.version = ?", (*which, change.version)
+            put = [(_put_entry(dialect, is_newest), (*entry, *which)) for entry in change.put]
             newest = change.inbox + len(change.put)
-            return [*put, (_count_entries(dialect, is_newest), (newest, change.due_ns, *this, change.inbox))]
+            return [*put, (_count_entries(dialect, is_newest), (newest, change.due_ns, *which))]
         guard, guarding = self._guard(given_id(change.run_id), change.ownership, is_new=False)
         statements: list[Statement] = []
         if change.cut_journal:
