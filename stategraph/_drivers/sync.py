@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -38,7 +37,7 @@ from stategraph._protocol import (
     Until,
     Watch,
 )
-from stategraph._util.callables import failure_of, without_calls
+from stategraph._util.callables import failure_of, is_loop_running, without_calls
 from stategraph.errors import AsyncNodeError
 from stategraph.state import State
 
@@ -190,7 +189,7 @@ class Performer:
     def _run_here(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()
         result = function(argument)
-        if isawaitable(result) and not _is_loop_running():
+        if isawaitable(result) and not is_loop_running():
             return self._run(self._limits.limited(result))
         return result
 
@@ -199,7 +198,7 @@ class Performer:
         return self._run(result) if isawaitable(result) else result
 
     def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
-        if _is_loop_running() and isinstance(awaitable, Coroutine):
+        if is_loop_running() and isinstance(awaitable, Coroutine):
             awaitable.close()  # otherwise Python warns that it was never awaited
         _check_awaiting(node_name)
         return self._run(self._limits.limited(awaitable))
@@ -241,7 +240,7 @@ def check_no_loop(node: str, *, shows: bool) -> None:
         node: The name of the node.
         shows: Whether the caller iterates over the run.
     """
-    if _is_loop_running():
+    if is_loop_running():
         raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
 
 
@@ -251,9 +250,3 @@ def _check_awaiting(node: str) -> None:
         check_no_loop(node, shows=False)
     except AsyncNodeError as error:
         raise CannotAwait from error
-
-
-def _is_loop_running() -> bool:
-    """Return whether an event loop is running in this thread."""
-    asyncio = sys.modules.get("asyncio")  # no loop runs if it was never imported
-    return asyncio is not None and asyncio.events._get_running_loop() is not None

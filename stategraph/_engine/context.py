@@ -82,6 +82,7 @@ class RunContext:
         spending: What the outermost run has spent, with everything nested in it.
         effects: The effects of the steps under way that are known, by step: what is kept of each, by place and key.
         failures: The failures of attempts, by the step before, the node and the part.
+        is_in_part: Whether the run is nested in a branch or an item.
     """
 
     plan: CompiledGraph
@@ -121,6 +122,7 @@ class RunContext:
     spending: Spending = attrs.field(factory=Spending, init=False)
     effects: dict[int, dict[tuple[str, str], Entry]] = attrs.field(factory=dict, init=False)
     failures: dict[tuple[int, str, str], ErrorInfo] = attrs.field(factory=dict, init=False)
+    is_in_part: bool = attrs.field(default=False, init=False)
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:
@@ -169,7 +171,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     """Return the NodeContext of a node's step or, with `part`, of one part of that step."""
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
     at, is_stopping = kept_at(name, state), StopCheck(run.session, run.signal)
-    journal = StepJournal(run, state, name, at[0], f"{at[1]}/{part}" if part else at[1])
+    journal = StepJournal(run, state, name, at[0], f"{at[1]}/{part}" if part else at[1], bool(part) or run.is_in_part)
     further: dict[str, Any] = {"kept_at": at, "is_stopping": is_stopping, "journal": journal}
     if run.failures:
         of_step = run.failures.get((state.step, name, ""))

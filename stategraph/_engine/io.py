@@ -178,6 +178,24 @@ class StoreSession:
 
         return persisted(state, self._persist)
 
+    def connection(self, state: State) -> Any:
+        """Return the connection of the transaction that the save of the step after a State commits."""
+        ownership = self.ownership
+        if ownership is None or ownership.transaction is None:
+            self.flush(state)  # nothing of the run may be queued: its save would wait for the node
+            return self.store._begin_at_node(ownership)
+        return ownership.transaction.connection
+
+    def save_at_node(self, state: State) -> None:
+        """Save the State after a node in the transaction in which it has written to its own tables."""
+        with self._saving(state):
+            self.store.save_many(self.to_save(state))
+
+    def roll_back(self) -> None:
+        """Roll back what a node that does not complete its step has written to its own tables."""
+        if self.ownership is not None:
+            self.ownership.roll_back()
+
     def end_save(self, about: tuple[State, BaseException | None]) -> None:
         """End the save of a State that was in a batch with others; given its exception, raise as `save`."""
         state, error = about

@@ -29,6 +29,8 @@ class StepJournal:
         node: The node.
         step: The step under which entries are kept.
         place: The node or, for a part of the step, "node/part".
+        is_part: Whether it is of a part of a step, or of a graph that one runs.
+        is_over: Whether the attempt has failed; after a timeout its thread goes on.
         used: The keys of the effects of this attempt.
     """
 
@@ -37,6 +39,8 @@ class StepJournal:
     node: str
     step: int
     place: str
+    is_part: bool = False
+    is_over: bool = False
     used: set[str] = attrs.field(factory=set, init=False)
 
     @property
@@ -100,6 +104,23 @@ class StepJournal:
                 outermost.session.store_entries(outermost.state, [entry])
             run.spending.add(amounts)
         check_limits(run, node)
+
+    def connection(self) -> Any:
+        """Return the connection with the transaction that the save of the step commits; begin it at the first call.
+
+        Raises:
+            CheckpointError: The store has no such connection.
+            RuntimeError: There is no State with which to commit it.
+        """
+        for why, is_true in (
+            ("nothing of this run is saved", not self.run.plan.saves),
+            ("a branch or an item has no State of its own: write in a node before or after", self.is_part),
+            ("the timeout of this attempt has passed", self.is_over),
+        ):
+            if is_true:
+                raise RuntimeError(f"there is no context.connection: {why}")
+        save_input(self.run)
+        return self.run.session.connection(self.state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NoJournal, ()

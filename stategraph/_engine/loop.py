@@ -29,7 +29,15 @@ from stategraph._engine.context import (
 )
 from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
-from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, owning, save
+from stategraph._engine.saving import (
+    amend,
+    check_not_of_another,
+    drop_joined_parts,
+    newest_of,
+    owning,
+    save,
+    save_at_node,
+)
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
@@ -84,8 +92,10 @@ def run_from(run: RunContext, stage: CompiledNode | None, entering: Task[State] 
         if pausing is None:
             yield from _complete(run)
         else:
+            run.session.roll_back()
             yield from pause_at(run, *pausing)
     except BaseException as error:
+        run.session.roll_back()
         yield from end_early(run, error)
         raise
     yield from show(run, run.state)
@@ -171,6 +181,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
                     return stage, result.pause, _with_changes(run, step, result)
                 data = data_from(result, state if step is None else step.state)
         except Exception as error:
+            session.roll_back()
             keys, (handler, data) = None, (yield from handle(run, stage, step, error, began))
         except (OutcomeUnknown, BaseExceptionGroup) as error:
             return stage, pause_asked_by(error), None
@@ -186,15 +197,18 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
             run.state = state = counting(run, state)
         if watched:
             yield from announce_completion(run, handler)
+        if ownership is not None and ownership.transaction is not None:
+            yield from save_at_node(run, state)
         if stage.is_exit and not handler:  # `complete` saves or deletes it
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
             began = monotonic_ns() if emits_saves else 0
-            yield (Save, save_state, state)
-            run.saved = state
-            if emits_saves:
-                yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
+            if state is not run.saved:
+                yield (Save, save_state, state)
+                run.saved = state
+                if emits_saves:
+                    yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)
             if ownership is not None and ownership.is_cancelled:

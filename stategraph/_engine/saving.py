@@ -9,7 +9,7 @@ from weakref import ref
 from stategraph._engine.context import RunContext, emit
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership, release
-from stategraph._protocol import Amend, Command, Flush, Load, Own, Parts, Save, Sleep, Stopped, Task
+from stategraph._protocol import Amend, Assist, Command, Flush, Load, Own, Parts, Save, Sleep, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph._values.ids import check_given_id
@@ -129,6 +129,14 @@ def save(run: RunContext, state: State) -> Task[State]:
     yield from _write(run, (Save, run.session.save, state), state)
     yield from flush(run, state)
     return state
+
+
+def save_at_node(run: RunContext, state: State) -> Task[None]:
+    """Save the State after a node in the transaction in which it has written to its own tables, and report it."""
+    began = clock.monotonic_ns()
+    yield (Assist, run.session.save_at_node, state)  # not in line with saves of other runs, which wait for this one
+    run.saved = state
+    yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
 
 
 def amend(run: RunContext, state: State) -> Task[State]:

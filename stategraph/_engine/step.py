@@ -20,6 +20,7 @@ from stategraph._engine.context import (
     kept_at,
     show,
 )
+from stategraph._engine.journal import StepJournal
 from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress import (
@@ -81,6 +82,7 @@ class StepExecution:
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
     _parts_shown: Partial | None = attrs.field(default=None, init=False)
+    _journal: StepJournal | None = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -142,6 +144,9 @@ class StepExecution:
             try:
                 return (yield from work)
             except Exception as error:
+                if self._journal is not None:
+                    self._journal.is_over = True
+                self.run.session.roll_back()
                 self.check_limits()
                 if copies is not None:  # undo the attempt's changes to values of the State
                     self.state = with_data(self.state, lay_over(data_of(self.state), copies()))
@@ -251,7 +256,10 @@ class StepExecution:
 
     def context(self, part: str = "", attempt: int = 0) -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
-        return context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
+        context = context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
+        if not part:
+            self._journal = context._journal
+        return context
 
     def check_limits(self) -> None:
         """Raise LimitError if the run has spent what the limits of the call allow."""

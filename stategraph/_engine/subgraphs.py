@@ -152,6 +152,7 @@ class NestedRun:
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         run.spending = outer.spending
+        run.is_in_part = bool(self.part) or outer.is_in_part
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
 

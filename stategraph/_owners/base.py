@@ -62,6 +62,8 @@ class Ownership:
         inbox: The number of the newest entry that the inbox of the run is known to have had; None while the owner does
             not take entries in.
         refuses_new_entries: Whether a write fails if the inbox has newer entries, rather than only note them.
+        transaction: The open transaction of a node that writes to its own tables, a `NodeTransaction`: the save of its
+            step is made in it.
         is_abandoned: Whether a finaliser releases it, which must not do I/O.
         owners: The owners that it is released from.
         call: Returns the call, if it exists; its ``under_way()`` returns the node at work, and since when.
@@ -84,6 +86,7 @@ class Ownership:
     is_cancelled: bool = False
     inbox: int | None = None
     refuses_new_entries: bool = False
+    transaction: Any = None
     is_abandoned: bool = False
     owners: Owners | None = None
     call: Callable[[], Any] | None = None
@@ -104,6 +107,12 @@ class Ownership:
     def end_with(self, task: Generator[Any, Any, Any]) -> None:
         """Drop the run once a generator is gone, in case an interrupt keeps the generator from releasing it."""
         self.task = weakref.ref(task, lambda _: _drop(self))
+
+    def roll_back(self) -> None:
+        """Roll back the transaction of a node that writes to its own tables, if there is one."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is not None:
+            transaction.end()
 
     @property
     def is_over(self) -> bool:
@@ -333,6 +342,7 @@ class BusyError(RunBusyError):
 def release(ownership: Ownership) -> None:
     """Release a run for good: its owner can no longer acquire it or write to it."""
     ownership.is_lost = True
+    ownership.roll_back()
     if ownership.owners is not None:
         ownership.owners.release(ownership)
         ownership.owners = None

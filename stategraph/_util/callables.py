@@ -311,3 +311,9 @@ def is_ours(frame: FrameType) -> bool:
 
 def _room_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def is_loop_running() -> bool:
+    """Return whether an event loop is running in this thread."""
+    asyncio = sys.modules.get("asyncio")  # no loop runs if it was never imported
+    return asyncio is not None and asyncio.events._get_running_loop() is not None

@@ -225,6 +225,20 @@ class NodeContext:
         self._journal.spend(self.node, amounts)
 
     @property
+    def connection(self) -> Any:
+        """The connection of the store, with a transaction that the save of this step commits: what the node writes in
+        its own tables and the State after it are durable together, or neither is.
+
+        It is a `sqlite3.Connection` or a `psycopg.Connection`. If the node raises or pauses, it is rolled back. See
+        docs/own-tables.md.
+
+        Raises:
+            CheckpointError: the store is neither sqlite, disk nor postgres.
+            RuntimeError: this is a part of a step, or the run is not saved.
+        """
+        return self._journal.connection()
+
+    @property
     def cancelled(self) -> bool:
         """Whether the run should stop: it was cancelled, or the timeout of the call has passed.
 

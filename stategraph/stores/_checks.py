@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _LARGEST = 2**63 - 1
 """The largest number in a store."""
 
+NO_END = "the save of the step commits context.connection, and an exception of the node rolls it back"
+"""Why a node cannot end its transaction."""
+
 _Row = TypeVar("_Row")
 
 

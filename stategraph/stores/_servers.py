@@ -91,6 +91,7 @@ class Connections(ForkSafe, Generic[_Connection]):
         """Return the result of some work with a connection. Raises `queue.Empty` if none is free until `give_up`.
 
         A network may have dropped an idle connection silently. So the work fails while there is time for a new one.
+        Work that returns the connection itself keeps it.
         """
         user, connection = threading.get_ident(), None
         self._wait(give_up)
@@ -104,7 +105,10 @@ class Connections(ForkSafe, Generic[_Connection]):
                 connection = self._connect(give_up)
                 connection.give_up = give_up
             connection.last = give_up
-            return work(connection)
+            answer = work(connection)
+            if answer is connection:
+                connection = None
+            return answer
         finally:
             self._users.discard(user)
             if connection is not None and connection.is_usable:

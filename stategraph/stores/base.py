@@ -633,6 +633,11 @@ class CheckpointStore(ABC):
         """Record that a run is cancelled, for its owner or the next one."""
         self._owners.cancel(run_id, by)
 
+    def _begin_at_node(self, ownership: Ownership) -> Any:
+        """Begin the transaction of a node that writes to its own tables; return its connection."""
+        reason = f"the {self} has no connection for nodes; context.connection needs the sqlite, disk or postgres store"
+        raise CheckpointError(ownership.run_id, reason)
+
     def _is_cancelled(self, ownership: Ownership) -> bool:
         """Return whether the run was cancelled and not continued since."""
         return ownership.is_cancelled

@@ -17,12 +17,15 @@ import attrs
 
 from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.locks import LockOwners
+from stategraph._util.callables import is_loop_running
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter, check_flags
 from stategraph.stores._files.fork_safety import ForkSafe, reentered_error
 from stategraph.stores._files.paths import absolute_path
 from stategraph.stores._files.sqlite_files import (
+    BUSY_TIMEOUT,
     Database,
+    NodeConnection,
     ReadDatabase,
     check_version,
     database_file,
@@ -31,10 +34,18 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.records import RunRecord, Unreadable, Write, run_or_unreadable
+from stategraph.stores._rows.records import Appended, RunRecord, Unreadable, Write, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_runs
 from stategraph.stores._rows.store import RowStore
-from stategraph.stores._rows.table import Identify, Outcome, closed_error, read_only_error
+from stategraph.stores._rows.table import (
+    Identify,
+    NodeTransaction,
+    Outcome,
+    closed_error,
+    ended_error,
+    read_only_error,
+    transaction_of,
+)
 
 __all__ = ["SqliteStore"]
 
@@ -78,6 +89,7 @@ class SqliteStore(RowStore):
 # --------------------------------------------------------------------------- its table
 
 _MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
+_LOOP_WAITS = 1.0  # seconds that an event loop waits for a node, which may need this loop to end
 
 
 @attrs.define(eq=False)
@@ -124,6 +136,7 @@ class SqliteTable(SqlTable, ForkSafe):
         locks = self._file.with_name(owners or f"{self._file.name}-owners")
         self.owners = LockOwners(locks, read_only=True) if read_only else LockOwners.at(locks)
         self.closed = False
+        self._at_node: NodeTransaction | None = None
         ForkSafe.__init__(self)
         try:
             self._open()
@@ -158,6 +171,8 @@ class SqliteTable(SqlTable, ForkSafe):
         The first thread commits at once, in its own thread: a hand-over would take as long as the sync. Threads that
         arrive during that commit wait, and one of them commits for all.
         """
+        if writes and transaction_of(writes) is not None:  # it has the write lock, for which others may wait below
+            return super().commit(writes)
         if self._committing._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             raise reentered_error(self, writes[0].run_id, CheckpointSaveError)
         waiting = [*map(_Waiting, writes)]
@@ -199,7 +214,11 @@ class SqliteTable(SqlTable, ForkSafe):
             files.check()
             return found
 
-        return self._use(run_id, transact, kind)
+        self._wait_for_node(run_id, kind)
+        try:
+            return self._use(run_id, transact, kind)
+        finally:
+            self._writing.release()
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run a statement that writes, and return its rows."""
@@ -207,6 +226,64 @@ class SqliteTable(SqlTable, ForkSafe):
 
     def erase(self) -> None:
         self._use("", erase_log)
+
+    # ------------------------------------------------------------------ transactions of nodes
+
+    def begin(self, run_id: str) -> NodeTransaction:
+        if self._read_only:
+            raise read_only_error(self.store, run_id, CheckpointError)
+        self._wait_for_node(run_id, CheckpointError)
+        try:
+            self._use(run_id, lambda _: self.database.files.check())
+            connection = NodeConnection.begin(self._file)
+        except BaseException as error:
+            self._writing.release()
+            if isinstance(error, sqlite3.Error):
+                raise self.explained(error, run_id) from error
+            raise
+
+        def end() -> None:
+            self._at_node = None
+            connection.close()
+            if pid == os.getpid():
+                self._writing.release()
+
+        pid = os.getpid()
+        self._at_node = NodeTransaction(connection, run_id, end)
+        return self._at_node
+
+    def _wait_for_node(self, run_id: str, kind: _Kind) -> None:
+        """Wait for the end of the transaction of a node, and of other writes; the caller must release `_writing`.
+
+        SQLite itself would let readers of this process wait as well, for its lock and that of the connection.
+        """
+        while not self._writing.acquire(timeout=_LOOP_WAITS if is_loop_running() else BUSY_TIMEOUT):
+            if self._at_node is not None:
+                reason = f"a node of run {self._at_node.run_id!r} is writing to its own tables in the {self.store}"
+                way_out = (
+                    "it should return soon after its first use of context.connection; an async node, whose event loop "
+                    "cannot wait, uses it in asyncio.to_thread"
+                )
+                raise kind(run_id, f"{reason}; {way_out}")
+
+    def _finish(self, transaction: NodeTransaction, write: Write, work: _Work[_Found]) -> _Found:
+        """Make a write in the transaction of a node, which commits it; if it is refused, the transaction stays open."""
+        if isinstance(write, Appended):
+            reason = "nothing is kept while its node writes to own tables: use context.connection last"
+            raise CheckpointSaveError(write.run_id, reason)
+        connection: NodeConnection = transaction.connection
+        if not connection.in_transaction:
+            raise ended_error(write.run_id)
+        try:
+            found = work(connection)
+            if found == [True]:
+                connection.save()
+        except _FAILURES as error:
+            raise self.explained(error, write.run_id, CheckpointSaveError) from error
+        if found == [True] and write.ownership is not None:
+            write.ownership.roll_back()  # closes the connection
+            self.database.files.check()
+        return found
 
     def explained(self, error: Exception, run_id: str, kind: _Kind = CheckpointError) -> CheckpointError:
         """Translate an error of SQLite to an error of stategraph."""
@@ -225,11 +302,14 @@ class SqliteTable(SqlTable, ForkSafe):
             raise closed_error(self.store)
         if self._pid != os.getpid():
             self.database.connection.close()  # otherwise SQLite believes it has the locks of its parent
+            if self._at_node is not None:
+                self._at_node.end()
             self._open()
 
     def renew(self) -> None:
         super().renew()
         self._committing = threading.RLock()
+        self._writing = threading.Lock()
         self._waiting: list[_Waiting] = []
 
     # ------------------------------------------------------------------ writing
@@ -238,6 +318,9 @@ class SqliteTable(SqlTable, ForkSafe):
         def execute(connection: sqlite3.Connection) -> list[bool]:
             return [sum([connection.execute(*statement).rowcount for statement in each]) > 0 for each in statements]
 
+        transaction = transaction_of(writes)
+        if transaction is not None:
+            return self._finish(transaction, writes[0], execute)
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 
     def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from stategraph.errors import CheckpointSaveError, ConfigError
+from stategraph.stores._checks import NO_END
 from stategraph.stores._files.paths import secure_file, side_files
 
 _Found = TypeVar("_Found")
@@ -133,10 +134,10 @@ class OpenFiles:
 # --------------------------------------------------------------------------- connections
 
 
-def connect(file: Path, mode: str) -> sqlite3.Connection:
+def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """Return a connection to an existing database; `mode` is "rw", "ro", or "ro&immutable=1"."""
-    uri = f"{file.as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+    options: dict[str, Any] = {"timeout": BUSY_TIMEOUT, "isolation_level": None, "check_same_thread": False}
+    return sqlite3.connect(f"{file.as_uri()}?mode={mode}", uri=True, factory=kind, **options)
 
 
 def execute_patiently(database: sqlite3.Connection, statement: str) -> None:
@@ -157,6 +158,43 @@ def _code(error: Exception) -> int | None:
     """Return the primary code of an error of SQLite; None for an error of the module sqlite3 itself."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
+
+
+class NodeConnection(sqlite3.Connection):
+    """A connection for a node, with an open transaction that the node cannot end."""
+
+    @classmethod
+    def begin(cls, file: Path) -> NodeConnection:
+        """Connect to a database and begin a transaction that writes."""
+        connection = connect(file, "rw", cls)
+        try:
+            # Nothing reaches the log before the commit: a forked child could disturb it when it closes its copy.
+            for pragma in (*DURABLE, "trusted_schema = 0", "cache_spill = 0"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.set_authorizer(_refuse_ends)
+        except BaseException:
+            connection.close()
+            raise
+        return cast(NodeConnection, connection)
+
+    def commit(self) -> None:
+        """Raise an error: the save of the step commits."""
+        raise sqlite3.ProgrammingError(NO_END)
+
+    rollback = commit
+
+    def __enter__(self) -> Self:
+        raise sqlite3.ProgrammingError(NO_END)
+
+    def save(self) -> None:
+        """Commit, for the store."""
+        self.set_authorizer(None)
+        super().commit()
+
+
+def _refuse_ends(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 # --------------------------------------------------------------------------- the log

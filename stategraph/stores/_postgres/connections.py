@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct, error
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import psycopg
 from psycopg import errors, generators
@@ -23,6 +23,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from stategraph._text.shown import one_line
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from stategraph.stores._checks import NO_END
 from stategraph.stores._rows.sql_table import Statement
 from stategraph.stores._servers import TCP_LIMITS
 
@@ -42,10 +43,12 @@ class Connection(psycopg.Connection[Any]):
     Attributes:
         give_up, last: As of `Usable`.
         settings: The statement before each transaction; None if the session keeps its settings and prepared statements.
+        is_lent: Whether a node has it.
     """
 
     give_up = last = float("inf")
     settings: Statement | None = None
+    is_lent = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -62,6 +65,29 @@ class Connection(psycopg.Connection[Any]):
                 raise
             self.pgconn.finish()
             raise psycopg.OperationalError("the server has not answered in time") from None
+
+    def lend(self) -> Connection:
+        """Begin a transaction for a node, which cannot end it; return the connection, which is not used for others."""
+        self.found([("BEGIN", ())])
+        self.give_up, self.cursor_factory, self.is_lent = float("inf"), psycopg.Cursor, True
+        return self
+
+    def _refuse(self, *_: object) -> None:
+        """Raise an error if a node has the connection: the save of its step commits."""
+        if self.is_lent:
+            raise psycopg.ProgrammingError(NO_END)
+
+    def commit(self) -> None:
+        self._refuse()
+        super().commit()
+
+    def rollback(self) -> None:
+        self._refuse()
+        super().rollback()
+
+    def __enter__(self) -> Self:
+        self._refuse()
+        return super().__enter__()
 
     @property
     def is_usable(self) -> bool:

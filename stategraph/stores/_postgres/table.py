@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg.errors import LockNotAvailable
+from psycopg.pq import TransactionStatus
 
 from stategraph._owners.base import Fence, Ownership
 from stategraph._owners.leases import (
@@ -28,7 +29,7 @@ from stategraph.stores._postgres.connections import Connection, explained, is_pa
 from stategraph.stores._postgres.schema import dialect_of, prepare
 from stategraph.stores._rows.records import Appended, RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
-from stategraph.stores._rows.table import Identify
+from stategraph.stores._rows.table import Identify, NodeTransaction, ended_error, transaction_of
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
 
 _PAGE = 1000  # runs per request
@@ -171,6 +172,9 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
     # ------------------------------------------------------------------ writing
 
     def _write(self, writes: Sequence[Write], statements: Sequence[Sequence[Statement]]) -> Sequence[bool]:
+        transaction = transaction_of(writes)
+        if transaction is not None and not isinstance(writes[0], Appended):
+            return [self._finish(transaction.connection, writes[0], statements[0])]
         run_ids = [write.run_id for write in writes]
         # All transactions lock runs in the same order, to avoid deadlocks.
         order = sorted(range(len(writes)), key=run_ids.__getitem__)
@@ -191,6 +195,26 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
             return [made[place] or (was_sent and self._is_done(server, write)) for place, write in enumerate(writes)]
 
         return self._ask(run_ids[0] if len(run_ids) == 1 else "", send, CheckpointSaveError)
+
+    def begin(self, run_id: str) -> NodeTransaction:
+        connection = self._ask(run_id, lambda server: server.lend())
+        return NodeTransaction(connection, run_id, connection.close)
+
+    def _finish(self, connection: Connection, write: Write, statements: Sequence[Statement]) -> bool:
+        """Make a write in the transaction of a node, which commits it; if it is refused, the transaction stays open."""
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ended_error(write.run_id)
+        try:
+            if not any(connection.found(statements)):
+                return False
+            connection.found([("COMMIT", ())])
+        except self.failures as error:
+            # Its answer may be lost.
+            if not self._ask(write.run_id, lambda server: self._is_done(server, write), CheckpointSaveError):
+                raise self._explained(error, write.run_id, CheckpointSaveError) from error
+        if write.ownership is not None:
+            write.ownership.roll_back()  # closes the connection
+        return True
 
     def _is_done(self, server: Connection, write: Write) -> bool:
         """Return whether a run is as a write makes it: the seal covers the version as well."""

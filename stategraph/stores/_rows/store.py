@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import attrs
 
@@ -117,6 +117,10 @@ class RowStore(CheckpointStore):
         ownership = self._table.owners.get(run_id)
         if ownership is not None:
             ownership.is_cancelled = True
+
+    def _begin_at_node(self, ownership: Ownership) -> Any:
+        ownership.transaction = self._table.begin(ownership.run_id)
+        return super()._begin_at_node(ownership) if ownership.transaction is None else ownership.transaction.connection
 
     def _is_cancelled(self, ownership: Ownership) -> bool:
         if not ownership.is_cancelled:

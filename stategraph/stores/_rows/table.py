@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
+
+import attrs
 
 from stategraph._owners.base import Fence, Owners
 from stategraph._values import clock
@@ -18,6 +20,21 @@ Identify: TypeAlias = Callable[[bytes], None]
 
 Outcome: TypeAlias = bool | Exception
 """True: written. False: refused. An error: unknown."""
+
+
+@attrs.define(eq=False)
+class NodeTransaction:
+    """An open transaction in which a node writes to its own tables, until the save of its step commits it.
+
+    Attributes:
+        connection: The connection of the database.
+        run_id: The run of the node.
+        end: Closes the connection, which rolls back what is not committed.
+    """
+
+    connection: Any
+    run_id: str
+    end: Callable[[], None]
 
 
 class Table(ABC):
@@ -69,6 +86,13 @@ class Table(ABC):
             if _concerns_all(error):
                 return [_copy(error) for _ in writes]
             return [outcome for write in writes for outcome in Table.commit(self, [write])]
+
+    def begin(self, run_id: str) -> NodeTransaction | None:
+        """Begin a transaction for a node of a run: the next write of its owner is made in it, and commits it.
+
+        Return None if the database has no tables for nodes.
+        """
+        return None
 
     @abstractmethod
     def run(self, run_id: str) -> RunRecord | None:
@@ -202,6 +226,19 @@ def read_only_error(store: str, run_id: str, kind: type[CheckpointError]) -> Che
     """Return the error for a write to a read-only store."""
     reason = "was opened with read_only=True; open it without that to change it"
     return kind(run_id, f"the {store} {reason}")
+
+
+def ended_error(run_id: str) -> CheckpointSaveError:
+    """Return the error for a node that has ended the transaction of its own tables itself."""
+    reason = "its node has ended the transaction of context.connection; the save of the step commits it"
+    return CheckpointSaveError(run_id, reason)
+
+
+def transaction_of(writes: Sequence[Write]) -> NodeTransaction | None:
+    """Return the transaction of a node that a write is made in, if there is one."""
+    ownership = writes[0].ownership
+    transaction: NodeTransaction | None = None if ownership is None else ownership.transaction
+    return transaction
 
 
 def closed_error(store: str, run_id: str = "") -> CheckpointError:
