@@ -50,6 +50,9 @@ class World:
     def refuse_new_entries(self, refuses: bool) -> None:
         """The run has no inbox."""
 
+    def roll_back(self) -> None:
+        """No node writes to own tables."""
+
     def save_with_next(self, state: State) -> None:
         """Keep the State at once: only the newest counts here."""
 

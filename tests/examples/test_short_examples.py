@@ -46,6 +46,11 @@ OUTPUTS = {
         first again: at step 1, with ['limit', 'values']
         runs, the newest first: [('second', 3), ('first', 1)]
         """,
+    "own_tables": """\
+        order-1: 2 left
+        node 'reserve' of run 'order-2' failed: ValueError: 2 too few (path: reserve)
+        in stock: 2
+        """,
     "async_nodes": """\
         side by side: a 9, bb 10, ccc 11
         run 'slow-1' was stopped after step 1: its timeout of 0.1 s passed
