@@ -19,6 +19,7 @@ from stategraph import (
     StateGraph,
     get_checkpoint_store,
 )
+from stategraph._values.progress import Part
 from stategraph.stores.sqlite import SqliteStore
 
 
@@ -62,6 +63,22 @@ def saved_steps_of_threads(steps: int) -> Run:
 def items_mapped(count: int) -> Run:
     """A MapNode in four threads; each item is a part."""
     return _mapping(count)
+
+
+def items_mapped_alone(count: int) -> Run:
+    """The same in one thread, so that each item is saved alone."""
+    return _mapping(count, workers=1)
+
+
+def parts_loaded(count: int) -> Run:
+    """The finished parts of a step, by a store that was opened just now."""
+    folder = scratch.folder()
+    with SqliteStore(folder / "runs.db") as store:
+        store.save(State(run_id="run", step=1))
+        store.save_parts("run", [Part(2, "map", str(number), number, "0a") for number in range(count)])
+    opened = SqliteStore(folder / "runs.db")
+    scratch.at_end(opened.close)
+    return lambda: opened.load_parts("run", 2, "map")
 
 
 def items_mapped_behind(count: int) -> Run:
@@ -187,11 +204,11 @@ def _graph(steps: int, given: CheckpointStore | None = None, node: Node = count,
     return graph
 
 
-def _mapping(count: int, **checkpoint: Any) -> Run:
+def _mapping(count: int, workers: int = items.WORKERS, **checkpoint: Any) -> Run:
     graph = StateGraph(GraphConfig(name="benchmark", checkpoint=_kept(scratch.folder(), **checkpoint)))
     from stategraph import MapNode  # not up there: an older stategraph, measured beside this one, has none
 
-    graph.add_node("map", MapNode(items.done, over="items", into="results", max_workers=items.WORKERS))
+    graph.add_node("map", MapNode(items.done, over="items", into="results", max_workers=workers))
     graph.set_entry_point("map")
     graph.set_exit_point("map")
     scratch.at_end(graph.store.close)

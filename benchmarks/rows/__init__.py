@@ -46,6 +46,8 @@ ROWS: tuple[Row, ...] = (
     *saved_on_redis.ROWS,
     turns_on_dbos.ROW,
     mapped_items.ROW,
+    mapped_items.KEPT,
+    mapped_items.LOADED,
     *imports.ROWS,
     logged_runs.ROW,
     *pictures.ROWS,

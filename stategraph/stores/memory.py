@@ -74,6 +74,11 @@ class _Encoded:
         """The step of the State."""
         return self.head.step
 
+    @property
+    def generation(self) -> int:
+        """The generation of the State."""
+        return self.head.generation
+
 
 _Kept: TypeAlias = State | _Encoded
 
@@ -193,7 +198,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 self._keep(state, may_change_data)
             return
         with self.alone(run_id, CheckpointSaveError):
-            self._change(ownership)
+            ownership.check()
+            self._changes += 1
             run = self._runs_by_id.get(run_id)
             if run is not None and state.status is RunStatus.COMPLETED:
                 self._check_inbox(run, ownership, run_id, taken_of(state))
@@ -201,7 +207,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 self._check_inbox(run, ownership, run_id, ownership.inbox)
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
-            elif run.kept[-1].step >= state.step or _head_of(run.kept[-1]).generation > state.generation:
+            elif run.kept[-1].step >= state.step or run.kept[-1].generation > state.generation:
                 self._keep_again(run, kept, state, may_change_data)
             elif run.policy.retention == "latest":
                 run.kept = [kept]
@@ -210,7 +216,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 run.cut()
             if run.entries:
                 run.cut_journal(min(steps_under_way(state)) - 1, taken_of(state))
-            run.due_ns = due_ns_of(state)
+            run.due_ns = None if state.progress is None else due_ns_of(state)
             if ownership.inbox is not None and ownership.run_id == run_id:
                 ownership.inbox = run.numbers[0]
 

@@ -561,7 +561,7 @@ RUN_COLUMNS = _names_of(RunRecord._fields)
 ENTRY_COLUMNS = tuple({"by": "by_whom"}.get(field, field) for field in EntryRecord._fields)
 """The columns of an entry."""
 
-_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal", "due_ns")
+_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal")
 STEP_COLUMNS = _names_of(_STEP)
 """The columns of a run that every step changes."""
 

@@ -133,17 +133,18 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
     run = log.next_run(old, row, state, incarnation, first=rows[0], policy=policy)
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
     is_next = old is None or run.step > old.step  # otherwise the step under way is still the same
+    over, taken = (run.step, 0) if state.progress is None else (_last_over(state), _newly_taken(first, state))
     batch = WriteBatch(
         run,
         old,
         tuple(rows),
         cut_below=cut,
         outer=log.outer_of(run),
-        cut_journal=_last_over(state) if is_next and old is not None and journal is not EMPTY else 0,
-        taken=_newly_taken(first, state),
+        cut_journal=over if is_next and old is not None and journal is not EMPTY else 0,
+        taken=taken,
     )
     if is_next:
-        journal = None if _last_over(state) < run.step else EMPTY
+        journal = None if over < run.step else EMPTY
     return batch, (run, following, before, journal)
 
 

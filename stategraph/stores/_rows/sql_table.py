@@ -235,8 +235,9 @@ class SqlTable(Table):
             about = run.run_id, batch.taken, *self._new_values(batch.ownership)
             values = *COLUMNS.of_run(run)[2:], *about, *guarding
             return _new_run(dialect, guard), values
-        # An error is written each time: two that are equal may have different tracebacks.
-        is_step = run.error is None and lasting_values(old) == lasting_values(run)
+        # An error is written each time: two that are equal may have different tracebacks. An entry that is taken in may
+        # have made the run due.
+        is_step = run.error is None and not batch.taken and lasting_values(old) == lasting_values(run)
         fields, changed = (STEP_COLUMNS, step_values(run)) if is_step else (_RUN_FIELDS, COLUMNS.of_run(run)[2:])
         return _next_run(dialect, fields, guard), (*changed, run.run_id, old.version, *guarding)
 
