@@ -16,7 +16,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_optional
 from stategraph._values import clock
-from stategraph._values.frozen import freeze_at
+from stategraph._values.frozen import SETTLED, freeze_at
 from stategraph._values.provenance import check_step
 from stategraph.errors import NotSerializableError
 
@@ -30,7 +30,7 @@ _is_str = attrs.validators.instance_of(str)
 
 
 def _frozen_value(value: Any) -> Any:
-    return freeze_at("value", value)
+    return value if type(value) in SETTLED else freeze_at("value", value)
 
 
 @attrs.frozen
@@ -66,6 +66,17 @@ class Entry:
     def _now(self) -> int:
         return clock.now_ns()
 
+    @classmethod
+    def as_kept(cls, kind: str, value: Any, *others: Any) -> Entry:
+        """Return an entry from its fields, of the right types, as a store has kept them: loads make thousands."""
+        entry = object.__new__(cls)
+        for set_field, field in zip(_SETTERS, (kind, _frozen_value(value), *others), strict=True):
+            set_field(entry, field)
+        if kind not in INBOX and kind not in JOURNAL:
+            raise ValueError(f"kind: {shorten(kind)} is unknown")
+        entry.__attrs_post_init__()
+        return entry
+
     def __attrs_post_init__(self) -> None:
         if (self.kind in INBOX) is not (self.step == 0):
             where = "step 0, as every entry of the inbox" if self.kind in INBOX else "the step under way, from 1"
@@ -80,6 +91,9 @@ class Entry:
     def identity(self) -> tuple[int, str, str, str]:
         """What an entry with a name has alone among the entries of its run."""
         return self.step, self.kind, self.place, self.name
+
+
+_SETTERS: list[Any] = [getattr(Entry, field.name).__set__ for field in attrs.fields(Entry)]
 
 
 def are_of_inbox(entries: Sequence[Entry]) -> bool:

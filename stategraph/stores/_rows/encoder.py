@@ -24,7 +24,7 @@ from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
 
@@ -173,11 +173,14 @@ class CheckpointEncoder:
         with self._restoring(run_id, rows[-1].step):
             yield [self._read(run_id, row.step, row.encoding, row.payload) for row in rows]
 
-    def value(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
-        """Return the value of an entry; raise as `state`."""
-        with self._restoring(run_id, step):
-            (parts,) = expect_list(self._read(run_id, step, encoding, payload))
-            return parts["value"]
+    def values(self, run_id: str, entries: Sequence[EntryRecord]) -> list[Any]:
+        """Return the values of entries of a run; raise as `state`."""
+        found: list[Any] = []
+        with self._restoring(run_id, entries[-1].step if entries else 0):
+            for entry in entries:
+                (parts,) = expect_list(self._read(run_id, entry.step, entry.encoding, entry.payload))
+                found.append(parts["value"])
+        return found
 
     def _read(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
         if encoding not in self._readers:

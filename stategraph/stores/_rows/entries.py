@@ -88,7 +88,7 @@ def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] |
         run, records = read(log, run_id, lambda run: (run, log.table.entries(run_id, first, last, after)))
     except CheckpointNotFoundError:
         return []
-    found = [entry_of(log, run, record) for record in records]
+    found = entries_of(log, run, records)
     if step and not after:
         log.note_journal(run, Journal.of(step, found))
     return selected(found, step, kinds, after)
@@ -125,7 +125,7 @@ def _journal(log: RunLog, run: RunRecord, step: int) -> Journal:
     journal = log.journal_of(run.run_id, step)
     if journal is None:
         found = log.table.entries(run.run_id, step, step)
-        journal = Journal.of(step, [entry_of(log, run, record) for record in found])
+        journal = Journal.of(step, entries_of(log, run, found))
     log.note_journal(run, journal)
     return journal
 
@@ -152,19 +152,28 @@ def record_of(log: RunLog, run_id: str, entry: Entry, incarnation: bytes) -> Ent
 
 
 def entry_of(log: RunLog, run: RunRecord, record: EntryRecord) -> Entry:
-    """Return the entry of a record.
+    """Return the entry of a record; raise as `entries_of`."""
+    return entries_of(log, run, [record])[0]
+
+
+def entries_of(log: RunLog, run: RunRecord, records: Sequence[EntryRecord]) -> list[Entry]:
+    """Return the entries of records.
 
     Raises:
-        CheckpointCorruptError: it is damaged.
-        FormatError: a newer version wrote it, or its value needs what is not registered here.
+        CheckpointCorruptError: one is damaged.
+        FormatError: a newer version wrote one, or its value needs what is not registered here.
     """
-    if record.format > FORMAT:
-        reads = f"this version reads up to {FORMAT}; update it"
-        raise FormatError(run.run_id, f"its entry {record.kind} has format {record.format}; {reads}")
-    log.sealer.check_entry(run.run_id, record, run.incarnation)
-    value = log.encoder.value(run.run_id, record.step, record.encoding, record.payload)
+    for record in records:
+        if record.format > FORMAT:
+            reads = f"this version reads up to {FORMAT}; update it"
+            raise FormatError(run.run_id, f"its entry {record.kind} has format {record.format}; {reads}")
+        log.sealer.check_entry(run.run_id, record, run.incarnation)
     try:
-        about = record.step, record.place, record.name, record.made_of, record.by, record.at_ns, record.seq
-        return Entry(record.kind, value, *about)
+        return [
+            Entry.as_kept(kind, value, step, place, name, made_of, by, at_ns, seq)
+            for (step, seq, kind, place, name, made_of, at_ns, by, *_), value in zip(
+                records, log.encoder.values(run.run_id, records), strict=True
+            )
+        ]
     except ValueError as error:
         raise CheckpointCorruptError(run.run_id, f"an entry of it is damaged: {error}") from error

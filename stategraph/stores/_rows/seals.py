@@ -162,8 +162,9 @@ class Sealer:
             return False
         # A column of SQLite may hold a value of any type, once others have changed it.
         is_readable = isinstance(seal, bytes) and isinstance(payload, bytes)
-        keys = (self._key, *self._former)
-        return is_readable and any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in keys)
+        if not is_readable or hmac.compare_digest(seal, self._digest(packed, payload, self._key)):
+            return is_readable
+        return any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in self._former)
 
     def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
         if key is not None:
