@@ -24,8 +24,9 @@ from stategraph import (
 )
 from stategraph._values.entries import Entry
 from stategraph.errors import EntriesNotKeptError, ExecutionError
-from stategraph.stores import MemoryStore, SqliteStore
+from stategraph.stores import MemoryStore
 from stategraph.testing import Killed, MortalStore
+from tests.conftest import make_store
 from tests.scenarios import HOW, RUN, FourMethodStore, Scene, make_graph, raises
 
 
@@ -52,6 +53,7 @@ def spends_and_fails(left: list[int], **amounts: Any) -> Any:
     return node
 
 
+KINDS = ("swallowed", "retried", "handled", "collected", "retried items", "swallowed items", "branch", "nested", "deep")
 RETRY = RetryPolicy(max_attempts=3, initial_delay=0)
 
 
@@ -158,12 +160,15 @@ class TestSums:
 
         assert play.call(graph, "turn", RUN, {"n": 1}).spent == {"usd": 3}
 
-    def test_many_threads(self, tmp_path: Path) -> None:
-        """Items of one step that spend at the same time lose nothing, and neither do the entries of their results."""
-        with SqliteStore(tmp_path / "runs.db") as store:
-            graph = make_graph({"items": MapNode(spends(n=1), "all", "done", 16)}, store=store, preserve=True)
-            final = graph.execute(State({"all": [*range(300)]}))
-        assert final.spent == {"n": 300}
+    @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
+    def test_many_threads(self, tmp_path: Path, kind: str) -> None:
+        """Items of one step that spend at the same time lose nothing, in any store that keeps entries."""
+        nodes = {"items": MapNode(spends(n=1), "all", "done", 8), "fail": spends_and_fails([1], n=1)}
+        with make_store(kind, tmp_path) as store:
+            graph = make_graph(nodes, store=store, preserve=True)
+            with pytest.raises(ExecutionError):
+                graph.execute(State({"all": [*range(100)]}, run_id=RUN))
+            assert graph.resume(RUN).spent == {"n": 102}
 
     @pytest.mark.parametrize("amounts", [{}, {"usd": -1}, {"usd": float("nan")}, {"usd": True}, {"usd": "1"}])
     def test_wrong_amounts(self, amounts: dict[str, Any]) -> None:
@@ -226,7 +231,7 @@ class TestLimits:
         assert play.store.load(RUN).status is RunStatus.FAILED
         assert [*graph.recover(limits={"usd": 4})] == []
 
-    @pytest.mark.parametrize("kind", ["swallowed", "retried", "handled", "collected", "branch", "nested", "deep"])
+    @pytest.mark.parametrize("kind", KINDS)
     def test_nothing_hides_it(self, play: Scene, kind: str) -> None:
         """Neither a node, a retry, a handler, collected errors nor a nested graph."""
         calls = list[int]()
@@ -236,14 +241,16 @@ class TestLimits:
             try:
                 context.spend(usd=5)
             except LimitError as error:
-                if kind != "swallowed":
-                    raise (OSError() if kind == "retried" else error) from error
+                if not kind.startswith("swallowed"):
+                    raise (OSError() if kind.startswith("retried") else error) from error
             return {}
 
         inner = make_graph({"in": node, "next": node}, store=play.store, name="inner")
         middle = make_graph({"mid": inner.as_node(outputs={}), "after": node}, store=play.store, name="middle")
         pays: Any = {
             "collected": MapNode(node, "all", "done", 1, on_error="collect", retry=RETRY),
+            "retried items": MapNode(node, "all", "done", 1, on_error="collect", retry=RETRY),
+            "swallowed items": MapNode(node, "all", "done", 1),
             "branch": ParallelNode({"left": node}),
             "nested": inner.as_node(outputs={}),
             "deep": MapNode(middle.as_node(outputs={}), "all", "done", 1, on_error="collect"),

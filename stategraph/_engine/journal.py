@@ -88,8 +88,8 @@ class StepJournal:
         found = store.entries(run_id, step=0, kinds=("message",), after=taken_of(self.run.outermost_run.state))
         return [entry.value for entry in found]
 
-    def spend(self, node: str, amounts: Mapping[str, Any]) -> None:
-        """Keep what a node has spent, durably if the run is saved.
+    def spend(self, amounts: Mapping[str, Any]) -> None:
+        """Keep what the node has spent, durably if the run is saved.
 
         The journal of the outermost run has it: a nested run may be deleted or begin again, and what it spent is spent.
 
@@ -98,12 +98,12 @@ class StepJournal:
         """
         amounts, run, outermost = checked_amounts(amounts), self.run, self.run.outermost_run
         with run.spending.lock:
-            if outermost.plan.saves:
+            if self.is_kept:
                 save_input(outermost)
                 entry = Entry("spend", amounts, outermost.state.step + 1, f"{run.nested_path}{self.place}")
                 outermost.session.store_entries(outermost.state, [entry])
             run.spending.add(amounts)
-        check_limits(run, node)
+        check_limits(run, self.node)
 
     def connection(self) -> Any:
         """Return the connection with the transaction that the save of the step commits; begin it at the first call.

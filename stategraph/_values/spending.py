@@ -56,9 +56,10 @@ class Spending:
 
     def begin(self, counted: Mapping[str, str], entries: Iterable[Entry] = ()) -> None:
         """Begin with the sums that the State of the run counts, and the entries that it does not count."""
-        self.sums, self.is_new = {name: exact(text) for name, text in counted.items()}, False
+        self.sums = {name: exact(text) for name, text in counted.items()}
         for entry in entries:
             self.add(entry.value)
+        self.is_new = bool(self.sums)  # the State that goes on may be another one
 
     def add(self, amounts: Mapping[str, Any]) -> None:
         """Add amounts that the State of the run does not count."""

@@ -222,7 +222,7 @@ class NodeContext:
             EntriesNotKeptError: The store keeps no entries.
             CheckpointError: The store could not keep it.
         """
-        self._journal.spend(self.node, amounts)
+        self._journal.spend(amounts)
 
     @property
     def connection(self) -> Any:
