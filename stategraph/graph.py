@@ -161,6 +161,7 @@ class StateGraph(GraphBuilder[S]):
             by: The author of the input, for the history.
             progress: Show the progress of the run on stderr or in the notebook. See docs/observers.md.
             labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
+            limits: What the run may spend, by name, as in ``{"usd": 5}``. See docs/budgets.md.
             deadline: When the run must be complete: an aware datetime, or seconds from now. Once it has passed, the run
                 fails with a TimeoutError: before its next node, or at the next await; in the next sweep if nobody is at
                 work on it.
@@ -178,6 +179,7 @@ class StateGraph(GraphBuilder[S]):
             ExecutionError: A node or a predicate raised, a node returned neither a State nor a mapping, or no edge
                 could be taken. The error holds the last completed State. Unless the interval is 0, it is saved, too.
             MaxIterationsError: The call ran as many nodes as the config allows.
+            LimitError: The run has spent what `limits` allow.
             RunCancelledError: `cancel` was set, the timeout passed, or the run was cancelled; `resume` continues it.
             CheckpointError: The store could not save. The error holds the unsaved State.
             AsyncNodeError: The graph has async nodes, and an event loop is running in this thread: use `aexecute`.
@@ -343,7 +345,7 @@ class StateGraph(GraphBuilder[S]):
             limit: The most runs to continue; None, the default, for all.
             max_recoveries: The most owners that one step of a run may lose before the run fails; 10 by default.
             allow_changed: As for `resume`, for each run.
-            migrate: As for `resume`, for each run; also `abandon_parts`.
+            migrate: As for `resume`, for each run; also `abandon_parts` and `limits`.
             cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
                 unfinished at its last step.
 
