@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
@@ -124,9 +124,11 @@ class ResumeCall(ChangedCall, total=False):
 
     Attributes:
         pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
+        redo: Items and branches of the step under way that are done again, as in "map/3".
     """
 
     pause: Pause | str | None
+    redo: Sequence[str]
 
 
 class TurnCall(RunCall, ChangedCall, total=False):
@@ -147,6 +149,10 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "restart": _FLAG,
     "allow_changed": _FLAG,
     "abandon_parts": _FLAG,
+    "redo": (
+        lambda names: isinstance(names, list | tuple) and all(isinstance(name, str) for name in names),
+        'a list of names of items and branches, as in ["map/3"]',
+    ),
     "by": (is_author, "a str that says who, without lone surrogates"),
     "labels": (lambda labels: labels is None or are_labels(labels), LABELS),
     "migrate": (
@@ -265,7 +271,7 @@ def resume_task(run: RunContext, how: ResumeCall, run_id: str, updates: Mapping[
     """Return the task of a call that resumes a run."""
     from stategraph._engine.resume import resume  # imported when used: most processes begin runs
 
-    return resume(run, run_id, updates, how.get("pause"))
+    return resume(run, run_id, updates, how.get("pause"), tuple(how.get("redo", ())))
 
 
 def run_task(run: RunContext, _: RunCall, state: State) -> Task[State]:

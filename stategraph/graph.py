@@ -207,6 +207,8 @@ class StateGraph(GraphBuilder[S]):
             abandon_parts: Continue even if parts of the step under way are finished that the changed graph has no use
                 for; they are deleted.
             pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
+            redo: Items and branches of the step under way that are done again although they are done, or their errors
+                are collected, as in ``["map/3"]``; see `CheckpointStore.under_way`. Their effects stay done.
             by: The author of the answer or the updates, for the history.
             wait: As for `execute`, like all other options.
 
@@ -220,6 +222,7 @@ class StateGraph(GraphBuilder[S]):
             CheckpointingDisabledError: The graph saves nothing (interval 0).
             CheckpointNotFoundError: The store has no checkpoint of the run.
             RunCompleteError: The run is complete.
+            UnknownNameError: The step under way has no part that `redo` names.
             GraphMismatchError: The run belongs to another graph, or to an earlier form of this one; the error names
                 the changes.
             And all errors of `execute`.

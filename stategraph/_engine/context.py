@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
@@ -77,6 +77,7 @@ class RunContext:
         outer_step: The StepExecution of the outer run, if the run is nested.
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
+        redo: The parts of the step under way that are done again.
         has_joined_parts: Whether an unsaved State has joined saved parts.
         input_lock: Held by a part of the step that saves its input, or looks for the effects of the step.
         spending: What the outermost run has spent, with everything nested in it.
@@ -117,6 +118,7 @@ class RunContext:
     outer_step: Any = attrs.field(default=None, init=False)
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
+    redo: Sequence[str] = attrs.field(default=(), init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
     input_lock: Lock = attrs.field(factory=Lock, init=False)
     spending: Spending = attrs.field(factory=Spending, init=False)

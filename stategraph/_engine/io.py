@@ -29,6 +29,7 @@ from stategraph.errors import (
     RunBusyError,
     RunLostError,
     StepConflictError,
+    UnknownNameError,
 )
 from stategraph.state import State, taken_of
 
@@ -348,6 +349,10 @@ class StoreSession:
         own = nested_id(state.run_id, step, name, state.generation)
         return [run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~")]
 
+    def redo(self, about: tuple[str, Sequence[str]]) -> None:
+        """Have parts of the step under way of a run done again."""
+        self._query(about[0], "find its parts", lambda: self.store._redo(*about))
+
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
         """Delete the parts and nested runs of the steps up to this one; if the last item is true, also newer parts."""
         run_id, step, newer_too = about
@@ -363,7 +368,7 @@ class StoreSession:
             with on_behalf_of(self.ownership):
                 self._drain()
                 return ask()
-        except (CheckpointError, RunBusyError):
+        except (CheckpointError, RunBusyError, UnknownNameError):
             raise
         except failures() as error:
             reason = f"the {self.store} could not {purpose}: {describe_exception(error)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, cast
@@ -34,7 +34,11 @@ from stategraph.state import State, completed_by, data_of, evolve, recorded, wit
 
 
 def resume(
-    run: RunContext, run_id: str, updates: Mapping[str, Any] | None = None, pause: Pause | str | None = None
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any] | None = None,
+    pause: Pause | str | None = None,
+    redo: Sequence[str] = (),
 ) -> Task[State]:
     """Resume a run from its newest saved State with updated data.
 
@@ -43,6 +47,7 @@ def resume(
         run_id: The run.
         updates: Values that replace data of the run.
         pause: The pause to answer, or its id, if given.
+        redo: The parts of the step under way that are done again.
 
     Raises:
         TypeError: an argument is of a wrong type.
@@ -52,6 +57,7 @@ def resume(
     pause_id = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
     if pause is not None and (not isinstance(pause_id, str) or not pause_id):
         raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
+    run.redo = redo
     owned = owning_saved(run, run_id, resume_owned(run, run_id, updates or {}, pause_id))
     return _taking_over(run, run_id, updates or {}, owned) if run.takes_over else owned
 
@@ -126,6 +132,9 @@ def _revived(
     if saved.pause is not None and saved.pause.others:
         saved = to_be_answered(saved, updates, pause_id)
     yield from recall(run, loaded)
+    if run.redo:
+        yield (Parts, run.session.redo, (run_id, run.redo))
+        run.redo = ()
     run.session.refuse_new_entries(True)
     try:
         taken = entries[-1].seq if entries else 0

@@ -222,7 +222,8 @@ class KeptParts(dict[str, Any]):
     @classmethod
     def of(cls, entries: Iterable[Entry], node: str) -> KeptParts:
         """Return the parts of a node in entries of its step."""
-        return cls({entry.name: (entry.made_of, entry.value) for entry in entries if entry.place == node})
+        kept = (entry for entry in entries if entry.place == node and (entry.made_of or entry.value is not None))
+        return cls({entry.name: (entry.made_of, entry.value) for entry in kept})  # the others are to be done again
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:

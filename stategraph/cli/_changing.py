@@ -15,6 +15,7 @@ from stategraph.cli._options import (
     ALLOW_CHANGED,
     BY,
     GRAPH,
+    REDO,
     RENAMES,
     REVISION,
     RUN,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     """
   stategraph resume review-42 --graph app.flows:review
   stategraph resume review-42 --graph app.flows:review --set limit=20 --by ann
+  stategraph resume review-42 --graph app.flows:review --redo map/3
 
 The store is that of the graph. The history keeps --by with a change of --set, or with an answer.
 """,
@@ -50,6 +52,7 @@ The store is that of the graph. The history keeps --by with a change of --set, o
     ALLOW_CHANGED,
     RENAMES,
     ABANDON_PARTS,
+    REDO,
     BY,
     WAIT,
     TAKE_OVER,

@@ -48,6 +48,7 @@ from stategraph.cli._output import (
     state_shape,
     status_cell,
     summary_shape,
+    under_way_lines,
     value_text,
 )
 from stategraph.state import State
@@ -171,11 +172,14 @@ def show(request: Request, run_id: str, step: int | None, revision: int | None, 
     if missing:
         raise Failure(Exit.NOT_FOUND, f"{run_id} has no key {missing[0]!r}; it has {cut(', '.join(state)) or 'none'}")
     owner = store.owner(run_id) if state.status == "active" else None
+    under_way = store.under_way(run_id) if step is None and state.status != "completed" else None
     if screen.is_json:
-        screen.document(state_shape(state, owner, keys))
+        screen.document({**state_shape(state, owner, keys), "under_way": shape_of(under_way)})
         return
     if not keys:
         _show_run(screen, state, owner)
+        for title, text in () if under_way is None else under_way_lines(under_way):
+            screen.line((f"{title}: ", "dim"), text)
         for key, value in state.items():
             screen.line((key, "bold"), f" = {value_text(value)}")
     for key in keys:

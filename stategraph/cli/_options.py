@@ -233,6 +233,7 @@ WAIT = click.option("--wait", type=float, metavar="SECONDS", help="Wait while an
 TAKE_OVER = click.option("--take-over", is_flag=True, help="Take the run from its owner.")
 ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Continue even if the graph has changed.")
 ABANDON_PARTS = click.option("--abandon-parts", is_flag=True, help="Give up finished parts that the graph cannot use.")
+REDO = click.option("--redo", multiple=True, metavar="PART", help="Do this item or branch of the step again: map/3.")
 RENAMES = pairs("--migrate", metavar="OLD=NEW", help="A node was renamed.")
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 STEP = click.option("--step", type=click.IntRange(min=0), help="This step; the newest by default.")

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +21,7 @@ from stategraph.stores.serializers import plain
 
 if TYPE_CHECKING:
     from stategraph.state import State
-    from stategraph.stores.summaries import Difference, Summary
+    from stategraph.stores.summaries import Difference, Summary, UnderWay
 
 Cell: TypeAlias = str | tuple[str, str]
 """A text, or a pair of a text and its style."""
@@ -216,6 +216,22 @@ def state_shape(state: State, owner: Owner | None = None, keys: Sequence[str] = 
     return {**shapes, "owner": shape_of(owner), "data": plain(data)}
 
 
+def under_way_lines(under_way: UnderWay, within: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what is known of the step under way of a run, as pairs of a title and a text."""
+    for title in ("done", "failed", "at work"):
+        names = getattr(under_way, title.replace(" ", "_"))
+        if names:
+            yield within + title, f"{len(names):,}: {cut(', '.join(names))}"
+    if under_way.effects:
+        yield f"{within}effects", cut(", ".join(f"{name} {status}" for name, status in under_way.effects.items()))
+    for place, text in under_way.statuses.items():
+        yield f"{within}status of {place}", cut(text)
+    if under_way.messages:
+        yield f"{within}messages", f"{under_way.messages:,} wait"
+    for name, nested in under_way.nested.items():
+        yield from under_way_lines(nested, f"{within}{name}: ")
+
+
 def difference_shape(difference: Difference) -> dict[str, Any]:
     """Return the differences of two States as JSON."""
     changed = {key: [plain(before), plain(after)] for key, (before, after) in difference.changed.items()}
@@ -230,7 +246,7 @@ def shape_of(value: Any) -> Any:
         fields = [field.name for field in attrs.fields(type(value))]
         return {name: (plain if name == "value" else shape_of)(getattr(value, name)) for name in fields}
     if isinstance(value, Mapping):
-        return dict(value)
+        return {name: shape_of(each) for name, each in value.items()}
     return [*map(shape_of, value)] if isinstance(value, tuple) else value
 
 

@@ -273,8 +273,7 @@ class _Work:
 
     def _take(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the finished parts, and record the failed and the waiting ones."""
-        if self.workers.retry is not None:
-            yield from self._keep_attempts(outcomes)
+        yield from self._keep_attempts(outcomes)
         ended = [outcome for outcome in outcomes if outcome.delay is None and not outcome.pauses]
         for outcome in ended:
             if outcome.error is None:
@@ -299,10 +298,11 @@ class _Work:
                 yield from self.step.show_part(*self.node.chunk(outcome.label, outcome.result))
 
     def _keep_attempts(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
-        """Save the attempts of parts that will be retried; parts that failed for good may begin again."""
+        """Save the attempts of parts that will be retried; parts that failed for good, with 0, may begin again."""
         retried = [outcome for outcome in outcomes if outcome.delay is not None]
         counts = {outcome.label: outcome.attempt for outcome in retried}
-        counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
+        failed = (outcome.label for outcome in outcomes if outcome.delay is None and outcome.error is not None)
+        counts |= {label: 0 for label in failed if label in self._made_of}
         if counts:
             yield from self.step.keep_parts(counts, self._made_of, "attempt")
         yield from self._emit(retried)

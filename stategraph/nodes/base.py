@@ -224,6 +224,22 @@ class NodeContext:
         """
         self._journal.spend(amounts)
 
+    def status(self, text: str) -> None:
+        """Say how far this step or part is, as in ``status("page 45 of 90")``. It replaces the status before.
+
+        `CheckpointStore.under_way`, ``stategraph show`` and the page show it until the step is complete, also after a
+        crash. When this returns, it is durable; if the run is not saved, it does nothing.
+
+        Raises:
+            TypeError: The text is not a str.
+            EntriesNotKeptError: The store keeps no entries.
+            CheckpointError: The store could not keep it.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a status is a str, not {type(text).__name__}")
+        if self._journal is not None and self._journal.is_kept:
+            self._journal.append("status", text, "status")
+
     @property
     def connection(self) -> Any:
         """The connection of the store, with a transaction that the save of this step commits: what the node writes in

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stategraph.stores.redis import RedisStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
-    from stategraph.stores.summaries import Damage, Difference, Pruned, Rekeyed, Summary, Verified
+    from stategraph.stores.summaries import Damage, Difference, Pruned, Rekeyed, Summary, UnderWay, Verified
 
 __all__ = [
     "CheckpointStore",
@@ -35,6 +35,7 @@ __all__ = [
     "Serializer",
     "SqliteStore",
     "Summary",
+    "UnderWay",
     "Verified",
     "get_checkpoint_store",
     "register_checkpoint_store",
@@ -46,7 +47,9 @@ _LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
 _LAZY |= {"PostgresStore": "postgres", "RedisStore": "redis"}
 _LAZY |= {"Opaque": "_codec.type_codecs"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
-_LAZY |= dict.fromkeys(("Damage", "Difference", "Kind", "Pruned", "Rekeyed", "Summary", "Verified"), "summaries")
+_LAZY |= dict.fromkeys(
+    ("Damage", "Difference", "Kind", "Pruned", "Rekeyed", "Summary", "UnderWay", "Verified"), "summaries"
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,7 @@ from stategraph.stores._checks import (
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner, StatusName
-    from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
+    from stategraph.stores.summaries import Difference, Pruned, Summary, UnderWay, Verified
 
 __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
 
@@ -585,6 +585,27 @@ class CheckpointStore(ABC):
             statuses[status] += 1
         return Verified(dict(sorted(statuses.items())), 0, checkpoints, tuple(damaged), tuple(unreadable))
 
+    def under_way(self, run_id: str) -> UnderWay:
+        """Return what is known of the step under way of a run, while it happens or before it goes on.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            CheckpointCorruptError, FormatError: as `load`.
+        """
+        from stategraph.stores._under_way import under_way
+
+        return under_way(self, run_id)
+
+    def _redo(self, run_id: str, names: Sequence[str]) -> None:
+        """Have parts of the step under way of a run done again. Only the owner of the run calls this.
+
+        Raises:
+            UnknownNameError: the step has no such part.
+        """
+        from stategraph.stores._under_way import redo
+
+        redo(self, run_id, names)
+
     def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
         """Return a new token if runs may have changed since the given one was returned; None if nothing has changed.
 
@@ -593,7 +614,7 @@ class CheckpointStore(ABC):
 
         Args:
             token: The token of the previous call; None at first, which always returns one.
-            run_id: Watch only this run, without its nested runs.
+            run_id: Watch only the States of this run, without its nested runs and its step under way.
         """
         now = self._change_token(run_id)
         return None if now == token else now

@@ -140,6 +140,37 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 @attrs.frozen
+class UnderWay:
+    """What is known of the step under way of a run. Items and branches are named as in "map/3".
+
+    Attributes:
+        run_id: The run.
+        step: The number that the step will have.
+        node: The node; empty if it is not known.
+        since: When the step began, if known; aware, in UTC.
+        done: The finished items and branches, and nested graphs.
+        failed: Those that have failed, also those whose errors are collected.
+        at_work: Those known to be at work: nested runs, and parts that were retried, or have a status or effects.
+        effects: The effects, by place and key as in "pay/charge": "done", or "intended" if the outcome is not known.
+        statuses: The newest status of the node and of each part, by place; see `NodeContext.status`.
+        messages: How many messages wait to be taken in.
+        nested: The steps under way in nested runs that are not complete, by the node or the part.
+    """
+
+    run_id: str
+    step: int
+    node: str = ""
+    since: datetime | None = None
+    done: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    at_work: tuple[str, ...] = ()
+    effects: Mapping[str, str] = attrs.field(factory=dict)
+    statuses: Mapping[str, str] = attrs.field(factory=dict)
+    messages: int = 0
+    nested: Mapping[str, UnderWay] = attrs.field(factory=dict)
+
+
+@attrs.frozen
 class Damage:
     """A defect of a run.
 

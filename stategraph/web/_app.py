@@ -33,6 +33,7 @@ from stategraph.cli._output import (
     node_text,
     note_text,
     number_text,
+    under_way_lines,
     value_text,
 )
 from stategraph.errors import StateGraphError
@@ -183,6 +184,7 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
+            under_way=[*under_way_lines(self.store.under_way(run_id))],
             pauses=[(pause, form_of(graph, pause, self._migrate.get(pause.node))) for pause in pauses],
             can_change=graph is not None,
             problem=self.reader.problems.get(run_id),

@@ -32,7 +32,7 @@ from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
-from stategraph.stores.summaries import Pruned, Rekeyed, Summary, Verified
+from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Verified
 
 _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
@@ -217,6 +217,10 @@ class RowStore(CheckpointStore):
         if which.owned is None or not (which.owned or is_counted or self._is_server):
             return which
         return attrs.evolve(which, owned_ids=self._table.owners.owned_ids(self._table))
+
+    def under_way(self, run_id: str) -> UnderWay:
+        with unknown_shown():  # it is for people
+            return super().under_way(run_id)
 
     def verify(self) -> Verified:
         return verify(self._log)
