@@ -78,7 +78,7 @@ class Waiting:
 
     def graph(self, store: Any, kind: str) -> Any:
         """Return a graph whose second node waits."""
-        later = RetryPolicy(3, initial_delay=PATIENCE, max_delay=PATIENCE)
+        later = RetryPolicy(9, initial_delay=50, max_delay=50)  # after a longer delay, another call would go on
         policies = {}
         match kind:
             case "async node":
