@@ -135,9 +135,13 @@ class TurnCall(RunCall, ChangedCall, total=False):
     """Options of a turn of a conversation.
 
     Attributes:
+        key: The key of the turn, which makes it the same turn however often it is given.
+        busy: What to do if another call is at work on the run.
         unfinished: Whether to finish or to discard an interrupted previous turn.
     """
 
+    key: str | None
+    busy: Literal["reject", "enqueue", "interrupt", "rollback"]
     unfinished: Literal["finish", "discard"]
 
 
@@ -167,6 +171,11 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_recoveries": (
         lambda most: is_count(most, at_least=1),
         "a positive integer: the most owners that a step may lose",
+    ),
+    "key": (lambda key: key is None or (is_author(key) and bool(key)), "a str that is not empty, or None"),
+    "busy": (
+        ("reject", "enqueue", "interrupt", "rollback").__contains__,
+        '"reject", "enqueue", "interrupt" or "rollback"',
     ),
     "unfinished": (("finish", "discard").__contains__, '"finish" or "discard"'),
 }
@@ -283,6 +292,7 @@ def run_task(run: RunContext, _: RunCall, state: State) -> Task[State]:
 
 def turn_task(run: RunContext, how: TurnCall, run_id: str, given: Mapping[str, Any]) -> Task[State]:
     """Return the task of a turn of a conversation."""
-    from stategraph._engine.calling import turn  # imported when used
+    from stategraph._engine.turns import Turn, execute_turn  # imported when used
 
-    return turn(run, run_id, given, discards=how.get("unfinished") == "discard")
+    turn = Turn(run_id, given, how.get("key"), how.get("busy", "reject"), how.get("unfinished") == "discard")
+    return execute_turn(run, turn, waits=how.get("wait") is not None)

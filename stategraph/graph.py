@@ -288,12 +288,21 @@ class StateGraph(GraphBuilder[S]):
         Args:
             run_id: The conversation.
             input: New values of keys, applied to the final data of the previous turn.
+            key: Makes it the same turn however often it is given: the same key again returns its result and runs
+                nothing. If retention no longer keeps the result, that is the newest State.
+            busy: What to do if another call is at work on the run: "reject" this turn; "enqueue" it; "interrupt" the
+                turn under way before its next node; or "rollback" that turn as well, which requires
+                ``retention="full"``. Except with "reject", the turn is stored, and the call waits for it: without
+                limit, or as long as `wait` says.
             allow_changed: As for `resume`, for finishing the previous turn; also `migrate` and `abandon_parts`.
             unfinished: Whether to "finish" an interrupted previous turn or to "discard" it, which rolls the run back to
                 the end of the last completed turn and requires ``retention="full"``.
 
         Raises:
-            AnswerError: The previous turn is paused; the input was not used. And all errors of `execute` and `resume`.
+            AnswerError: The previous turn is paused; the input was not used, or waits if it was stored.
+            EntryExistsError: A turn with other input has had the key.
+            EntriesNotKeptError: The store can keep no keys and no turns that wait.
+            And all errors of `execute` and `resume`.
         """
         return drive(*self._task(TurnCall, turn_task, how, run_id, input))
 

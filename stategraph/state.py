@@ -576,7 +576,7 @@ def check_successor(saved: State, state: State, same_data: bool) -> None:
 
 
 def due_ns_of(state: State) -> int | None:
-    """Return the time at which a run can go on by itself; None if it waits for a caller, or is over.
+    """Return the time at which a run can go on by itself; None if it waits for a caller.
 
     An active run without such a time, and a nested run, has none either: the first one always can.
     """
@@ -585,8 +585,10 @@ def due_ns_of(state: State) -> int | None:
     progress, pause = state.progress, state.pause
     if state.status is RunStatus.PAUSED:
         due = clock.to_ns(pause.due) if pause is not None and pause.due else 0
-    elif state.status is not RunStatus.ACTIVE or progress is None or not progress.due_ns:
+    elif state.status is RunStatus.FAILED or progress is None or not progress.due_ns:
         return None
+    elif state.status is not RunStatus.ACTIVE:  # turns wait for it
+        return progress.due_ns
     else:
         due = progress.due_ns
     times = (due, progress.deadline_ns if progress else 0)
@@ -601,6 +603,11 @@ def goes_on(paused: State, attempt: int = 0) -> State:
 def taken_of(state: State) -> int:
     """Return the number of the newest entry of its inbox that a run has taken in."""
     return state.progress.taken if state.progress else 0
+
+
+def turns_of(state: State) -> int:
+    """Return the number up to which the turns in the inbox of a run have begun."""
+    return state.progress.turns if state.progress else 0
 
 
 provenance_of: Callable[[State], Provenance] = attrgetter("_about")

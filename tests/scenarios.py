@@ -357,3 +357,7 @@ class Scene:
     def resume(self, graph: StateGraph, updates: Mapping[str, Any] | None = None, **options: Any) -> State:
         """Resume the run."""
         return self.call(graph, "resume", RUN, updates, **options)
+
+    def turn(self, graph: StateGraph, given: Mapping[str, Any], **options: Any) -> State:
+        """Give the run a turn."""
+        return self.call(graph, "turn", RUN, given, **options)

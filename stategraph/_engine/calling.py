@@ -22,13 +22,14 @@ from stategraph._engine.saving import (
     check_not_of_another,
     check_saves,
     clear_cancellation,
+    due_if_turns_wait,
     flush,
     newest_of,
     owning,
     owning_saved,
     save,
 )
-from stategraph._graph.changed import began_elsewhere, off_removed, other_module
+from stategraph._graph.changed import began_elsewhere, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
@@ -44,14 +45,13 @@ from stategraph.errors import (
     AnswerError,
     CheckpointError,
     CheckpointNotFoundError,
-    ConfigError,
     EntryExistsError,
     GraphMismatchError,
     RunBusyError,
     RunCancelledError,
     RunCompleteError,
 )
-from stategraph.state import State, evolve, recorded, with_data
+from stategraph.state import State, evolve, recorded
 
 _LOOK_AGAIN = 0.02  # seconds between two looks whether a run may begin beside others
 
@@ -163,60 +163,6 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     return (yield from _continue_lost(run, saved, max_recoveries))
 
 
-# --------------------------------------------------------------------------- turns of a conversation
-
-
-def turn(run: RunContext, run_id: str, given: Mapping[str, Any], *, discards: bool) -> Task[State]:
-    """Execute a run with new input after its previous turn has finished; begin the run if there is none.
-
-    Args:
-        run: The run.
-        run_id: Its id.
-        given: The input.
-        discards: Whether an interrupted previous turn is rolled back, not finished.
-    """
-    task = owning_saved(run, run_id, _turn(run, run_id, given, discards))
-    if not run.plan.preserve:
-        allowed = "a conversation takes preserve=True: otherwise each turn would begin it again"
-        raise ConfigError("checkpoint.preserve", False, allowed)
-    if discards and not run.session.keeps_all:
-        raise ConfigError("unfinished", "discard", 'only retention="full" keeps the end of the turn before')
-    return task
-
-
-def _turn(run: RunContext, run_id: str, given: Mapping[str, Any], discards: bool) -> Task[State]:
-    run.accepts = True
-    state = yield from newest_of(run, run_id)
-    if state is None:
-        return (yield from begin(run, State(given, run_id=run_id)))
-    check_not_of_another(run, state)
-    waits = state.status is RunStatus.PAUSED and off_removed(run.plan, state) is state
-    if discards and not waits and state.status is not RunStatus.COMPLETED:
-        state = yield (Amend, run.session.write, partial(_without_last_turn, run.session.store, run_id, run.by))
-    elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        session = run.session.nested(run.plan.persist)  # for a separate call by the same owner
-        state = yield from resume_owned(attrs.evolve(run, session=session, shows=False, by=None), run_id)
-    if state.status is RunStatus.PAUSED and state.pause is not None:
-        raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
-    return (yield from begin(run, fitting_saved(run, state, given).update(given), restart=True))
-
-
-def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
-    """Roll a run back to the end of its last completed turn; return that State, empty if there is none."""
-    rows = store.history(run_id)
-    newest = rows[-1].step
-    for row in reversed(rows):
-        if row.status is RunStatus.COMPLETED and row.step <= newest:
-            back: State = store.rollback(run_id, row.step, row.revision, by=by)
-            return back
-        if row.kind is Kind.ROLLBACK:  # the steps after this one were rolled back before
-            newest = min(newest, row.step)
-    if rows[0].step or rows[0].kind is not Kind.INPUT:
-        reason = 'the end of the turn before is not kept, as it was saved without retention="full"; finish this turn'
-        raise CheckpointError(run_id, reason)
-    return with_data(store.rollback(run_id, 0, rows[0].revision, by=by), {})
-
-
 # --------------------------------------------------------------------------- submit and cancel
 
 
@@ -269,12 +215,14 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
+        saved = yield from due_if_turns_wait(run, saved)
         yield from save(run, recorded(saved, by=run.by, status=RunStatus.CANCELLED))
 
 
 def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
+    saved = yield from due_if_turns_wait(run, saved)
     return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
 
 
@@ -378,7 +326,14 @@ def _goes_on(run: RunContext, saved: State) -> Task[bool]:
 
 def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:
     saved = yield from newest_of(run, run_id)
-    if saved is None or saved.graph != run.plan.graph or not (yield from _goes_on(run, saved)):
+    if saved is None or saved.graph != run.plan.graph:
+        return None
+    if saved.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        from stategraph._engine.turns import serve  # imported when used: few runs have turns that wait
+
+        served = yield from serve(run, saved)
+        return None if served is saved else served
+    if not (yield from _goes_on(run, saved)):
         return None
     try:
         _check_module(run, saved)

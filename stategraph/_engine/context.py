@@ -29,7 +29,7 @@ from stategraph._values.progress import Answer, Part
 from stategraph._values.provenance import ErrorInfo, shortened_traceback
 from stategraph._values.spending import Spending
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
-from stategraph.errors import ExecutionError, RunLostError
+from stategraph.errors import ExecutionError, RunBusyError, RunLostError
 from stategraph.nodes.base import NodeContext
 from stategraph.state import State, data_of, took_ns_of
 
@@ -57,6 +57,7 @@ class RunContext:
         takes_over: Whether to take the run from another owner.
         waits_since: The time at which the call began to wait for another owner, if it had to.
         answered: The stored answer that the call takes in; None for an answer of the call itself.
+        while_busy: A task of the call, begun each time that another call is found at work on the run.
         accepts: Whether the input of a run that begins is saved before its first node.
         signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
         by: The name of the caller, if given.
@@ -104,6 +105,7 @@ class RunContext:
     due_ns: int = attrs.field(default=0, init=False)
     waits_since: datetime | None = attrs.field(default=None, init=False)
     answered: Entry | None = attrs.field(default=None, init=False)
+    while_busy: Callable[[RunBusyError], Task[None]] | None = attrs.field(default=None, init=False)
     accepts: bool = attrs.field(default=False, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)

@@ -22,6 +22,7 @@ from stategraph._engine.saving import (
     amend,
     clear_cancellation,
     drop_joined_parts,
+    due_if_turns_wait,
     flush,
     newest_of,
     save,
@@ -49,7 +50,7 @@ from stategraph.errors import (
     RunCancelledError,
     StepConflictError,
 )
-from stategraph.state import State, data_of, evolve, recorded, time_ns_of
+from stategraph.state import State, data_of, evolve, recorded, taken_of, time_ns_of
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """Errors of a save: saving the same State again would raise them again."""
@@ -65,7 +66,10 @@ def complete(run: RunContext) -> Task[None]:
     Raises:
         NewEntriesError: Its inbox has entries that it has not taken in.
     """
-    step, run.state = run.state, recorded(run.state, status=RunStatus.COMPLETED)
+    step = run.state
+    if run.session.ownership is not None and (run.session.ownership.inbox or 0) > taken_of(step):
+        run.state = yield from due_if_turns_wait(run, step)
+    run.state = recorded(run.state, status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:
         if run.has_joined_parts:  # deleted before the run is complete: after a crash, no caller would do it
@@ -177,7 +181,8 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     # The run is saved as cancelled even if its canceller is unknown.
     by = yield from noting(error, "While the caller that cancelled the run was looked up", canceller_of(run, run.state))
     save_with_next(run, run.state)
-    run.state = recorded(run.state, by=by, status=RunStatus.CANCELLED)
+    ended = yield from noting(error, "While waiting turns were looked up", due_if_turns_wait(run, run.state))
+    run.state = recorded(ended or run.state, by=by, status=RunStatus.CANCELLED)
     is_failure = isinstance(error, ExecutionError)
     stopped = RunCancelledError(run.state, "it was cancelled" if is_failure else str(error))
     stopped.__cause__ = error if is_failure else error.__cause__

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from stategraph._engine.context import RunContext, described, fitting, with_origins
 from stategraph._engine.ending import failure_at
-from stategraph._engine.saving import amend, save
-from stategraph._protocol import Load, Task
+from stategraph._engine.saving import amend, inbox_after, save
+from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping, lay_over
@@ -19,13 +19,8 @@ from stategraph.state import State, data_of, evolve, recorded, taken_of, with_da
 
 
 def unread(run: RunContext, state: State) -> Task[list[Entry]]:
-    """Return the entries of the inbox that a State has not taken in; none if the store keeps no entries."""
-    ownership = run.session.ownership
-    if ownership is None or run.outer_step is not None or not run.session.store.keeps_entries:
-        return []
-    entries: list[Entry] = yield (Load, run.session.unread, (state.run_id, taken_of(state)))
-    ownership.inbox = max(ownership.inbox or 0, entries[-1].seq if entries else taken_of(state))
-    return entries
+    """Return the messages and answers in the inbox that a State has not taken in."""
+    return [entry for entry in (yield from inbox_after(run, state, taken_of(state))) if entry.kind != "turn"]
 
 
 def updates_of(run: RunContext, state: State, entries: Sequence[Entry]) -> tuple[dict[str, Any], str | None]:

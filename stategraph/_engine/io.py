@@ -335,6 +335,11 @@ class StoreSession:
         read = lambda: self.store.entries(state.run_id, step=state.step + 1, kinds=("spend",))  # noqa: E731
         return self._query(state.run_id, "read what it has spent", read)
 
+    def entry_named(self, about: tuple[str, str, str]) -> Entry | None:
+        """Return the entry of the inbox of a run that has a kind and a name."""
+        found: Entry | None = self._query(about[0], "read its inbox", lambda: self.store._entry_named(*about))
+        return found
+
     def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
         """Return the labels of the finished parts of a step, and the ids of its nested runs."""
         state, (step, name) = about

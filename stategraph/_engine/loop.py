@@ -46,7 +46,7 @@ from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_given_id
-from stategraph._values.progress import Pause, evolved
+from stategraph._values.progress import Pause, Progress, evolved
 from stategraph._values.provenance import InputDigest, RunStatus
 from stategraph._values.registered_types import forms_in
 from stategraph._values.sameness import differing_items
@@ -62,6 +62,7 @@ from stategraph.state import (
     recorded,
     taken_of,
     time_ns_of,
+    turns_of,
     with_data,
 )
 
@@ -402,7 +403,7 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
         if not restart:
             _check_complete(run, newest, state)
         check_successor(newest, state, same_data=True)  # before the parts of its step are dropped
-        state = evolve(state, progress=evolved(state.progress, taken=taken_of(newest)))
+        state = evolve(state, progress=_with_inbox_of(newest, state))
     progress = state.progress
     if progress is None:
         return state, state, (), ()
@@ -415,6 +416,13 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     recomputed = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
     state = evolve(with_data(state, {**data_of(state), **recomputed}), progress=all_keys.progress)
     return all_keys, state, changes.keys(), saved.keys() - state.keys()
+
+
+def _with_inbox_of(newest: State, state: State) -> Progress | None:
+    """Return the progress of a State with what its run has taken in, and with the turn of its inbox that it begins."""
+    taken, turns = (max(each(newest), each(state)) for each in (taken_of, turns_of))
+    serves = state.progress.serves if state.progress is not None and turns > turns_of(newest) else 0
+    return evolved(state.progress, taken=taken, turns=turns, serves=serves)
 
 
 def _check_complete(run: RunContext, newest: State, state: State) -> None:

@@ -11,11 +11,13 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership, release
 from stategraph._protocol import Amend, Assist, Command, Flush, Load, Own, Parts, Save, Sleep, Stopped, Task
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.events import EventType, notify
 from stategraph._values.ids import check_given_id
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError, GraphMismatchError, RunBusyError
-from stategraph.state import State
+from stategraph.state import State, evolve, taken_of, turns_of
 
 SOONEST, LATEST = 0.001, 0.05
 """Seconds between two looks at a run that another call owns: at first, and later."""
@@ -85,6 +87,8 @@ def _own(run: RunContext, ownership: Ownership) -> Task[None]:
             yield (Own, run.session.own, (ownership, run.takes_over))
             break
         except RunBusyError as busy:
+            if run.while_busy is not None:
+                yield from run.while_busy(busy)
             if waited >= run.patience:
                 raise
             run.waits_since = run.waits_since or clock.to_datetime(clock.now_ns())
@@ -175,3 +179,36 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
     run.has_joined_parts = False
     if run.session.store.keeps_parts:
         yield (Parts, run.session.drop_parts, (run.state.run_id, run.state.step, False))
+
+
+# --------------------------------------------------------------------------- the inbox
+
+
+def inbox_after(run: RunContext, state: State, number: int) -> Task[list[Entry]]:
+    """Return the entries of the inbox after a number; none if the store keeps no entries."""
+    ownership = run.session.ownership
+    if ownership is None or run.outer_step is not None or not run.session.store.keeps_entries:
+        return []
+    entries: list[Entry] = yield (Load, run.session.unread, (state.run_id, number))
+    ownership.inbox = max(ownership.inbox or 0, entries[-1].seq if entries else taken_of(state))
+    return entries
+
+
+def waiting_turns(run: RunContext, state: State) -> Task[list[Entry]]:
+    """Return the turns in the inbox that have not begun, in order."""
+    return (yield from _turns_and_taken(run, state))[0]
+
+
+def _turns_and_taken(run: RunContext, state: State) -> Task[tuple[list[Entry], int]]:
+    """Return the turns that wait, and the number up to which the State has taken in everything else."""
+    turns, taken = turns_of(state), taken_of(state)
+    entries = yield from inbox_after(run, state, min(turns, taken))
+    others = [entry.seq for entry in entries if entry.seq > taken and entry.kind != "turn"]
+    waiting = [entry for entry in entries if entry.seq > turns and entry.kind == "turn"]
+    return waiting, max(taken, entries[-1].seq if entries and not others else 0)
+
+
+def due_if_turns_wait(run: RunContext, state: State) -> Task[State]:
+    """Return the State of a run that ends. It is due at once if turns wait in its inbox, and not otherwise."""
+    turns, taken = yield from _turns_and_taken(run, state)
+    return evolve(state, progress=evolved(state.progress, due_ns=turns[0].at_ns if turns else 0, taken=taken))

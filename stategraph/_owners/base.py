@@ -61,6 +61,7 @@ class Ownership:
         is_cancelled: Whether the run was cancelled, and not continued since.
         inbox: The number of the newest entry that the inbox of the run is known to have had; None while the owner does
             not take entries in.
+        brings: The entries of the inbox with which the run begins, if it begins under this owner.
         refuses_new_entries: Whether a write fails if the inbox has newer entries, rather than only note them.
         transaction: The open transaction of a node that writes to its own tables, a `NodeTransaction`: the save of its
             step is made in it.
@@ -85,6 +86,7 @@ class Ownership:
     is_lost: bool = False
     is_cancelled: bool = False
     inbox: int | None = None
+    brings: Sequence[Any] = ()
     refuses_new_entries: bool = False
     transaction: Any = None
     is_abandoned: bool = False

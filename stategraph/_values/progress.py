@@ -281,6 +281,8 @@ class Progress:
         recoveries: The number of recoveries of the run since the last step.
         turn: The number of the current turn, if turns are counted; see `stategraph.turns`.
         taken: The number of the newest entry of the inbox that the run has taken in.
+        turns: The number up to which the turns in the inbox have begun.
+        serves: The number of the turn in the inbox that is under way, or was the last; 0 for another turn.
         spent: What the completed steps of the run have spent, by name: exact numbers, as texts.
         due_ns: The time before which no sweep continues the run, in nanoseconds since 1970; 0 for none.
         deadline_ns: The time at which the run has failed unless it is complete, likewise.
@@ -300,6 +302,8 @@ class Progress:
     recoveries: int = attrs.field(default=0, converter=check_step)
     turn: int = attrs.field(default=0, converter=check_step)
     taken: int = attrs.field(default=0, converter=check_step)
+    turns: int = attrs.field(default=0, converter=check_step)
+    serves: int = attrs.field(default=0, converter=check_step)
     due_ns: int = attrs.field(default=0, converter=check_step)
     spent: Mapping[str, str] = attrs.field(factory=dict)
     deadline_ns: int = attrs.field(default=0, converter=check_step)

@@ -18,7 +18,7 @@ from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph._values.spending import Spending
 from stategraph.errors import AnswerError, ConfigError
-from stategraph.state import State, evolve, recorded, taken_of
+from stategraph.state import State, evolve, recorded, taken_of, turns_of
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -271,8 +271,8 @@ def rolled_back(state: State, newest: State, by: str | None = None, entries: Ite
     back = back if back.pause is None else waiting_again(back, back.pause)
     spending = Spending()
     spending.begin(newest.progress.spent if newest.progress else {}, entries)
-    # A message is taken in once, whatever becomes of the step, and what is spent is spent.
-    progress = evolved(back.progress, taken=taken_of(newest), spent=spending.counted())
+    # A message is taken in once, and a turn begins once, whatever becomes of the step, and what is spent is spent.
+    progress = evolved(back.progress, taken=taken_of(newest), turns=turns_of(newest), spent=spending.counted())
     about = {"generation": newest.generation + 1, "parent": newest.parent, "progress": progress}
     return recorded(back, Kind.ROLLBACK, by, **about)
 

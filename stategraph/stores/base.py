@@ -281,6 +281,10 @@ class CheckpointStore(ABC):
         """
         raise EntriesNotKeptError(run_id, str(self), "entries")
 
+    def _entry_named(self, run_id: str, kind: str, name: str) -> Entry | None:
+        """Return the entry of the inbox of a run that has a kind and a name."""
+        return next((entry for entry in self.entries(run_id, step=0, kinds=(kind,)) if entry.name == name), None)
+
     def send(self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None) -> None:
         """Send a message to a run, as `StateGraph.send` does, without the checks of a graph.
 

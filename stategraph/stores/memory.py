@@ -207,6 +207,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 self._check_inbox(run, ownership, run_id, ownership.inbox)
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
+                if ownership.run_id == run_id:
+                    run.entries = {entry.identity: _as_kept_entry(entry, run_id) for entry in ownership.brings}
             elif run.kept[-1].step >= state.step or run.kept[-1].generation > state.generation:
                 self._keep_again(run, kept, state, may_change_data)
             elif run.policy.retention == "latest":

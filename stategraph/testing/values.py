@@ -34,6 +34,8 @@ PROGRESS: dict[str, Any] = {
     "recoveries": 3,
     "turn": 2,
     "taken": 7,
+    "turns": 6,
+    "serves": 5,
     "due_ns": 1_700_000_000_000_000_000,
     "kept_names": {"write": (3, "draft"), "draft": (0, "write")},
     "kept_digests": {"ab": "cd"},

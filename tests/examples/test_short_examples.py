@@ -29,6 +29,18 @@ OUTPUTS = {
         lift_off: 1
         checkpoints: 4
         """,
+    "webhook": """\
+        you said 'hello 0'
+        you said 'hello 1'
+        you said 'hello 2'
+        you said 'hello 0'
+        you said 'hello 1'
+        you said 'hello 2'
+        you said 'hello 0'
+        you said 'hello 1'
+        you said 'hello 2'
+        3 answers to 9 deliveries
+        """,
     "from_toml": """\
         from-toml: 10 characters
         kept: step 2, completed, by report

@@ -381,6 +381,8 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "recoveries": progress.recoveries,
         "turn": progress.turn,
         "taken": progress.taken,
+        "turns": progress.turns,
+        "serves": progress.serves,
         "due_ns": progress.due_ns,
         "spent": dict(progress.spent),
         "deadline_ns": progress.deadline_ns,

@@ -58,7 +58,7 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: 
         newest, put = log.table.inbox(run_id), list[Entry]()
         found: list[Entry] = []
         for entry in entries:
-            there = _named(log, run, entry) if entry.name else None
+            there = entry_named(log, run, entry.kind, entry.name) if entry.name else None
             if there is None:
                 put.append(attrs.evolve(entry, seq=newest + len(put) + 1))
             found.append(there or put[-1])
@@ -76,8 +76,9 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: 
     raise StepConflictError(run_id, "its entries were not appended: others keep appending to the inbox")
 
 
-def _named(log: RunLog, run: RunRecord, entry: Entry) -> Entry | None:
-    record = log.table.entry_named(run.run_id, entry.kind, entry.name)
+def entry_named(log: RunLog, run: RunRecord, kind: str, name: str) -> Entry | None:
+    """Return the entry of the inbox of a run that has a kind and a name."""
+    record = log.table.entry_named(run.run_id, kind, name)
     return None if record is None else entry_of(log, run, record)
 
 

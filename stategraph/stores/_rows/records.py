@@ -346,7 +346,9 @@ def needs_whole_inbox(write: Write) -> bool:
 
 
 def _completes(write: Write) -> TypeGuard[WriteBatch]:
-    return isinstance(write, WriteBatch) and write.run.status is RunStatus.COMPLETED
+    if not isinstance(write, WriteBatch) or write.run.kind is Kind.ROLLBACK:  # a rollback ends no step
+        return False
+    return write.run.status is RunStatus.COMPLETED
 
 
 @attrs.frozen

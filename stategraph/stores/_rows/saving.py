@@ -20,7 +20,7 @@ from stategraph.stores._checks import steps_under_way
 from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, EntryRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import EMPTY, Known, RunLog
 from stategraph.stores.base import RetentionPolicy
 
@@ -142,6 +142,7 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
         outer=log.outer_of(run),
         cut_journal=over if is_next and old is not None and journal is not EMPTY else 0,
         taken=taken,
+        entries=_brought(log, run) if old is None else (),
     )
     if is_next:
         journal = None if over < run.step else EMPTY
@@ -151,6 +152,16 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
 def _last_over(state: State) -> int:
     """Return the last step whose journal is over; see `steps_under_way`."""
     return min(state.step, *(step - 1 for step in steps_under_way(state)))
+
+
+def _brought(log: RunLog, run: RunRecord) -> tuple[EntryRecord, ...]:
+    """Return the entries with which a run begins."""
+    owner = current.ownership
+    if owner is None or not owner.brings or owner.run_id != run.run_id:
+        return ()
+    from stategraph.stores._rows.entries import record_of  # imported when used: few runs begin with entries
+
+    return tuple(record_of(log, run.run_id, entry, run.incarnation) for entry in owner.brings)
 
 
 def _newly_taken(base: DeltaBase | None, state: State) -> int:

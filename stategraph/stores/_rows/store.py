@@ -22,7 +22,7 @@ from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_s
 from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, cut_journal, entries
+from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, cut_journal, entries, entry_named
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, rekey, verify
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
@@ -283,6 +283,10 @@ class RowStore(CheckpointStore):
     ) -> builtins.list[Entry]:
         check_kinds(kinds)
         return entries(self._log, check_run_id(run_id), step, kinds, after)
+
+    def _entry_named(self, run_id: str, kind: str, name: str) -> Entry | None:
+        run = self._log.find(run_id)
+        return None if run is None else entry_named(self._log, run, kind, name)
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         kept = super().load_parts(run_id, step, node)

@@ -1,0 +1,318 @@
+"""Turns of a conversation: each once for its key, and what happens to those that come while the run is busy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    AnswerError,
+    ConfigError,
+    EntriesNotKeptError,
+    EntryExistsError,
+    ExecutionError,
+    InterruptNode,
+    NodeContext,
+    RunBusyError,
+    RunCancelledError,
+    State,
+    StateGraph,
+)
+from stategraph._values.entries import Entry
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, FourMethodStore, Scene, in_threads, make_graph, reopened
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    while not holds():
+        time.sleep(0.005)
+
+
+class Desk:
+    """Answers messages in two steps, and keeps the first one of each conversation waiting until it is let go."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.is_at_work, self.go = threading.Event(), threading.Event()
+        self.slow = ""
+        self.error: BaseException | None = None
+
+    def answer(self, state: State, context: NodeContext) -> dict[str, Any]:
+        """Answer a message; the slow one once it may go on, or is to stop."""
+        self.calls.append(state["message"])
+        if state["message"] == self.slow:
+            self.is_at_work.set()
+            until(lambda: self.go.is_set() or context.cancelled)
+        if self.error is not None:
+            raise self.error
+        return {"log": [*state.get("log", ()), state["message"]]}
+
+    def graph(self, store: Any, **options: Any) -> StateGraph:
+        """Return the graph of the desk."""
+        nodes = {"answer": self.answer, "close": lambda state: {"log": [*state["log"], "."]}}
+        return make_graph(nodes, store=store, **{"preserve": True, "retention": "full", **options})
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """Return a desk that answers at once."""
+    return Desk()
+
+
+def asked(graph: StateGraph, *messages: str) -> None:
+    """Give a conversation a turn for each message, whose key is the message."""
+    for message in messages:
+        graph.turn(RUN, {"message": message}, key=message)
+
+
+class TestKeys:
+    """The same key is the same turn."""
+
+    def test_it_runs_once(self, play: Scene, desk: Desk) -> None:
+        """The first turn and later ones: the same key returns the same State, in any process, whatever came since."""
+        results = {}
+        for message in ("one", "two", "three"):
+            results[message] = play.turn(desk.graph(play.store), {"message": message}, key=message)
+            play.turn(desk.graph(play.store), {"message": "between"})
+
+        other = desk.graph(reopened(play.store))
+        for message, result in results.items():
+            assert play.turn(other, {"message": message}, key=message) == result
+        assert [call for call in desk.calls if call != "between"] == ["one", "two", "three"]
+        words = [word for word in other.store.load(RUN)["log"] if word != "."]
+        assert words == ["one", "between", "two", "between", "three", "between"]
+
+    def test_another_input(self, play: Scene, desk: Desk) -> None:
+        """The same key with other input is an error, and nothing runs."""
+        graph = desk.graph(play.store)
+        for first in ("one", "two"):
+            play.turn(graph, {"message": first}, key=first)
+            with pytest.raises(EntryExistsError, match=first):
+                play.turn(graph, {"message": "other"}, key=first)
+        assert desk.calls == ["one", "two"]
+
+    def test_only_the_newest_state_is_kept(self, play: Scene, desk: Desk) -> None:
+        """Where retention has removed the end of a turn, its key returns the newest State; nothing runs."""
+        graph = desk.graph(play.store, retention="latest")
+        asked(graph, "one")
+        newest = play.turn(graph, {"message": "two"}, key="two")
+
+        assert play.turn(graph, {"message": "one"}, key="one") == newest == play.store.load(RUN)
+        assert desk.calls == ["one", "two"]
+
+    @pytest.mark.parametrize("earlier", [(), ("zero",)])
+    def test_it_has_failed(self, play: Scene, desk: Desk, earlier: tuple[str, ...]) -> None:
+        """A turn that was interrupted is finished by the same call, and so is counted once."""
+        graph = desk.graph(play.store)
+        asked(graph, *earlier)
+        desk.error = ValueError("no")
+        with pytest.raises(ExecutionError):
+            play.turn(graph, {"message": "one"}, key="one")
+        desk.error = None
+
+        final = play.turn(graph, {"message": "one"}, key="one")
+
+        assert final["log"] == [*(word for message in earlier for word in (message, ".")), "one", "."]
+        assert play.turn(graph, {"message": "one"}, key="one") == final
+        assert desk.calls == [*earlier, "one", "one"]
+
+    @pytest.mark.parametrize("earlier", [(), ("zero",)])
+    def test_it_is_at_work(self, play: Scene, desk: Desk, earlier: tuple[str, ...]) -> None:
+        """While it is at work, the same key is refused, or waits and returns the same State."""
+        graph = desk.graph(play.store)
+        asked(graph, *earlier)
+        results: list[State] = []
+        desk.slow = "one"
+
+        def give(**how: Any) -> None:
+            results.append(play.turn(desk.graph(reopened(play.store)), {"message": "one"}, key="one", **how))
+
+        def meanwhile() -> None:
+            assert desk.is_at_work.wait(60)
+            with pytest.raises(RunBusyError):
+                give()
+            desk.go.set()
+            give(wait=60)
+
+        assert in_threads(give, meanwhile) == []
+        assert results[0] == results[1]
+        assert desk.calls == [*earlier, "one"]
+
+    def test_it_is_asked_something(self, play: Scene) -> None:
+        """The key of a turn that waits for an answer returns the pause, and then the end of the turn."""
+        nodes = {
+            "ask": InterruptNode(None, "sure"),
+            "end": lambda state: {"done": state["sure"]},
+        }
+        graph = make_graph(nodes, store=play.store, preserve=True, retention="full")
+        paused = play.turn(graph, {"message": "one"}, key="one")
+
+        assert play.turn(graph, {"message": "one"}, key="one") == paused
+        with pytest.raises(AnswerError):
+            play.turn(graph, {"message": "two"}, key="two")
+        final = play.resume(graph, {"sure": True})
+        assert play.turn(graph, {"message": "one"}, key="one") == final
+        assert play.turn(graph, {"message": "two"}, key="two").pause is not None
+
+    def test_a_rollback_brings_no_turn_back(self, play: Scene, desk: Desk) -> None:
+        """The turns that a rollback takes back do not run again, and later ones do."""
+        graph = desk.graph(play.store)
+        asked(graph, "one", "two", "three")
+
+        end = next(row for row in play.store.history(RUN) if row.kind == "end")
+        play.store.rollback(RUN, end.step, end.revision)
+        asked(graph, "two", "three", "four")
+
+        assert desk.calls == ["one", "two", "three", "four"]
+        assert play.store.load(RUN)["log"] == ["one", ".", "four", "."]
+
+    def test_a_fork_knows_no_keys(self, play: Scene, desk: Desk) -> None:
+        """The keys belong to the source."""
+        graph = desk.graph(play.store)
+        asked(graph, "one", "two")
+        play.store.fork(RUN, "fork")
+
+        for _ in range(2):
+            final = graph.turn("fork", {"message": "two"}, key="two")
+
+        assert final["log"] == ["one", ".", "two", ".", "two", "."]
+        assert desk.calls == ["one", "two", "two"]
+
+    def test_a_store_of_four_methods(self, desk: Desk) -> None:
+        """It keeps no keys, and nothing runs."""
+        for how in ({"key": "one"}, {"busy": "enqueue"}):
+            with pytest.raises(EntriesNotKeptError, match="append"):
+                desk.graph(FourMethodStore()).turn(RUN, {"message": "one"}, **how)
+        assert desk.calls == []
+
+
+class Crowd:
+    """Calls in threads: one that is at work on a message "slow", and others that come meanwhile, in order."""
+
+    def __init__(self, scene: Scene, desk: Desk, **options: Any) -> None:
+        self.scene, self.desk, self.options = scene, desk, options
+        self.results: dict[str, State] = {}
+        self.errors: dict[str, BaseException] = {}
+        desk.slow = "slow"
+
+    def calls(self, *turns: dict[str, Any]) -> None:
+        """Make the calls, each once the one before is stored, then let the first one go on."""
+        before, threads = len(self._turns()), [self._begin("slow", {})]
+        assert self.desk.is_at_work.wait(60)
+        for number, how in enumerate(turns):
+            threads.append(self._begin(str(number), how))
+            until(lambda stored=before + number: len(self._turns()) > stored)  # type: ignore[misc]
+        if all(how["busy"] == "enqueue" for how in turns):
+            self.desk.go.set()
+        for thread in threads:
+            thread.join()
+
+    def _begin(self, message: str, how: dict[str, Any]) -> threading.Thread:
+        thread = threading.Thread(target=partial(self._call, message, how))
+        thread.start()
+        return thread
+
+    def _call(self, message: str, how: dict[str, Any]) -> None:
+        graph = self.desk.graph(reopened(self.scene.store), **self.options)
+        try:
+            self.results[message] = self.scene.turn(graph, {"message": message}, **how)
+        except Exception as error:
+            self.errors[message] = error
+
+    def _turns(self) -> list[Entry]:
+        return self.scene.store.entries(RUN, kinds={"turn"})
+
+
+class TestBusy:
+    """A turn comes while another one is at work."""
+
+    def test_they_are_served_in_order(self, play: Scene, desk: Desk) -> None:
+        """Turns wait in the order in which they came, each once, and each call returns the State after its own."""
+        crowd = Crowd(play, desk)
+
+        crowd.calls({"busy": "enqueue"}, {"busy": "enqueue", "key": "k"}, *[{"busy": "enqueue"}] * 4)
+
+        assert desk.calls == ["slow", *"012345"]
+        assert crowd.errors == {}
+        for message, result in crowd.results.items():
+            assert result["log"][-2:] == [message, "."]
+        assert desk.graph(play.store).turn(RUN, {"message": "1"}, key="k")["log"][-2:] == ["1", "."]
+
+    def test_it_outlives_its_call(self, play: Scene, desk: Desk) -> None:
+        """A turn that was stored runs although its call gave up: recover takes it up, once."""
+        crowd = Crowd(play, desk)
+
+        crowd.calls({"busy": "enqueue", "wait": 0}, {"busy": "enqueue", "wait": 0, "key": "k"})
+
+        assert all(isinstance(error, RunBusyError) for error in crowd.errors.values()), crowd.errors
+        assert desk.calls == ["slow"]
+        graph = desk.graph(play.store)
+        assert [(each.run_id, each.error) for each in graph.recover()] == [(RUN, None)]
+        assert [*graph.recover()] == []
+        assert desk.calls == ["slow", "0", "1"]
+        assert graph.turn(RUN, {"message": "1"}, key="k")["log"] == ["slow", ".", "0", ".", "1", "."]
+
+    def test_an_interrupt_outlives_its_call(self, play: Scene, desk: Desk) -> None:
+        """The turn that interrupts another one runs although its call gave up."""
+        crowd = Crowd(play, desk)
+        crowd.calls({"busy": "interrupt", "wait": 0})
+
+        (recovered,) = desk.graph(play.store).recover()
+
+        assert recovered.state is not None
+        assert recovered.state["log"] == ["slow", "0", "."]
+
+    def test_the_next_turn_serves_those_before_it(self, play: Scene, desk: Desk) -> None:
+        """A later turn, with a key or without, comes after the turns that wait."""
+        crowd = Crowd(play, desk)
+        crowd.calls({"busy": "enqueue", "wait": 0}, {"busy": "enqueue", "wait": 0})
+
+        asked(desk.graph(play.store), "later")
+
+        assert desk.calls == ["slow", "0", "1", "later"]
+
+    def test_interrupt(self, play: Scene, desk: Desk) -> None:
+        """The turn under way is cancelled after its step and kept as it is; then the other one runs."""
+        crowd = Crowd(play, desk)
+
+        crowd.calls({"busy": "interrupt"})
+
+        assert {message: type(error) for message, error in crowd.errors.items()} == {"slow": RunCancelledError}, (
+            crowd.errors
+        )
+        assert crowd.results["0"]["log"] == ["slow", "0", "."]
+        assert [row.kind for row in play.store.history(RUN) if row.kind == "cancel"] == ["cancel"]
+
+    def test_rollback(self, play: Scene, desk: Desk) -> None:
+        """The turn under way is cancelled and taken back; then the other one runs."""
+        asked(desk.graph(play.store), "before")
+        crowd = Crowd(play, desk)
+
+        crowd.calls({"busy": "rollback"})
+
+        assert {message: type(error) for message, error in crowd.errors.items()} == {"slow": RunCancelledError}, (
+            crowd.errors
+        )
+        assert crowd.results["0"]["log"] == ["before", ".", "0", "."]
+
+    def test_rollback_of_the_first_turn(self, play: Scene, desk: Desk) -> None:
+        """Nothing of it is left."""
+        crowd = Crowd(play, desk)
+
+        crowd.calls({"busy": "rollback"})
+
+        assert crowd.results["0"]["log"] == ["0", "."]
+
+    def test_what_is_refused(self, desk: Desk) -> None:
+        """Each policy says what it needs, before anything runs."""
+        graph = desk.graph(MemoryStore(), retention="latest")
+        for how in ({"busy": "rollback"}, {"busy": "queue"}, {"key": ""}, {"key": 1}):
+            with pytest.raises(ConfigError, match=next(iter(how))):
+                graph.turn(RUN, {"message": "one"}, **how)  # type: ignore[arg-type]
+        assert desk.calls == []
