@@ -33,6 +33,7 @@ from stategraph import (
     State,
     StateGraph,
     Updates,
+    WaitNode,
     dbos,
 )
 from stategraph._dbos.workers import Worker
@@ -83,6 +84,7 @@ class Scene:
         self.work = self.chain("work")
         self.brief = self.chain("brief", preserve=False)
         self.asks = self.chain("asks", question=True)
+        self.waits_first = self.chain("waits_first", waits=True)
         self.rich = self.make_rich()
         self.typed = self.make_typed()
 
@@ -93,7 +95,7 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        graphs = (self.work, self.brief, self.asks, self.rich, self.typed)
+        graphs = (self.work, self.brief, self.asks, self.waits_first, self.rich, self.typed)
         return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -138,15 +140,18 @@ class Scene:
         time.sleep(state.get("seconds", 0.0))
         return {context.node: state.get(context.node, 0) + 1}
 
-    def chain(self, name: str, *, question: bool = False, last: str = "c", **checkpoint: Any) -> StateGraph:
-        """Return a graph of three nodes, perhaps with a question before the second."""
+    def chain(
+        self, name: str, *, question: bool = False, waits: bool = False, last: str = "c", **checkpoint: Any
+    ) -> StateGraph:
+        """Return a graph of three nodes, perhaps with a question or a wait before the second."""
         checkpoint = {"preserve": True, **checkpoint}
         graph = StateGraph(
             GraphConfig(name, observer="noop", checkpoint=CheckpointConfig(interval=1, **checkpoint)), store=self.store
         )
-        names = ["a", *(["ask"] if question else []), "b", last]
+        names = ["a", *(["ask"] if question else []), *(["wait"] if waits else []), "b", last]
         for node in names:
-            graph.add_node(node, InterruptNode("a", "decision") if node == "ask" else self.step)
+            others = {"ask": InterruptNode("a", "decision"), "wait": WaitNode(1.0)}
+            graph.add_node(node, others.get(node, self.step))
         for pair in pairwise(names):
             graph.add_edge(*pair)
         graph.set_entry_point("a")

@@ -100,6 +100,19 @@ def test_a_run_that_is_ordered_again_is_done_once(scene, runner, run_id):
         runner.start(scene.asks, state)
 
 
+def test_a_run_that_waits_goes_on_when_it_is_due(scene, runner, run_id):
+    """The runner orders the next turn of a run that is due, once, and not before its time."""
+    waiting = runner.start(scene.waits_first, State({}, run_id=run_id)).result(LONG)
+    assert waiting.status is RunStatus.PAUSED
+    assert scene.notes(run_id) == [f"{run_id} a"]
+
+    wait_until(lambda: scene.store.load(run_id).status is RunStatus.COMPLETED, "the run goes on")
+
+    assert runner.handle(run_id).result(LONG).status is RunStatus.COMPLETED
+    assert runner.handle(run_id).number == 2
+    assert scene.notes(run_id) == [f"{run_id} a", f"{run_id} b", f"{run_id} c"]
+
+
 def test_a_run_that_is_not_preserved_goes_once_it_is_done(scene, runner, run_id):
     """The turn keeps the final State of a deleted run, and the run does not begin again."""
     state = State(VALUES, run_id=run_id)

@@ -20,7 +20,7 @@ import dbos._dbos as inside_dbos
 from dbos import DBOS, SetWorkflowID, WorkflowStatus
 from sqlalchemy import make_url
 
-from stategraph._dbos.orders import TICK, TURN, WORKER, find_turns, outside_workflow, serializer_of, turns_of
+from stategraph._dbos.orders import TICK, TURN, WORKER, enqueue, find_turns, outside_workflow, serializer_of, turns_of
 from stategraph._owners.base import host_name
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.provenance import Owner, RunStatus
@@ -143,6 +143,16 @@ class Worker:
                 if newest is not None and newest.status == "SUCCESS" and newest.outcome["state"] is not None:
                     forget(Order(graph, summary.run_id, newest.number), self._graphs)
 
+    def order_due(self) -> None:
+        """Order the next turns of runs that are due. Other workers order the same ones, and each counts once."""
+        for graph in self._graphs.values():
+            now = graph.store._now_ns()
+            for at, run_id in graph.store._due(graph.config.name, _MOST_DUE):
+                newest = next(iter(turns_of(run_id)), None) if at <= now else None
+                if newest is not None and newest.status == "SUCCESS":  # after an error, a person goes on
+                    order = Order(graph, run_id, newest.number + 1)
+                    outside_workflow(enqueue, order, graph, newest.queue or DEFAULT_QUEUE, None, None)
+
     def stop(self, patience: float) -> bool:
         """Stop all turns before their next nodes; return whether all stopped within so many seconds."""
         with self._idle:
@@ -160,6 +170,8 @@ class Worker:
 
 _REMEMBERED = 3600.0  # seconds for which a dead worker is remembered: it may be frozen, and own runs
 _PAUSE = 0.1  # seconds between two looks for runs to delete
+_LOOK_FOR_DUE = 1.0  # seconds between two looks for runs that are due
+_MOST_DUE = 100  # runs that are ordered at a time
 _BEATS = 3  # heartbeats in the time after which a worker is dead
 
 
@@ -226,9 +238,12 @@ class Fleet:
 
     def _watch(self, worker: Worker) -> None:
         self._try(worker.forget_left)
-        beat_at = monotonic()
+        beat_at = look_at = monotonic()
         while not self._stop.wait(_PAUSE):
             self._try(worker.forget_done)
+            if monotonic() >= look_at and not worker.stops.is_set():
+                look_at = monotonic() + _LOOK_FOR_DUE
+                self._try(worker.order_due)
             if monotonic() >= beat_at:
                 beat_at = monotonic() + self.lapse / _BEATS
                 self._try(lambda: self.check(worker))

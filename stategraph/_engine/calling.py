@@ -154,6 +154,9 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     _check_module(run, saved)
     if is_due:
         return (yield from _in_company(run, saved, resume_owned(run, turn.run_id)))
+    waits = saved.status is RunStatus.PAUSED and saved.pause is not None and saved.pause.due is not None
+    if waits and not (turn.updates or turn.pause or (yield from _goes_on(run, saved))):
+        return saved  # it was ordered by a clock that is ahead
     if turn_of(saved) < turn.number:
         yield from clear_cancellation(run)
         resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)

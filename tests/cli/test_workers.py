@@ -153,6 +153,23 @@ def exit_now():
     raise SystemExit(0)
 
 
+def test_a_worker_sleeps_until_a_run_is_due(jobs, tmp_path):
+    """A worker goes on with a run at its time, however rarely it searches for runs, and `runs --overdue` lists it then."""
+    graph = jobs["graph"]
+    graph.submit(State({"how": "fine"}, run_id="later"), at=6)
+    graph.submit(State({"how": "fine"}, run_id="tomorrow"), at=86_400)
+    assert json.loads(process("runs", "--overdue", "--json", cwd=tmp_path).out)["runs"] == []
+
+    with started("work", "jobs:graph", "--every", "3600", cwd=tmp_path) as worker:
+        while graph.store.load("later").status != "completed":
+            assert worker.poll() is None
+            time.sleep(0.1)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait()
+    assert graph.store.load("tomorrow").step == 0
+    graph.store.close()
+
+
 def test_a_run_that_kills_its_process_fails_alone(jobs, tmp_path):
     """Runs that were at work beside one that kills its process are completed, however often it does."""
     innocent = {f"run-{number}": {"how": "fine", "seconds": 0.4} for number in range(3)}

@@ -88,6 +88,12 @@ OUTPUTS = {
         A chapter about the peace.
         0.79 dollars, 39,400 tokens
         """,
+    "timer": """\
+        paused: gives the customer time
+        due now: []
+        nobody goes on early
+        order-7 Have you paid order 7?
+        """,
     "streaming": """\
         step 1, question: 7 chunks, now question
         step 2, answer: 17 chunks, now answer, question
