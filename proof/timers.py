@@ -129,7 +129,7 @@ def _judge(report: Report, kind: str, place: str, folder: Path, due: datetime, k
         for run in store.runs(limit=100_000):
             rows = [(row.step, row.kind.value) for row in store.history(run.run_id)]
             steps = [step for step, what in rows if what == "step"]
-            if sorted(set(steps)) != steps or rows[-1] != (2, "end") or sum(what == "pause" for _, what in rows) != 1:
+            if steps[:1] != [1] or sorted(set(steps)) != steps or rows[-1] != (2, "end"):
                 report.failures.append(f"run {run.run_id} has the history {rows}")
     report.found.update({"nodes run again after a kill": again})
     report.found["ms late, of 50 % at most"] = late[len(late) // 2] // 1_000_000
