@@ -218,7 +218,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 run.cut()
             if run.entries:
                 run.cut_journal(min(steps_under_way(state)) - 1, taken_of(state))
-            run.due_ns = None if state.progress is None else due_ns_of(state)
+            run.due_ns = due_ns_of(state) if state.progress or state.pause else None
             if ownership.inbox is not None and ownership.run_id == run_id:
                 ownership.inbox = run.numbers[0]
 

@@ -154,11 +154,11 @@ def exit_now():
 
 
 def test_a_worker_sleeps_until_a_run_is_due(jobs, tmp_path):
-    """A worker goes on with a run at its time, however rarely it searches for runs, and `runs --overdue` lists it then."""
+    """A worker goes on with a run at its time, however rarely it searches for runs; `runs --overdue` lists it then."""
     graph = jobs["graph"]
     graph.submit(State({"how": "fine"}, run_id="later"), at=6)
     graph.submit(State({"how": "fine"}, run_id="tomorrow"), at=86_400)
-    assert json.loads(process("runs", "--overdue", "--json", cwd=tmp_path).out)["runs"] == []
+    assert json.loads(process("--store", "runs.db", "--json", "runs", "--overdue", cwd=tmp_path).out)["runs"] == []
 
     with started("work", "jobs:graph", "--every", "3600", cwd=tmp_path) as worker:
         while graph.store.load("later").status != "completed":

@@ -264,7 +264,7 @@ class RunLog(ForkSafe):
         fields = (
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
             *(policy or self.policy_of(state.run_id, old), created_ns, labels, row.pause),
-            *(incarnation, row.seal, b"", None if state.progress is None else due_ns_of(state)),
+            *(incarnation, row.seal, b"", due_ns_of(state) if state.progress or state.pause else None),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 
