@@ -16,7 +16,7 @@ _HOMES = {
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """
         AnswerError AsyncNodeError CheckpointCorruptError CheckpointError CheckpointNotFoundError
-        CheckpointSaveError CheckpointingDisabledError ConfigError EntriesNotKeptError EntryExistsError
+        CheckpointSaveError CheckpointingDisabledError ConfigError EffectsError EntriesNotKeptError EntryExistsError
         ExecutionError FormatError GraphError
         GraphMismatchError InvalidRunIdError LimitError MaxIterationsError NotSerializableError RecomputeError
         RunBusyError RunCancelledError RunCompleteError RunExistsError RunLostError SchemaError StateGraphError

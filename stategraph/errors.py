@@ -239,6 +239,24 @@ class RunCompleteError(StateGraphError):
         )
 
 
+class EffectsError(StateGraphError, ValueError):
+    """A run is to go back to a point before effects that it did, or may have done, and would then repeat.
+
+    `effects` lists the step, the node and the key of each.
+    """
+
+    run_id: str
+    effects: tuple[tuple[int, str, str], ...]
+
+    def __str__(self) -> str:
+        listed = [f"{brief(key)} (step {step}, node {brief(node)})" for step, node, key in self.effects[:10]]
+        more = ", ..." if len(self.effects) > 10 else ""
+        return (
+            f"run {self.run_id!r} has done what it would do again from there: {', '.join(listed)}{more}; "
+            "repeat_effects=True allows that"
+        )
+
+
 class EntryExistsError(StateGraphError, ValueError):
     """A message, an answer or a turn was given before under the same key, with other content."""
 

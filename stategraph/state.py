@@ -545,7 +545,8 @@ def recorded(state: State, kind: Kind | None = None, by: str | None = None, **ch
 
     Without a kind, the other fields determine it.
     """
-    facts = None if kind is None and by is None else Facts(kind, by)
+    effects = effects_of(state)
+    facts = Facts(kind, by, effects=effects) if kind is not None or by is not None or effects else None
     return evolve(state, **{"facts": facts, "_took_ns": None, "_time_ns": clock.now_ns(), **changes})
 
 
@@ -598,6 +599,11 @@ def due_ns_of(state: State) -> int | None:
 def goes_on(paused: State, attempt: int = 0) -> State:
     """Return a State with a pause that ends by itself once its deadline has passed."""
     return evolve(paused, pause=paused.pause and attrs.evolve(paused.pause, goes_on=True, attempt=attempt))
+
+
+def effects_of(state: State) -> tuple[str, ...]:
+    """Return the keys of the effects of the step of a State."""
+    return state.facts.effects if state.facts else ()
 
 
 def taken_of(state: State) -> int:

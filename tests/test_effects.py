@@ -20,7 +20,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.errors import EntriesNotKeptError
+from stategraph.errors import EffectsError, EntriesNotKeptError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import staged
@@ -406,6 +406,13 @@ def test_several_unknown_outcomes(play: Scene) -> None:
     assert pauses is not None
     assert [pause.part for pause in pauses.each] == ["0", "1"]
 
+    copy = play.store.fork(RUN, "copy").run_id
+    both = play.call(graph, "resume", copy).pause
+    assert both is not None
+    for pause, name in zip(both.each, "AB", strict=True):
+        graph.answer(copy, {"receipt": name}, pause=pause)
+    assert play.call(graph, "resume", copy)["paid"] == ["A", "B"]
+
     again = play.resume(graph, {"pay": {"receipt": "B"}}, pause=pauses.each[1]).pause
     assert again is not None
     assert again == pauses.each[0]
@@ -427,6 +434,78 @@ def test_a_changed_graph_has_the_effects(play: Scene) -> None:
     final = play.resume(changed, migrate={"pay": "bill"}, allow_changed=True)
 
     assert final["paid"] == bank.bills == ["a", "b", "c"]
+
+
+# --------------------------------------------------------------------------- going back
+
+
+class TestGoingBack:
+    """A run says which effects its steps did, and does not go back to before them by accident."""
+
+    def test_the_history_has_the_effects(self, stage: Scene) -> None:
+        """Of each step, also those that a crash has cut off from the rest of the step."""
+        bank = Bank()
+        nodes = {"first": trace("first"), "pay": pays(bank, then=once(Killed())), "last": pays(bank, "d")}
+        graph = stage.graph(nodes, retention="full", preserve=True)
+        with pytest.raises(Killed):
+            stage.execute(graph)
+        stage.resume(graph)
+
+        effects = {row.step: row.effects for row in reopened(stage.store).history(RUN)}
+
+        assert effects == {0: (), 1: (), 2: ("a", "b", "c"), 3: ("d",)}
+
+    @pytest.mark.parametrize("kind", ["nested", "branches", "items", "graphs"])
+    def test_parts_and_nested_graphs_count(self, play: Scene, kind: str) -> None:
+        """Their effects are those of the step around them, while it is under way as well."""
+        bank = Bank(after="b")
+        nodes = {"first": trace("first"), "pay": made(bank, kind), "last": trace("last")}
+        graph = make_graph(nodes, store=play.store, retention="full", preserve=True)
+        begun = State({"names": [{"name": "a"}, {"name": "b"}] if kind == "graphs" else ["a", "b"]}, run_id=RUN)
+        with pytest.raises(Killed):
+            play.execute(graph, begun)
+        with pytest.raises(EffectsError):
+            play.store.rollback(RUN, 1)
+        paused = play.resume(graph)
+        assert paused.pause is not None
+        play.resume(graph, {str(paused.pause.response_param): {"receipt": "b"}})
+
+        with pytest.raises(EffectsError) as caught:
+            play.store.rollback(RUN, 1)
+        keys = {"a", "b"} if kind in ("nested", "branches") else {"pay"}
+        assert set(caught.value.effects) == {(2, "pay", key) for key in keys}
+
+    def test_a_rollback_or_fork_that_would_repeat_them_is_refused(self, stage: Scene) -> None:
+        """The error lists them. Whoever wants that says so; what comes after them is free."""
+        bank = Bank()
+        nodes = {"first": trace("first"), "pay": pays(bank, "ab"), "last": trace("last"), "end": trace("end")}
+        graph = stage.graph(nodes, retention="full", preserve=True)
+        stage.execute(graph)
+        store = stage.store
+
+        for go_back in (lambda **how: store.rollback(RUN, 1, **how), lambda **how: store.fork(RUN, "copy", 1, **how)):
+            with pytest.raises(EffectsError, match="repeat_effects=True") as caught:
+                go_back()
+            assert caught.value.effects == ((2, "pay", "a"), (2, "pay", "b"))
+        assert store.fork(RUN, "later", 2).step == store.rollback(RUN, 2).step == 2
+        assert store.rollback(RUN, 1, repeat_effects=True).step == 1
+        assert store.rollback(RUN, 0).step == 0  # they are undone
+        stage.resume(graph)
+        assert bank.bills == ["a", "b", "a", "b"]
+
+    def test_the_step_under_way_counts(self, stage: Scene) -> None:
+        """A rollback to its input forgets what it has done; a fork has that as well."""
+        bank = Bank()
+        graph = stage.graph({"first": trace("first"), "pay": pays(bank, "ab", then=once(Killed()))})
+        with pytest.raises(Killed):
+            stage.execute(graph)
+
+        with pytest.raises(EffectsError) as caught:
+            stage.store.rollback(RUN, 1)
+        assert caught.value.effects == ((2, "pay", "a"), (2, "pay", "b"))
+        stage.store.fork(RUN, "copy", 1)
+        assert stage.call(graph, "resume", "copy")["paid"] == ["a", "b"]
+        assert bank.bills == ["a", "b"]
 
 
 # --------------------------------------------------------------------------- the error before

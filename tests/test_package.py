@@ -21,7 +21,7 @@ REPOSITORY = PACKAGE.parent
 PUBLIC = """
     Answer AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
-    EntriesNotKeptError EntryExistsError
+    EffectsError EntriesNotKeptError EntryExistsError
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError LimitError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered Repeat RetryPolicy RunBusyError

@@ -83,6 +83,7 @@ class RunContext:
         input_lock: Held by a part of the step that saves its input, or looks for the effects of the step.
         spending: What the outermost run has spent, with everything nested in it.
         effects: The effects of the steps under way that are known, by step: what is kept of each, by place and key.
+        did: The keys of the effects that the current step did or may have done.
         failures: The failures of attempts, by the step before, the node and the part.
         is_in_part: Whether the run is nested in a branch or an item.
     """
@@ -125,6 +126,7 @@ class RunContext:
     input_lock: Lock = attrs.field(factory=Lock, init=False)
     spending: Spending = attrs.field(factory=Spending, init=False)
     effects: dict[int, dict[tuple[str, str], Entry]] = attrs.field(factory=dict, init=False)
+    did: dict[str, None] = attrs.field(factory=dict, init=False)
     failures: dict[tuple[int, str, str], ErrorInfo] = attrs.field(factory=dict, init=False)
     is_in_part: bool = attrs.field(default=False, init=False)
 

@@ -129,6 +129,7 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
             if found is None:
                 entries = journal.entries_of_step("effect")
                 found = run.effects[journal.step] = {(entry.place, entry.name): entry for entry in entries}
+                run.did.update(dict.fromkeys(entry.name for entry in entries if entry.value))
     except CheckpointError as error:
         raise StoreFailed from error
     entry = found.get((journal.place, key))
@@ -143,6 +144,10 @@ def _keep(journal: _Journal, key: str, **value: Any) -> Mapping[str, Any]:
     except CheckpointError as error:
         raise StoreFailed from error
     journal.run.effects[journal.step][journal.place, key] = kept
+    if value:
+        journal.run.did[key] = None
+    else:
+        journal.run.did.pop(key, None)
     return cast(Mapping[str, Any], kept.value)
 
 

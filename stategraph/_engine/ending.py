@@ -288,7 +288,8 @@ def handle(
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
-        failure.state = evolve(failure.state, error=info, facts=Facts(attempts=attempt))
+        facts = attrs.evolve(failure.state.facts or Facts(), attempts=attempt)
+        failure.state = evolve(failure.state, error=info, facts=facts)
     handler = stage.policies.on_error
     if handler is None:
         raise failure from error

@@ -14,6 +14,8 @@ from inspect import isawaitable
 from time import monotonic
 from typing import Any, TypeAlias, cast
 
+import attrs
+
 from stategraph._engine.context import (
     NOTHING_GIVEN,
     Keys,
@@ -47,7 +49,7 @@ from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, Progress, evolved
-from stategraph._values.provenance import InputDigest, RunStatus
+from stategraph._values.provenance import Facts, InputDigest, RunStatus
 from stategraph._values.registered_types import forms_in
 from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
@@ -58,6 +60,7 @@ from stategraph.state import (
     check_successor,
     completed_by,
     data_of,
+    effects_of,
     evolve,
     recorded,
     taken_of,
@@ -135,7 +138,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
         yield (Watch, partial(session.look_out, run), None)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
     limits, spending, is_nested = run.limits, run.spending, run.outer_step is not None
-    records_nodes = run.outer_step is None and interval == 1 and not plan.write_behind
+    is_nested = run.outer_step is not None
+    records_nodes = not is_nested and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
     record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)
     if stage is None:
@@ -190,6 +194,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
         run.state = state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(handler))
+        if run.did or (is_nested and before.facts is not None):
+            run.state = state = _having_done(run, before, state)
         if overtakes:
             run.state = state = _overtaking(run, before, state)
         if handler:
@@ -235,6 +241,14 @@ def _overtaking(run: RunContext, before: State, state: State) -> State:
 
     changed = old_values(run.plan.persist, data_of(before), data_of(state))
     return evolve(state, progress=evolved(state.progress, overtaken={**changed, **state.progress.overtaken}))
+
+
+def _having_done(run: RunContext, before: State, state: State) -> State:
+    """Record the keys of the effects of a step; of a nested run, those of all steps, for the step around it."""
+    effects = dict.fromkeys(effects_of(before) if run.outer_step is not None else ()) | run.did
+    run.did.clear()
+    run.effects.clear()
+    return evolve(state, facts=attrs.evolve(state.facts or Facts(), effects=effects)) if effects else state
 
 
 def _with_changes(run: RunContext, step: Any, result: State) -> State | None:

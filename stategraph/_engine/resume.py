@@ -207,6 +207,7 @@ def revive(
         by: The author of the updates, if known.
         taken: The number of the newest entry of the inbox that the updates take in; 0 if they take in none.
     """
+    run.effects.clear()  # an answer may have changed them
     if saved.error is not None:
         run.failures[saved.step, saved.error.node, ""] = saved.error
     stored, saved = saved, fitting_saved(run, saved, updates)

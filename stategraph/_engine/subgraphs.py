@@ -30,7 +30,7 @@ from stategraph.errors import (
     SchemaError,
 )
 from stategraph.nodes.base import Node
-from stategraph.state import State, evolve, recorded
+from stategraph.state import State, effects_of, evolve, recorded
 
 _DIGITS = 12  # of a digest in an id: they distinguish successive items at one place of a list
 
@@ -143,6 +143,7 @@ class NestedRun:
         finally:  # an answer to the nested run must not answer another question of the outer one
             answered = run.state.progress.answered if run.state.progress else ()
             step.take_answers(key for key in answered if self._shares(key, inputs))
+            step.run.did.update({**dict.fromkeys(effects_of(run.state)), **run.did})
 
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run

@@ -5,7 +5,7 @@ What few runs have, such as a pause, is in `stategraph._values.progress`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -92,6 +92,10 @@ def kind_of(status: str, node: str) -> Kind:
     return _KIND_OF_STATUS.get(status) or (Kind.STEP if node else Kind.INPUT)
 
 
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(texts)
+
+
 @attrs.frozen
 class Facts:
     """The origin of a State, if its other fields do not show it.
@@ -100,11 +104,13 @@ class Facts:
         kind: The kind of record.
         by: The author, if the caller named one.
         attempts: The number of attempts of its step.
+        effects: The keys of the effects of its step; of a nested run, of all its steps.
     """
 
     kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
     by: str | None = attrs.field(default=None, validator=is_optional(str))
     attempts: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+    effects: tuple[str, ...] = attrs.field(default=(), converter=_texts)
 
 
 @attrs.define(eq=False)

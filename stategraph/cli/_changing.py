@@ -17,6 +17,7 @@ from stategraph.cli._options import (
     GRAPH,
     REDO,
     RENAMES,
+    REPEAT_EFFECTS,
     REVISION,
     RUN,
     STEP,
@@ -128,10 +129,11 @@ def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str,
     click.argument("new_run_id", metavar="NEW"),
     STEP,
     REVISION,
+    REPEAT_EFFECTS,
 )
-def fork(request: Request, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> None:
+def fork(request: Request, /, run_id: str, new_run_id: str, **how: Any) -> None:
     """Copy a run and its history up to a step under another id."""
-    state = request.open(to_change=True).fork(run_id, new_run_id, step, revision)
+    state = request.open(to_change=True).fork(run_id, new_run_id, **how)
     request.screen.done(state_shape(state), f"{new_run_id}: {state.status}, at step {state.step}")
 
 
@@ -147,6 +149,7 @@ With retention "full", the history keeps the later steps.
     REVISION,
     BY,
     TAKE_OVER,
+    REPEAT_EFFECTS,
     YES,
 )
 def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any) -> None:

@@ -235,6 +235,7 @@ ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Continue eve
 ABANDON_PARTS = click.option("--abandon-parts", is_flag=True, help="Give up finished parts that the graph cannot use.")
 REDO = click.option("--redo", multiple=True, metavar="PART", help="Do this item or branch of the step again: map/3.")
 RENAMES = pairs("--migrate", metavar="OLD=NEW", help="A node was renamed.")
+REPEAT_EFFECTS = click.option("--repeat-effects", is_flag=True, help="Also if effects of nodes would be repeated.")
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 STEP = click.option("--step", type=click.IntRange(min=0), help="This step; the newest by default.")
 REVISION = click.option(

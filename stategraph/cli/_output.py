@@ -188,6 +188,7 @@ def note_text(row: Summary) -> str:
     parts = (
         "" if row.by is None else f"by {row.by}",
         "" if row.attempts == 1 else f"in {row.attempts} attempts",
+        f"effects: {', '.join(row.effects)}" if row.effects else "",
         "" if row.error is None else failure_text(row.error.type, row.error.message),
         "" if row.pause is None else row.pause.reason,
     )
@@ -288,6 +289,7 @@ _EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] =
             errors.StepConflictError,
             errors.RunExistsError,
             errors.EntryExistsError,
+            errors.EffectsError,
             errors.RunCompleteError,
             errors.GraphMismatchError,
             errors.AnswerError,
@@ -314,6 +316,7 @@ _COMMANDS = (
     (re.compile(r"store\.list\(\) lists the saved runs"), "stategraph runs lists the saved runs"),
     (re.compile(r"store\.(delete|history)\('([^']*)'\)"), r"stategraph \1 \2"),
     (re.compile(r"store\.delete$"), "stategraph delete"),
+    (re.compile(r"repeat_effects=True"), "--repeat-effects"),
     (re.compile(r"store\.load gives its State, .*"), "stategraph show shows its State"),
     (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,11 +21,12 @@ from stategraph._util.validators import is_seconds
 from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping
-from stategraph._values.ids import check_given_id, check_run_id, given_id
-from stategraph._values.provenance import RunStatus
+from stategraph._values.ids import check_given_id, check_run_id, given_id, outer_id, step_of
+from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    EffectsError,
     EntriesNotKeptError,
     EntryExistsError,
     FormatError,
@@ -433,7 +435,48 @@ class CheckpointStore(ABC):
         """Return the time in nanoseconds since 1970, by the clock of the server if there is one."""
         return clock.now_ns()
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def _check_effects(self, run_id: str, step: int, *, forks: bool = False) -> None:
+        """Raise EffectsError if a run that goes back to a step would repeat effects."""
+        done: dict[tuple[int, str, str], None] = {}
+        newest, last = None, sys.maxsize
+        for row in reversed(self.history(run_id)):
+            newest = row.step if newest is None else newest
+            if step < row.step <= last:
+                done |= dict.fromkeys((row.step, row.checkpoint_node, key) for key in row.effects)
+            if row.kind is Kind.ROLLBACK:  # later steps were rolled back before
+                last = min(last, row.step)
+        if not (forks and step == newest):  # otherwise the copy has the entries of the step under way
+            done |= dict.fromkeys(self._effects_under_way(run_id, newest or 0))
+        if done:
+            raise EffectsError(run_id, tuple(sorted(done)))
+
+    def _effects_under_way(self, run_id: str, newest: int = 0) -> Iterator[tuple[int, str, str]]:
+        """Yield the step, the place and the key of each effect after the newest step, also in nested runs."""
+        if not self.keeps_entries:
+            return
+        from stategraph.stores._codec.type_codecs import unknown_shown  # imported when used: 20 ms
+
+        with unknown_shown():
+            kept = self.entries(run_id, kinds=("effect",))
+        yield from ((entry.step, entry.place, entry.name) for entry in kept if entry.value)
+        for run in self.iter_runs(parent=run_id):
+            step, place = step_of(run.run_id), run.run_id.rpartition("/")[2]
+            if outer_id(run.run_id) == run_id and step > newest:  # and not a fork
+                done = [
+                    *self.history(run.run_id)[-1].effects,
+                    *(key for _, _, key in self._effects_under_way(run.run_id)),
+                ]
+                yield from ((step, place, key) for key in done)
+
+    def fork(
+        self,
+        run_id: str,
+        new_run_id: str,
+        step: int | None = None,
+        revision: int | None = None,
+        *,
+        repeat_effects: bool = False,
+    ) -> State:
         """Copy a run, with its history up to a step, to another id; return the newest State of the copy.
 
         The copy is active, unless it ends at an exit point, and `State.parent` names the source. It does not depend on
@@ -444,13 +487,17 @@ class CheckpointStore(ABC):
             new_run_id: The id of the copy.
             step: The last step of the copy; the newest step by default.
             revision: The revision of the step; the newest by default. The default implementation has no revisions.
+            repeat_effects: Copy the run also if the copy would repeat effects.
 
         Raises:
+            EffectsError: the run did effects after the step; see `NodeContext.effect`.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
             RunExistsError: there is a run with the new id, or with the id of a nested run of the copy.
         """
         check_numbers(step, revision)
         with owned(self, check_given_id(new_run_id)):
+            if not repeat_effects and step is not None:
+                self._check_effects(check_run_id(run_id), step, forks=True)
             return self._fork(check_run_id(run_id), new_run_id, step, revision)
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
@@ -461,7 +508,14 @@ class CheckpointStore(ABC):
         return forked
 
     def rollback(
-        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
+        self,
+        run_id: str,
+        step: int,
+        revision: int | None = None,
+        *,
+        take_over: bool = False,
+        by: str | None = None,
+        repeat_effects: bool = False,
     ) -> State:
         """Roll a run back to a step and remove later ones; return the State of that step, in the next generation.
 
@@ -474,8 +528,10 @@ class CheckpointStore(ABC):
             revision: The revision of the step; the newest by default. The default implementation has no revisions.
             take_over: Take the run from its owner.
             by: The name to record in the history for this rollback.
+            repeat_effects: Roll the run back also if it would repeat effects.
 
         Raises:
+            EffectsError: the run did effects after the step, or may have done; see `NodeContext.effect`.
             ValueError: the step or the revision is not a non-negative int.
             RunBusyError: the run has an owner.
             RunLostError: another call took the run over in the meantime; nothing has been changed.
@@ -488,6 +544,8 @@ class CheckpointStore(ABC):
         if take_over:  # first check that the step exists; else an owner would lose its run for nothing
             self._revision(run_id, step, revision)
         with owned(self, check_run_id(run_id), take_over=take_over):
+            if not repeat_effects:
+                self._check_effects(run_id, step)
             return self._roll_back(run_id, step, revision, by)
 
     def _roll_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:

@@ -12,7 +12,7 @@ from stategraph._values import clock
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.state import State, due_ns_of, took_ns_of
+from stategraph.state import State, due_ns_of, effects_of, took_ns_of
 
 
 def as_time(ns: int | None) -> datetime | None:
@@ -47,6 +47,7 @@ class Summary:
         labels: The labels of the run.
         due: The time from which on the run can go on by itself, if it is one of `CheckpointStore.runs` and waits for
             a time or has a stored answer.
+        effects: The keys of the effects that the step did, with those of its parts and nested graphs.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class Summary:
     created: datetime | None = None
     labels: Mapping[str, str] = attrs.field(factory=dict)
     due: datetime | None = None
+    effects: tuple[str, ...] = ()
 
     @property
     def began(self) -> datetime | None:
@@ -94,6 +96,7 @@ class Summary:
             attempts=1 if state.facts is None else state.facts.attempts,
             labels=dict(state.labels),
             due=as_time(due_ns_of(state)),
+            effects=effects_of(state),
         )
 
 

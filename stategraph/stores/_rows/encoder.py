@@ -20,11 +20,11 @@ from stategraph.errors import (
     StateGraphError,
     UnknownNameError,
 )
-from stategraph.state import State, time_ns_of, took_ns_of
+from stategraph.state import State, effects_of, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord, with_effects
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
 
@@ -236,6 +236,7 @@ class CheckpointEncoder:
             kind, by, attempts = Kind.STEP, None, 1
         else:
             kind, by, attempts = state.kind, state.by, 1 if facts is None else facts.attempts
+            owner = with_effects(owner, effects_of(state))
         fields = (
             *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
             *(by, took_ns_of(state), attempts, owner, FORMAT, *kept, b"", pause),

@@ -56,7 +56,8 @@ class CheckpointRecord(NamedTuple):
         by: The name that the caller gave for this change, if any.
         took_ns: How long its step took, in nanoseconds; None if unknown.
         attempts: The number of attempts at the step.
-        owner: The process that wrote it, as "host:pid", if known.
+        owner: The process that wrote it, as "host:pid", if known. If its step had effects, a line with their keys, as
+            JSON, follows.
         format: The version of the format of the following fields.
         encoding: The encoding of the payload, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, otherwise the changes since the row before.
@@ -97,9 +98,9 @@ class CheckpointRecord(NamedTuple):
     def facts(self) -> Facts | None:
         """The provenance of its State, unless the other fields imply it."""
         is_told = self.kind is kind_of(self.status, self.node)
-        if is_told and self.by is None and self.attempts == 1:
+        if is_told and self.by is None and self.attempts == 1 and (self.owner is None or "\n" not in self.owner):
             return None
-        return Facts(self.kind, self.by, self.attempts)
+        return Facts(self.kind, self.by, self.attempts, _effects_in(self.owner))
 
 
 class EntryRecord(NamedTuple):
@@ -210,9 +211,10 @@ class RunRecord(NamedTuple):
             at.by,
             took,
             attempts,
-            owner,
+            (owner or "").partition("\n")[0] or None,
             created,
             labels,
+            effects=_effects_in(owner),
         )
 
     def _pause_of(self, kept: str) -> Pause | None:
@@ -221,6 +223,16 @@ class RunRecord(NamedTuple):
                 return pause_from_json(kept)
         except DecodeError as error:
             raise CheckpointCorruptError(self.run_id, f"its pause cannot be restored: {error}") from error
+
+
+def with_effects(owner: str | None, effects: Sequence[str]) -> str | None:
+    """Return the owner of a row, followed by the keys of the effects of its step if there are any."""
+    return f"{owner or ''}\n{json.dumps(effects)}" if effects else owner
+
+
+def _effects_in(owner: str | None) -> tuple[str, ...]:
+    kept = (owner or "").partition("\n")[2]
+    return tuple(json.loads(kept)) if kept else ()
 
 
 of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
