@@ -178,11 +178,18 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     step = (state.run_id, run.plan.graph, name, state.step + 1, attempt, state.generation, part)
     at, is_stopping = kept_at(name, state), StopCheck(run.session, run.signal)
     journal = StepJournal(run, state, name, at[0], f"{at[1]}/{part}" if part else at[1], bool(part) or run.is_in_part)
-    further: dict[str, Any] = {"kept_at": at, "is_stopping": is_stopping, "journal": journal}
-    if run.failures:
-        of_step = run.failures.get((state.step, name, ""))
-        further["last_error"] = run.failures.get((state.step, name, part), of_step)
-    return NodeContext(*step, answer_of(state), outermost=run.outermost, **further)
+    return NodeContext(
+        *(*step, answer_of(state)),
+        last_error=_last_error(run, state.step, name, part) if run.failures else None,
+        kept_at=at,
+        outermost=run.outermost,
+        is_stopping=is_stopping,
+        journal=journal,
+    )
+
+
+def _last_error(run: RunContext, step: int, name: str, part: str) -> ErrorInfo | None:
+    return run.failures.get((step, name, part)) or run.failures.get((step, name, ""))
 
 
 @attrs.define(eq=False)

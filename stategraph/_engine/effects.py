@@ -31,6 +31,7 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     """Do what `NodeContext.effect` does; return the result, or an awaitable of it if the call is async."""
     if not isinstance(key, str) or not key:
         raise ValueError(f"the key of an effect is a str that names it, not {key!r}")
+    journal.used = journal.used or set()
     if key in journal.used:
         raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
     journal.used.add(key)
@@ -114,9 +115,11 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
     """Return what is kept of an effect; None if it has not begun.
 
     Raises:
-        RuntimeError: The step is over.
+        RuntimeError: The step or the attempt is over.
     """
     run = journal.run
+    if journal.is_over:
+        raise RuntimeError(f"effect {key!r} of node {journal.node!r}: its attempt is over, as after a timeout")
     if run.state.step != journal.state.step:
         raise RuntimeError(
             f"effect {key!r} of node {journal.node!r} belongs to step {journal.step}, which is complete, and would be "

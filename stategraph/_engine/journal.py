@@ -41,7 +41,7 @@ class StepJournal:
     place: str
     is_part: bool = False
     is_over: bool = False
-    used: set[str] = attrs.field(factory=set, init=False)
+    used: set[str] | None = None
 
     @property
     def is_kept(self) -> bool:

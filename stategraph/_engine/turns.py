@@ -229,14 +229,14 @@ def _without_last_turn(store: Any, run_id: str, by: str | None) -> State:
     newest = rows[-1].step
     for row in reversed(rows):
         if row.status is RunStatus.COMPLETED and row.step <= newest:
-            back: State = store.rollback(run_id, row.step, row.revision, by=by)
+            back: State = store.rollback(run_id, row.step, row.revision, by=by, repeat_effects=True)
             return back
         if row.kind is Kind.ROLLBACK:  # the steps after this one were rolled back before
             newest = min(newest, row.step)
     if rows[0].step or rows[0].kind is not Kind.INPUT:
         reason = 'the end of the turn before is not kept, as it was saved without retention="full"; finish this turn'
         raise CheckpointError(run_id, reason)
-    return with_data(store.rollback(run_id, 0, rows[0].revision, by=by), {})
+    return with_data(store.rollback(run_id, 0, rows[0].revision, by=by, repeat_effects=True), {})
 
 
 # --------------------------------------------------------------------------- results

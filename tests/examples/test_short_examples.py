@@ -80,6 +80,12 @@ OUTPUTS = {
         eager    limit 1.5: 12 peaks [38, 39, 40, 41, 42, 88, 89, 90, 91, 92, 130, 170] (from base, step 1)
         measured 1 time
         """,
+    "effects": """\
+        before: ['17', '18']
+        then: ['receipt 17', 'receipt 18', 'receipt 19']
+        refunded: ['17', '18', '19']
+        effects: ('17', '18', '19')
+        """,
     "budget": """\
         3 chapters, stopped: 0.59 dollars are spent
         A chapter about the dog.
