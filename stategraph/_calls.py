@@ -119,6 +119,24 @@ class RecoverCall(TypedDict, total=False):
     limits: Mapping[str, float] | None
 
 
+class AnswerCall(TypedDict, total=False):
+    """Options of a call that stores an answer.
+
+    Attributes:
+        pause: The pause to answer, or its id; required if the run waits at several.
+        by: The author, for the history.
+        key: An id of the answer. An answer with the same key again is the same answer.
+        allow_changed: As for `StateGraph.resume`.
+        migrate: As for `StateGraph.resume`.
+    """
+
+    pause: Pause | str | None
+    by: str | None
+    key: str | None
+    allow_changed: bool
+    migrate: Mapping[str, str] | None
+
+
 class ResumeCall(ChangedCall, total=False):
     """Options of a call that resumes a run.
 

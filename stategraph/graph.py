@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
 
 from stategraph._calls import (
+    AnswerCall,
     Call,
     ExecuteCall,
     GraphOptions,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
     from stategraph._owners.base import Refused
-    from stategraph._values.progress import Pause
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
@@ -443,15 +443,7 @@ class StateGraph(GraphBuilder[S]):
 
         await adrive(self._message(run_id, updates, by, key), None, self.store)
 
-    def answer(
-        self,
-        run_id: str,
-        value: Any,
-        *,
-        pause: Pause | str | None = None,
-        by: str | None = None,
-        key: str | None = None,
-    ) -> None:
+    def answer(self, run_id: str, value: Any, **how: Unpack[AnswerCall]) -> None:
         """Store the answer to a paused run, and return. When this returns, the answer is durable.
 
         The next call that works on the run continues with it: `run`, `resume` without an answer, or `recover`.
@@ -459,31 +451,23 @@ class StateGraph(GraphBuilder[S]):
         Args:
             run_id: The run.
             value: The answer.
-            pause: The pause to answer, or its id; required if the run waits at several.
-            by: The author, for the history.
-            key: An id of the answer. An answer with the same key again is the same answer.
+            **how: See `stategraph._calls.AnswerCall`.
 
         Raises:
-            AnswerError: The run does not wait there, the answer is not valid, or the deadline has passed.
+            AnswerError: The run does not wait there, the answer is not valid, or the deadline has passed; or the pause
+                was answered before.
             CheckpointNotFoundError: There is no such run.
+            RunCompleteError: The run is complete.
             EntryExistsError: Another answer has had the key.
             EntriesNotKeptError: The store keeps no entries.
         """
-        drive(self._stored_answer(run_id, value, pause, by, key), None)
+        drive(self._stored_answer(run_id, value, how), None)
 
-    async def aanswer(
-        self,
-        run_id: str,
-        value: Any,
-        *,
-        pause: Pause | str | None = None,
-        by: str | None = None,
-        key: str | None = None,
-    ) -> None:
+    async def aanswer(self, run_id: str, value: Any, **how: Unpack[AnswerCall]) -> None:
         """Store an answer as `answer` does, on the running event loop."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        await adrive(self._stored_answer(run_id, value, pause, by, key), None, self.store)
+        await adrive(self._stored_answer(run_id, value, how), None, self.store)
 
     def stream(self, state: State[S], **how: Unpack[ExecuteCall]) -> Stream[S]:
         """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.
@@ -559,12 +543,11 @@ class StateGraph(GraphBuilder[S]):
 
         return send(self._new_run({"by": by}), run_id, updates, key)
 
-    def _stored_answer(
-        self, run_id: str, value: Any, pause: Pause | str | None, by: str | None, key: str | None
-    ) -> Task[None]:
+    def _stored_answer(self, run_id: str, value: Any, how: AnswerCall) -> Task[None]:
         from stategraph._engine.calling import answer  # imported when used
 
-        return answer(self._new_run({"by": by}), run_id, value, pause, key)
+        run = self._new_run(cast(Call, how), AnswerCall)
+        return answer(run, run_id, value, how.get("pause"), how.get("key"))
 
     def _adrive(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Awaitable[State]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms

@@ -267,7 +267,8 @@ def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, 
     asked = chosen_pause(saved, pause_id)
     if is_overdue(asked, given.at):
         raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
-    yield from check_answer(run, (yield from compatible(run, saved)), asked, value)
+    saved = yield from compatible(run, saved)  # its nodes may be renamed
+    yield from check_answer(run, saved, chosen_pause(saved, asked.id), value)
     given = attrs.evolve(given, place=asked.id, name=asked.id)  # named: a pause has one answer
     (kept,) = yield (Amend, run.session.append, (run_id, [given]))
     if attrs.evolve(kept, seq=0) != given and not _is_given_again(run_id, given, [kept]):

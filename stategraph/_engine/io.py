@@ -26,10 +26,9 @@ from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointSaveError,
-    RunBusyError,
     RunLostError,
+    StateGraphError,
     StepConflictError,
-    UnknownNameError,
 )
 from stategraph.state import State, taken_of
 
@@ -373,7 +372,7 @@ class StoreSession:
             with on_behalf_of(self.ownership):
                 self._drain()
                 return ask()
-        except (CheckpointError, RunBusyError, UnknownNameError):
+        except StateGraphError:
             raise
         except failures() as error:
             reason = f"the {self.store} could not {purpose}: {describe_exception(error)}"

@@ -20,7 +20,7 @@ COMMANDS = {
     **dict.fromkeys(("runs", "show", "history", "diff", "watch", "draw", "export"), _LOOKING),
     **dict.fromkeys(("import", "migrate"), _CHANGING),
     "doctor": _LOOKING,
-    **dict.fromkeys(("resume", "answer", "fork", "rollback", "cancel", "delete", "prune"), _CHANGING),
+    **dict.fromkeys(("resume", "answer", "send", "fork", "rollback", "cancel", "delete", "prune"), _CHANGING),
     "work": "stategraph.cli._working",
     "ui": "stategraph.web._command",
 }

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from stategraph._text.shown import clean
+from stategraph._values.provenance import RunStatus
 from stategraph.cli._looking import row_store
 from stategraph.cli._opening import status_text
 from stategraph.cli._options import (
@@ -27,13 +28,15 @@ from stategraph.cli._options import (
     Request,
     command,
     pairs,
+    parsed_pair,
     parsed_value,
 )
 from stategraph.cli._output import EXIT_OF_STATUS, Exit, Failure, note, shape_of, state_shape, status_cell
-from stategraph.errors import FormatError
+from stategraph.errors import FormatError, RunCompleteError
 
 if TYPE_CHECKING:
     from stategraph.graph import StateGraph
+    from stategraph.state import State
 
 
 # --------------------------------------------------------------------------- with a graph
@@ -100,24 +103,56 @@ def answer(request: Request, /, run_id: str, value: str | None, graph: str, paus
     if (name is None) != (value is None):
         way_out = "no value: leave out VALUE" if name is None else f"{name!r}: give VALUE"
         raise Failure(Exit.USAGE, f"{run_id} waits for {way_out}")
-    updates = {} if name is None or value is None else {name: parsed_value(value)}
-    return _resume(request, flow, run_id, updates, pause=meant[0], **how)
+    given = None if value is None else parsed_value(value)
+    if state.status is not RunStatus.PAUSED or not flow.store.keeps_entries:
+        return _resume(request, flow, run_id, {} if name is None else {name: given}, pause=meant[0], **how)
+    about = {option: how[option] for option in ("by", "allow_changed", "migrate")}
+    flow.answer(run_id, given, pause=meant[0], **about)
+    try:
+        return _resume(request, flow, run_id, {}, **how | {"by": None})
+    except RunCompleteError:  # another call has gone on with the answer
+        return _shown(request, flow.store.load(run_id))
 
 
 def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str, Any], **how: Any) -> int:
     """Resume a run, with its progress on a terminal; return the exit code for its last status."""
     screen = request.screen
     state = graph.resume(run_id, updates or None, progress=not screen.is_json and sys.stderr.isatty(), **how)
+    return _shown(request, state)
+
+
+def _shown(request: Request, state: State) -> int:
+    """Show the last State of a call; return the exit code for its status."""
+    screen = request.screen
     if screen.is_json:
         screen.document(state_shape(state))
     else:
         reasons = [] if state.pause is None else [pause.reason for pause in state.pause.each]
         why = f": {'; '.join(reasons)}" if reasons else ""
-        screen.line((run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{why}")
+        screen.line((state.run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{why}")
     return EXIT_OF_STATUS.get(state.status, Exit.OK)
 
 
 # --------------------------------------------------------------------------- without a graph
+
+
+@command(
+    """
+  stategraph send review-42 note='make it shorter' --by ann
+  stategraph send review-42 limit=20 --key mail-7
+
+The run takes it in between two steps. A message is no answer: see stategraph answer.
+""",
+    RUN,
+    click.argument("updates", metavar="KEY=VALUE...", nargs=-1, required=True, type=parsed_pair),
+    click.option("--key", metavar="KEY", help="An id of the message: the same one again is sent once."),
+    BY,
+)
+def send(request: Request, run_id: str, updates: tuple[tuple[str, str], ...], key: str | None, by: str | None) -> None:
+    """Send a message to a run, whatever process is at work on it. A VALUE is JSON, or text."""
+    message = {name: parsed_value(text) for name, text in updates}
+    request.open(to_change=True).send(run_id, message, by=by, key=key)
+    request.screen.done({"run_id": run_id, "sent": True}, f"{run_id}: sent")
 
 
 @command(

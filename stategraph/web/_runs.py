@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from datetime import datetime
 from enum import Enum
@@ -18,11 +19,12 @@ import attrs
 from stategraph._text.shown import span
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.progress import Pause
+from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import field_names, field_types, is_record
 from stategraph.cli._opening import history_of
 from stategraph.cli._options import parsed_value
 from stategraph.cli._output import Exit, Failure
-from stategraph.errors import ExecutionError, RunCancelledError
+from stategraph.errors import ExecutionError, RunBusyError, RunCancelledError, RunCompleteError
 from stategraph.graph import StateGraph
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.picture import picture_of_run
@@ -191,7 +193,16 @@ def change_of(
     resume = partial(graph.resume, run_id, by=by, allow_changed=allow_changed, migrate=own)
     match given.get("do"):
         case "answer":
-            return partial(resume, **_answer(graph, run, given, own)), run_id
+            how = _answer(graph, run, given, own)
+            if run.status is not RunStatus.PAUSED or not graph.store.keeps_entries:
+                return partial(resume, **how), run_id
+            value = next(iter(how.pop("updates", {}).values()), None)
+            about: Any = {"by": by, "allow_changed": allow_changed, "migrate": own}
+            answer = partial(graph.answer, run_id, value, **how, **about)
+            return partial(_go_on_after, answer, partial(resume, by=None)), run_id
+        case "send":
+            message = {given.get("key", "").strip(): parsed_value(given.get("value", ""))}
+            return partial(graph.send, run_id, message, by=by), run_id
         case "resume":
             return resume, run_id
         case "cancel":
@@ -202,6 +213,13 @@ def change_of(
         case "rollback":
             return partial(graph.store.rollback, run_id, *_step(given), by=by), run_id
     return None
+
+
+def _go_on_after(answer: Callable[[], None], resume: Callable[[], Any]) -> None:
+    """Store an answer and continue the run, unless another call does."""
+    answer()
+    with suppress(RunBusyError, RunCompleteError):
+        resume()
 
 
 def _step(given: Mapping[str, str]) -> tuple[int, int | None]:

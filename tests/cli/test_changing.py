@@ -45,6 +45,20 @@ def test_an_answer_is_json_or_text(shop):
     assert [one["shipped"] for one in data] == [{"paid": [1, 2.5]}, "yes please"]
 
 
+def test_a_message_is_sent(shop):
+    """The run has it once it goes on; the same key again is the same message, and needs no graph."""
+    for _ in range(2):
+        sent = call("--store", "runs.db", "send", "waiting", "note=be quick", "boxes=[1, 2]", "--key", "mail-7")
+        assert (sent.code, sent.out) == (0, "waiting: sent\n")
+    assert process(*ANSWER, "true", cwd=shop).code == 0
+
+    data = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["data"]
+    assert (data["note"], data["boxes"], data["shipped"]) == ("be quick", [1, 2], True)
+    assert call("--store", "runs.db", "send", "waiting", "note=too late").code == 5
+    assert call("--store", "runs.db", "send", "none", "note=x").code == 3
+    assert call("--store", "runs.db", "send", "waiting", "note").code == 2
+
+
 def test_only_the_pause_that_was_meant_is_answered(shop):
     """Another one is a conflict, and the run waits as before; the beginning of its id will do."""
     pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]

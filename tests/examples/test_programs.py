@@ -53,6 +53,12 @@ def run_on_a_terminal(folder: Path, name: str, *arguments: str, typed: str = "")
     return process.wait(timeout=300), seen.decode().replace("\r\n", "\n")
 
 
+def test_a_run_hears_messages(tmp_path: Path) -> None:
+    """What is sent while it works is taken in before the next step."""
+    lines = ["line 1, plain", "line 2, plain", "line 3, plain", "line 4, cheerful", "heard: cheerful", ""]
+    assert run(tmp_path, "messages") == (0, "\n".join(lines))
+
+
 class TestApproval:
     def test_each_command_is_a_process_of_its_own(self, tmp_path: Path) -> None:
         """An order waits in the file until another process answers; what will not do leaves it waiting."""

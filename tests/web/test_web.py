@@ -168,6 +168,19 @@ def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
     assert "ann" in [row.by for row in store.history("claim")]
 
 
+def test_a_message_is_sent(page, store, graph):
+    """A POST sends it to the run, which waits as before; a message is no answer."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+
+    sent = change(page, "claim", "send", key="note", value="be quick", by="ann")
+
+    assert sent.status_code == 303
+    (message,) = store.entries("claim")
+    assert (message.value, message.by, store.load("claim").status) == ({"note": "be quick"}, "ann", "paused")
+    pause = store.load("claim").pause
+    assert change(page, "claim", "send", key=pause.response_param, value="1").status_code == 409
+
+
 def test_each_of_several_questions_has_a_form(store):
     """Each of several questions has a form that answers it."""
     ask = asks(store)
