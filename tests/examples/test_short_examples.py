@@ -58,6 +58,12 @@ OUTPUTS = {
         first again: at step 1, with ['limit', 'values']
         runs, the newest first: [('second', 3), ('first', 1)]
         """,
+    "status": """\
+        read: done read/0; failed read/1
+          read/0: reading the page 'cover'
+          read/1: reading the page 'torn'
+        A better book, It was raining, The end
+        """,
     "own_tables": """\
         order-1: 2 left
         node 'reserve' of run 'order-2' failed: ValueError: 2 too few (path: reserve)
