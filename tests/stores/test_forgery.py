@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from stategraph import ConfigError, State
+from stategraph import ConfigError, InterruptNode, State
+from stategraph._values.entries import Entry
 from stategraph._values.progress import Part, Pause
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunCancelledError
@@ -271,3 +272,62 @@ def test_pages_go_on_behind_what_is_damaged(opened, sql):
             found += [run.run_id for run in page]
             after = page[-1].cursor
         assert found == ["run-7", "run-6", "run-5", "run-2", "run-1"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "by_whom = 'the boss'",
+        "seq = 5",
+        "step = 1",
+        "kind = 'turn'",
+        "name = 'other'",
+        "place = 'node'",
+        "at_ns = at_ns + 1",
+        "made_of = 'other'",
+        "payload = (SELECT payload FROM entry WHERE seq = 2)",
+        "number = (SELECT number FROM run WHERE run_id = 'b')",
+    ],
+)
+def test_an_entry_is_what_its_author_appended(opened, sql, change):
+    """An entry that was changed, or moved to another place or run, is refused: its seal covers all of it."""
+    store = opened()
+    for run_id in "ab":
+        saved(store, 1, run_id=run_id)
+    store.append("a", [Entry("message", {"x": 1}, by="me"), Entry("message", {"x": 2}, by="me")])
+
+    sql(f"UPDATE entry SET {change} WHERE seq = 1")
+
+    with pytest.raises(CheckpointCorruptError, match="its entry"):
+        [store.entries(run_id) for run_id in "ab"]
+
+
+def test_a_message_that_is_copied_to_a_new_number_is_refused(opened, sql):
+    """Who can write to the file but has no key cannot send: not even what was sent before, once more."""
+    store = opened()
+    saved(store, 1)
+    store.append("a", [Entry("message", {"x": 1})])
+    sql("CREATE TABLE copy AS SELECT * FROM entry")
+
+    sql("UPDATE copy SET seq = 2")
+    sql("INSERT INTO entry SELECT * FROM copy")
+
+    with pytest.raises(CheckpointCorruptError, match="its entry message"):
+        store.entries("a")
+
+
+def test_a_message_that_is_put_back_is_not_taken_in_again(opened, sql):
+    """The State says which messages it has taken in: putting one back changes nothing."""
+    taken = []
+    pauses = {name: InterruptNode("asked", name) for name in ("first", "second")}
+    graph = make_graph({"begin": lambda state: {"asked": 1}, **pauses, "end": lambda state: {}}, store=opened())
+    graph.on_message(lambda state, updates: taken.append(dict(updates)) or updates)
+    graph.execute(State(run_id="a"))
+    graph.send("a", {"x": 1})
+    sql("CREATE TABLE copy AS SELECT * FROM entry")
+    graph.resume("a", {"first": True})
+
+    sql("INSERT INTO entry SELECT * FROM copy")
+
+    assert graph.resume("a", {"second": True})["x"] == 1
+    assert taken == [{"x": 1}]
