@@ -34,7 +34,7 @@ from stategraph.stores._files.sqlite_files import (
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
-from stategraph.stores._rows.records import Appended, RunRecord, Unreadable, Write, run_or_unreadable
+from stategraph.stores._rows.records import Appended, Removal, RunRecord, Unreadable, Write, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_runs
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import (
@@ -323,6 +323,10 @@ class SqliteTable(SqlTable, ForkSafe):
             return self._finish(transaction, writes[0], execute)
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 
+    def _removing(self, removal: Removal) -> list[Statement]:
+        forgetting: Statement = sql.FORGET, (removal.run_id, removal.run_id)
+        return [*super()._removing(removal), forgetting]
+
     def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:
         return ("", ()) if ownership is None else (sql.OWNED, (2 * ownership.fence + ownership.is_cancelled, run_id))
 
@@ -341,7 +345,10 @@ class SqliteTable(SqlTable, ForkSafe):
         return _fence_of(self.change(run_id, sql.RAISE_FENCE, (run_id,)))
 
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
-        self.change(run_id, sql.SET_CANCELLED, (run_id, int(is_cancelled), by))
+        if is_cancelled:
+            self.change(run_id, sql.SET_CANCELLED, (run_id, by))
+        else:
+            self._transact(run_id, lambda connection: [connection.execute(each, (run_id,)) for each in sql.TAKE_UP])
 
     def cancelled_by(self, run_id: str) -> str | None:
         ((by,),) = self.query(run_id, sql.CANCELLED_BY, (run_id,)) or [(None,)]

@@ -12,7 +12,7 @@ from typing import Any
 import diskcache
 import pytest
 
-from stategraph import CachePolicy, State, StateGraph
+from stategraph import CachePolicy, InterruptNode, State, StateGraph
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo
 from stategraph.stores import Policy
@@ -87,6 +87,20 @@ class TestByHand:
 
         assert copies(folder) == 0
         assert len(store.list()) == 5
+
+    def test_the_id_of_a_run_that_was_cancelled(self, store: Any, folder: Path) -> None:
+        """Its cancellation goes with it, with its author, whether or not the run has gone on since."""
+        run_id = SECRET.replace(" ", "-")
+        for goes_on in (True, False):
+            graph = make_graph({"a": returns({}), "b": InterruptNode("q", "r"), "c": returns({})}, store=store)
+            graph.execute(State({"q": 1}, run_id=run_id))
+            graph.cancel(run_id, by=SECRET)
+            if goes_on:
+                graph.resume(run_id, {"r": 1})
+
+            store.delete(run_id)
+
+            assert copies(folder) == copies(folder, run_id) == 0
 
     def test_prune(self, store: Any, folder: Path) -> None:
         """Runs whose time is over."""

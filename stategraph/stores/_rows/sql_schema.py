@@ -183,9 +183,14 @@ RAISE_FENCE = (
     "ON CONFLICT (run_id) DO UPDATE SET number = number + 1 RETURNING number, cancelled"
 )
 SET_CANCELLED = (
-    "INSERT INTO fence VALUES (?, 0, ?, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled, "
-    "by_whom = iif(cancelled AND excluded.cancelled, by_whom, excluded.by_whom)"
+    "INSERT INTO fence VALUES (?, 0, 1, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = 1, "
+    "by_whom = iif(cancelled, by_whom, excluded.by_whom)"
 )
+TAKE_UP = (
+    "DELETE FROM fence WHERE run_id = ? AND number = 0",  # as good as no row
+    "UPDATE fence SET cancelled = 0, by_whom = NULL WHERE run_id = ?",
+)
+FORGET = "DELETE FROM fence WHERE run_id = ? AND number = 0 AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = ?)"
 ALL_FENCES = (
     "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
     "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
