@@ -11,6 +11,7 @@ import pytest
 
 from stategraph import (
     ExecutionError,
+    GraphMismatchError,
     MapNode,
     NodeContext,
     NotSerializableError,
@@ -434,6 +435,49 @@ def test_a_changed_graph_has_the_effects(play: Scene) -> None:
     final = play.resume(changed, migrate={"pay": "bill"}, allow_changed=True)
 
     assert final["paid"] == bank.bills == ["a", "b", "c"]
+
+
+def test_a_removed_node_with_effects_stops_the_resume(play: Scene) -> None:
+    """The error says what is done."""
+    bank = Bank()
+    graph = make_graph({"first": trace("first"), "pay": pays(bank, "a", then=once(Killed()))}, store=play.store)
+    with pytest.raises(Killed):
+        play.execute(graph)
+    changed = make_graph({"first": trace("first"), "other": trace("other")}, store=play.store)
+
+    with pytest.raises(GraphMismatchError, match="effect a"):
+        play.resume(changed, allow_changed=True)
+    assert play.resume(changed, allow_changed=True, abandon_parts=True).status == "completed"
+
+
+def test_parts_that_are_done_again_keep_their_effects(play: Scene) -> None:
+    """Finished parts that cannot be combined run again; what they have paid is paid."""
+    bank, errors = Bank(), [ValueError("one"), ValueError("two")]
+
+    def both(one: Any, two: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return [*one, *two]
+
+    node = ParallelNode({name: pays(bank, name) for name in "ab"}, reducers={"paid": both})
+    graph = make_graph({"first": trace("first"), "pay": node}, store=play.store)
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+
+    assert play.resume(graph)["paid"] == ["a", "b"]
+    assert sorted(bank.bills) == ["a", "b"]
+
+
+def test_a_new_turn_does_its_own_effects(stage: Scene) -> None:
+    """Not those of a cancelled turn, which may have been about something else."""
+    bank = Bank()
+    graph = stage.graph({"pay": pays(bank, "a", then=once(Killed())), "end": trace("end")}, preserve=True)
+    with pytest.raises(Killed):
+        stage.execute(graph)
+    graph.cancel(RUN)
+
+    assert stage.call(graph, "turn", RUN, {"n": 2}).status == "completed"
+    assert bank.bills == ["a", "a"]
 
 
 # --------------------------------------------------------------------------- going back

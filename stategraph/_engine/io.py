@@ -340,11 +340,14 @@ class StoreSession:
         return found
 
     def done_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
-        """Return the labels of the finished parts of a step, and the ids of its nested runs."""
+        """Return the labels of the finished parts of a step, its effects, and the ids of its nested runs."""
         state, (step, name) = about
         if not self.store.keeps_parts:
             return []
-        return [*self.load_parts((state.run_id, step, name, "part")), *self.nested_at(about)]
+        read = lambda: self.store.entries(state.run_id, step=step, kinds=("effect",))  # noqa: E731
+        found = self._query(state.run_id, "read its effects", read) if self.store.keeps_entries else ()
+        effects = [f"effect {each.name}" for each in found if each.value and f"{each.place}/".startswith(f"{name}/")]
+        return [*self.load_parts((state.run_id, step, name, "part")), *effects, *self.nested_at(about)]
 
     def nested_at(self, about: tuple[State, tuple[int, str]]) -> list[str]:
         """Return the ids of the nested runs of a step."""

@@ -310,8 +310,9 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
         return started
     if is_new:
         return (yield from _as_submitted(run, state, started))
-    if run.plan.loads_parts:  # parts of the incomplete step were made from other data
-        yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, True))
+    has_effects = run.session.store.keeps_entries and state.status is not RunStatus.COMPLETED
+    if run.plan.loads_parts or has_effects:  # parts and effects of the incomplete step were made from other data
+        yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, False))
     return (yield from amend(run, started))
 
 

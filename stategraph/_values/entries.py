@@ -26,6 +26,12 @@ JOURNAL = frozenset({"part", "attempt", "effect", "spend", "chunk", "status"})
 INBOX = frozenset({"message", "answer", "turn"})
 """The kinds of entries that anyone may append."""
 
+
+def lasting_kinds(is_same_step: bool) -> tuple[str, ...]:
+    """Return the kinds of entries of the step under way that outlast its parts: effects only if it is done again."""
+    return ("spend", "effect") if is_same_step else ("spend",)
+
+
 _is_str = attrs.validators.instance_of(str)
 
 

@@ -334,7 +334,8 @@ class CheckpointStore(ABC):
         Args:
             run_id: The run.
             step: The step.
-            newer_too: Delete the parts of later steps as well, because their inputs have changed; keep nested runs.
+            newer_too: Delete the parts of later steps as well, because their inputs have changed; keep nested runs, and
+                the effects of these steps.
         """
         raise NotImplementedError
 

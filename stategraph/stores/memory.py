@@ -14,7 +14,15 @@ import attrs
 
 from stategraph._owners.base import NewEntriesError, Ownership, owned, owned_if_free, owner_here, process_name
 from stategraph._values import clock
-from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after, named_by_entry, selected
+from stategraph._values.entries import (
+    Entry,
+    are_of_inbox,
+    check_kinds,
+    due_ns_after,
+    lasting_kinds,
+    named_by_entry,
+    selected,
+)
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep, RunStatus
@@ -113,19 +121,19 @@ class _Run:
     numbers: Counter[int] = attrs.field(factory=Counter)
     due_ns: int | None = None
 
-    def cut_journal(self, last: int, taken: int = 0, spent_after: int = sys.maxsize) -> None:
+    def cut_journal(self, last: int, taken: int = 0, lasting: Collection[str] = (), after: int = sys.maxsize) -> None:
         """Remove the entries of the journal up to a step, and those of the inbox up to a number that have no name.
 
-        What is spent after the step `spent_after` stays.
+        Entries of the kinds in `lasting` stay if their step comes after the step `after`.
         """
         left = {
             key: kept
             for key, kept in self.entries.items()
             if kept.entry.step > last
-            or (kept.entry.kind == "spend" and kept.entry.step > spent_after)
+            or (kept.entry.kind in lasting and kept.entry.step > after)
             or (not kept.entry.step and (kept.entry.name or kept.entry.seq > taken))
         }
-        over = min(last, spent_after)
+        over = min(last, after)
         self.entries = left
         self.numbers = Counter({step: seq for step, seq in self.numbers.items() if not 0 < step <= over})
 
@@ -356,7 +364,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             if run is None:
                 return
             newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
-            run.cut_journal(sys.maxsize if newer_too else step, spent_after=newest.step)
+            run.cut_journal(sys.maxsize if newer_too else step, 0, lasting_kinds(newer_too), newest.step)
             for nested_id in [found for found in nested_ids if step_of(found) <= step]:
                 if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
                     nested_ids.discard(nested_id)

@@ -103,12 +103,12 @@ def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnati
     return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)
 
 
-def cut_journal(log: RunLog, run_id: str, last: int) -> None:
-    """Remove the entries of the journal of a run up to a step, but not what the step under way has spent."""
+def cut_journal(log: RunLog, run_id: str, last: int, lasting: Collection[str]) -> None:
+    """Remove the entries of the journal of a run up to a step, but not those of some kinds of the step under way."""
     run = log.find(run_id)
     found = () if run is None else log.table.entries(run_id, 1, last)
     if run is not None and found:
-        left = tuple(record for record in found if record.kind == "spend" and record.step > run.step)
+        left = tuple(record for record in found if record.kind in lasting and record.step > run.step)
         log.write(Appended(run_id, run.incarnation, left, cut_journal=last))
         log.forget(run_id)
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import attrs
 
 from stategraph._owners.base import Orphan, Ownership, Refused, current, owned, owner_here
-from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after
+from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after, lasting_kinds
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
@@ -300,7 +300,7 @@ class RowStore(CheckpointStore):
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         with owned(self, check_run_id(run_id)):
             nested.drop_nested(self._log, run_id, step, newer_parts=newer_too)
-            cut_journal(self._log, run_id, MAX_STEP if newer_too else step)
+            cut_journal(self._log, run_id, MAX_STEP if newer_too else step, lasting_kinds(newer_too))
 
     # ------------------------------------------------------------------ time travel and deletion
 
