@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +29,7 @@ from stategraph import (
 )
 from stategraph._values.entries import Entry
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN, FourMethodStore, Scene, in_threads, make_graph, reopened
 
 
@@ -186,7 +191,8 @@ class TestKeys:
 
     def test_a_store_of_four_methods(self, desk: Desk) -> None:
         """It keeps no keys, and nothing runs."""
-        for how in ({"key": "one"}, {"busy": "enqueue"}):
+        refused: list[dict[str, Any]] = [{"key": "one"}, {"busy": "enqueue"}]
+        for how in refused:
             with pytest.raises(EntriesNotKeptError, match="append"):
                 desk.graph(FourMethodStore()).turn(RUN, {"message": "one"}, **how)
         assert desk.calls == []
@@ -312,7 +318,48 @@ class TestBusy:
     def test_what_is_refused(self, desk: Desk) -> None:
         """Each policy says what it needs, before anything runs."""
         graph = desk.graph(MemoryStore(), retention="latest")
-        for how in ({"busy": "rollback"}, {"busy": "queue"}, {"key": ""}, {"key": 1}):
+        refused: list[dict[str, Any]] = [{"busy": "rollback"}, {"busy": "queue"}, {"key": ""}, {"key": 1}]
+        for how in refused:
             with pytest.raises(ConfigError, match=next(iter(how))):
-                graph.turn(RUN, {"message": "one"}, **how)  # type: ignore[arg-type]
+                graph.turn(RUN, {"message": "one"}, **how)
         assert desk.calls == []
+
+
+_WORKER = """
+import os, signal, sys
+from tests.test_turn_keys import Desk
+from stategraph import State
+from stategraph.stores.sqlite import SqliteStore
+
+desk = Desk()
+desk.answer = lambda state: os.kill(os.getpid(), signal.SIGKILL)
+graph = desk.graph(SqliteStore(sys.argv[1]))
+if sys.argv[2] == "run":
+    graph.run(State({"message": "one"}, run_id="run"))
+else:
+    graph.turn("run", {"message": "one"}, key="one" if sys.argv[2] == "key" else None)
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "turn", "key"])
+@pytest.mark.parametrize("earlier", [(), ("zero",)])
+def test_what_is_accepted_is_not_lost(tmp_path: Path, desk: Desk, how: str, earlier: tuple[str, ...]) -> None:
+    """A process that is killed in its first node leaves its input behind: recover finishes the run, once."""
+    if earlier and how == "run":
+        pytest.skip("run is for a run that does not exist")
+    store = SqliteStore(tmp_path / "runs.db")
+    graph = desk.graph(store)
+    asked(graph, *earlier)
+    killed = subprocess.run([sys.executable, "-c", _WORKER, str(store.path), how], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert desk.calls == [*earlier]
+
+    (recovered,) = graph.recover()
+
+    assert recovered.error is None
+    assert [*graph.recover()] == []
+    assert desk.calls == [*earlier, "one"]
+    if how == "key":
+        assert graph.turn(RUN, {"message": "one"}, key="one") == recovered.state
+    assert desk.calls == [*earlier, "one"]
+    store.close()
