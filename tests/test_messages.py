@@ -118,6 +118,23 @@ class TestWhenTheyAreTakenIn:
             if preserve:
                 assert store.load(RUN) == final
 
+    @pytest.mark.timeout(60)
+    def test_while_more_keep_coming(self, every_play: Scene) -> None:
+        """A run that is resumed goes on with those that it knows, and takes in the others after its next step."""
+        store = every_play.store
+        graph = make_graph({"a": trace("a"), "b": trace("b")}, store=store, preserve=True)
+
+        def note(state: State, updates: Any) -> dict[str, Any]:
+            if state.step == 0:
+                store.send(RUN, {"note": "again"})
+            return noting(state, updates)
+
+        graph.on_message(note)
+        graph.submit(State(run_id=RUN))
+        graph.send(RUN, {"note": "first"})
+
+        assert every_play.resume(graph)["notes"] == ["first", "again"]
+
     def test_in_a_stream(self, every_play: Scene) -> None:
         """A stream shows them in the State of the next step, and the final State once."""
         store = every_play.store

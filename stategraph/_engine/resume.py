@@ -135,7 +135,7 @@ def _revived(
     if run.redo:
         yield (Parts, run.session.redo, (run_id, run.redo))
         run.redo = ()
-    run.session.refuse_new_entries(True)
+    run.session.refuse_new_entries(loaded.pause is not None)  # only a pause is decided: messages may keep coming
     try:
         taken = entries[-1].seq if entries else 0
         return (yield from revive(run, saved, updates, is_same=is_same, by=author, taken=taken))
