@@ -80,7 +80,7 @@ def progress_state(run_id: str) -> State:
     answered: Any = frozenset({"name", "verdict"})
     origins = {"index": Origin("build", 3, read)}
     woken = Pause("approve", "write", None, "ok", NOON, id="0a1b", part="3/left")
-    progress = Progress("write", woken, answered, partial, origins)
+    progress = Progress("write", woken, answered=answered, partial=partial, origins=origins)
     return State({"n": 1}, run_id=run_id, step=4, status="failed", graph="golden", progress=progress)
 
 

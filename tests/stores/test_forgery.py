@@ -321,7 +321,12 @@ def test_a_message_that_is_put_back_is_not_taken_in_again(opened, sql):
     taken = []
     pauses = {name: InterruptNode("asked", name) for name in ("first", "second")}
     graph = make_graph({"begin": lambda state: {"asked": 1}, **pauses, "end": lambda state: {}}, store=opened())
-    graph.on_message(lambda state, updates: taken.append(dict(updates)) or updates)
+
+    def note(state, updates):
+        taken.append(dict(updates))
+        return updates
+
+    graph.on_message(note)
     graph.execute(State(run_id="a"))
     graph.send("a", {"x": 1})
     sql("CREATE TABLE copy AS SELECT * FROM entry")
