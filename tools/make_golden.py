@@ -1,21 +1,26 @@
 """Make the golden files of the format: stores that every later version of stategraph must still load.
 
 ``python tools/make_golden.py`` writes ``tests/golden/format-N.db`` and ``tests/golden/format-N-disk`` for the version
-of the format that this is. They are made once, when a format is new, and never again.
+of the format that this is, and ``layout-N.db`` and ``layout-N-disk`` for the version of the tables, which has entries.
+They are made once, when a format or a layout is new, and never again.
+
+``half-done-map.db`` is of stategraph 0.1, which kept finished parts in hidden runs: its process died in the third of
+four items.
 """
 
-import shutil
 import sqlite3
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stategraph import State
+from stategraph._values.entries import Entry
 from stategraph._values.progress import Origin, Part, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep
 from stategraph.stores._rows.records import FORMAT
+from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
@@ -26,6 +31,7 @@ GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 SERIALIZERS = ("msgpack", "json")
 STEPS = 12
 NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
+NOON_NS = 1_716_984_000_000_000_001
 
 
 def small(value: Any) -> Any:
@@ -119,9 +125,37 @@ def fill(store: RowStore, serializer: str) -> None:
         fill_waiting(store, serializer)
 
 
-def make_sqlite(path: Path) -> None:
-    """Make the database. One of its runs is compressed."""
-    path.unlink(missing_ok=True)
+def journal() -> list[Entry]:
+    """-> the journal of a step: parts with every value that is kept, attempts, and an entry without a name."""
+    values = [(label, small(value)) for label, value in KEPT_VALUES.items()]
+    made = [("part", "map", label, value) for label, value in values] + [
+        ("attempt", "map", "x", 2),
+        ("spend", "a", "", 1),
+    ]
+    return [
+        Entry(kind, value, 3, place, name, f"of {name}", at_ns=NOON_NS + at)
+        for at, (kind, place, name, value) in enumerate(made)
+    ]
+
+
+def inbox() -> list[Entry]:
+    """-> the inbox of a run: messages, one with a name, an answer, and a turn."""
+    made = [("message", "", {"x": (1, b"2")}), ("message", "webhook-7", {"y": None}), ("answer", "", ["0a1b", "yes"])]
+    made.append(("turn", "event-1", {"input": 1}))
+    return [Entry(kind, value, name=name, by="ada", at_ns=NOON_NS + at) for at, (kind, name, value) in enumerate(made)]
+
+
+def fill_entries(store: RowStore, serializer: str) -> None:
+    """Save a run with a journal and an inbox."""
+    run_id = f"entries/{serializer}"
+    with fixed():
+        store.save(State({"n": 2}, run_id=run_id, step=2, graph="golden"))
+    store.append(run_id, journal())
+    store.append(run_id, inbox())
+
+
+def make_sqlite(path: Path, fill: Callable[[RowStore, str], None]) -> None:
+    """Make a database. One of its runs is compressed."""
     for serializer in SERIALIZERS:
         with SqliteStore(path, serializer=serializer) as store:
             fill(store, serializer)
@@ -130,13 +164,12 @@ def make_sqlite(path: Path) -> None:
     shrink(path)
 
 
-def make_disk(path: Path) -> None:
-    """Make the folder."""
-    shutil.rmtree(path, ignore_errors=True)
+def make_disk(path: Path, fill: Callable[[RowStore, str], None]) -> None:
+    """Make a folder."""
     for serializer in SERIALIZERS:
         with DiskStore(path, serializer=serializer) as store:
             fill(store, serializer)
-    shrink(path / "cache.db")
+    shrink(next(path.glob("*.db")))
 
 
 def shrink(path: Path) -> None:
@@ -147,13 +180,15 @@ def shrink(path: Path) -> None:
 
 
 def main() -> None:
-    """Make both, where there are none."""
-    database, folder = GOLDEN / f"format-{FORMAT}.db", GOLDEN / f"format-{FORMAT}-disk"
-    if database.exists() or folder.exists():
-        sys.exit(f"{database.name} is there: golden files are made once; delete it if the format was never released")
+    """Make those that are not there."""
     GOLDEN.mkdir(exist_ok=True)
-    make_sqlite(database)
-    make_disk(folder)
+    for name, filling in ((f"format-{FORMAT}", fill), (f"layout-{SCHEMA_VERSION}", fill_entries)):
+        database, folder = GOLDEN / f"{name}.db", GOLDEN / f"{name}-disk"
+        if database.exists() or folder.exists():
+            print(f"{name} is there: golden files are made once; delete them if they were never released")
+            continue
+        make_sqlite(database, filling)
+        make_disk(folder, filling)
     for locks in GOLDEN.rglob("*owners"):  # who owns a run is not kept
         locks.unlink()
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import attrs
 import pytest
 
-from stategraph import CheckpointError, State
+from stategraph import CheckpointError, MapNode, State
+from stategraph._values.entries import Entry
 from stategraph._values.provenance import ParentStep
 from stategraph.stores._rows.records import FORMAT
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed, is_same
+from tests.scenarios import make_graph
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -86,6 +88,58 @@ def opened(path, folder):
 def store(request, tmp_path):
     with opened(request.param, tmp_path) as store:
         yield store
+
+
+def opened_of(kind, tmp_path, name):
+    path = copied(GOLDEN / f"{name}{kind}", tmp_path)
+    return DiskStore(path) if path.is_dir() else SqliteStore(path)
+
+
+@pytest.mark.parametrize("kind", [".db", "-disk"])
+@pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
+def test_entries(tmp_path, kind, serializer):
+    """The journal and the inbox are as they were appended, a key stays known, and a fork has the journal."""
+    run_id = f"entries/{serializer}"
+    with opened_of(kind, tmp_path, "layout-3") as store:
+        for step, made in ((3, MAKER["journal"]()), (0, MAKER["inbox"]())):
+            found = store.entries(run_id, step=step)
+            assert [attrs.evolve(entry, value=None) for entry in found] == [
+                attrs.evolve(entry, value=None, seq=seq) for seq, entry in enumerate(made, 1)
+            ]
+            assert all(is_same(entry.value, other.value) for entry, other in zip(found, made, strict=True))
+        again = attrs.evolve(MAKER["inbox"]()[1], value="other")
+        assert [entry.seq for entry in store.append(run_id, [again, Entry("message", 5)])] == [2, 5]
+        store.fork(run_id, "copy")
+        assert len(store.load_parts("copy", 3, "map")) == len(MAKER["journal"]()) - 2
+        store.save(State({"n": 3}, run_id=run_id, step=3, graph="golden"))
+        assert store.entries(run_id, step=3) == []
+
+
+def test_a_half_done_map_of_an_older_version_goes_on(tmp_path):
+    """Its finished parts are not repeated, also if the process dies again half way: they are in the journal then."""
+    made = []
+
+    def double(item):
+        made.append(item)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return 2 * item
+
+    def graph():
+        nodes = {"first": lambda state: {}, "map": MapNode(double, over="items", into="made", max_workers=1)}
+        return make_graph({**nodes, "last": lambda state: {}}, store=SqliteStore(path), preserve=True)
+
+    path = copied(GOLDEN / "half-done-map.db", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        graph().resume("run")
+    first = graph().store
+    assert [entry.name for entry in first.entries("run", step=2, kinds=("part",))] == ["0", "1", "2"]
+
+    final = graph().resume("run")
+
+    assert final["made"] == ["aa", "bb", "cc", "dd"]
+    assert made == ["c", "d", "d"]
+    assert [*first.entries("run"), *first.load_parts("run", 2, "map")] == []
 
 
 def test_there_are_golden_files_of_every_format_and_store():
