@@ -39,10 +39,11 @@ def writer(path: Path) -> StateGraph:
 
 
 def main() -> None:
-    """Write a text, and ask for another tone meanwhile."""
+    """Write a text, and ask for another tone in the meantime."""
     with tempfile.TemporaryDirectory() as folder:
         graph = writer(Path(folder) / "runs.db")
         with graph.store, graph.stream(State({"tone": "plain"}, run_id="text")) as states:
+            state = State()
             for state in states:
                 if state.step == 2 and "heard" not in state:  # anyone may send, from any thread, process or machine
                     person = threading.Thread(target=graph.send, args=("text", {"tone": "cheerful"}))

@@ -35,5 +35,5 @@ if __name__ == "__main__":
         book.execute(State({"pages": [*PAGES]}, run_id="book-1"))
     except ExecutionError:
         look("book-1")
-    PAGES |= {"cover": "A better book", "torn": "It was raining"}
+    PAGES.update({"cover": "A better book", "torn": "It was raining"})
     print(*book.resume("book-1", redo=["read/0"])["texts"], sep=", ")

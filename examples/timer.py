@@ -1,4 +1,4 @@
-"""Wait without a process: a reminder is sent some time after an order, whoever is alive then.
+"""Wait without a process: a reminder is sent some time after an order, by a process that is alive then.
 
     python examples/timer.py
 
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     try:
         reminders.resume("order-7")
     except AnswerError:
-        print("nobody goes on early")
+        print("no one goes on early")
     time.sleep(1)
     for run in reminders.recover():  # a worker does this all the time
         print(run.run_id, run.state and run.state["sent"])

@@ -183,7 +183,7 @@ def _key_of(context: NodeContext, key: str) -> str:
 
 
 def live(folder: Path, case: Case) -> None:
-    """Run or resume the run to its end, in a process that may be killed. Whoever is asked looks in the service."""
+    """Run or resume the run to its end, in a process that may be killed. A person looks in the service."""
     with open_store(folder) as store:
         graph = _Nodes(folder, case, store).whole()
         state = graph.run(State({"all": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]}, run_id=_RUN))

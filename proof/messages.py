@@ -36,7 +36,7 @@ from tests.scenarios import RUN, in_threads, make_graph
 
 SENDERS, MESSAGES, RACES = 8, 10_000, 1_000  # at full length
 KINDS = ("sqlite", *SERVERS)
-_PACE = 0.02  # seconds between two messages of a sender, so that owners work meanwhile
+_PACE = 0.02  # seconds between two messages of a sender, so that owners work in the meantime
 _FEW = 500  # messages that are saved under one key
 _LEAST, _MOST = 0.02, 1.0  # seconds that an owner works until it is killed
 

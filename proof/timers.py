@@ -28,7 +28,7 @@ from stategraph.stores import get_checkpoint_store
 WAITS = {"sqlite": 10_000, "postgres": 2_000, "redis": 2_000}
 WORKERS = 8
 BACK = (0, 0, 0, 0, 0, 1, 2, 3600)
-"""How far the clock of each worker is behind, in seconds. At least one must be right, or nobody goes on."""
+"""How far the clock of each worker is behind, in seconds. At least one must be right, or no one goes on."""
 KILLS_EVERY = 2.0  # seconds: a worker takes as long to begin on a slow machine
 
 

@@ -157,7 +157,7 @@ def prove(share: float, seed: int) -> list[Report]:
     os.environ.update({postgres_server.SERVER: postgres_server.dsn(), redis_server.SERVER: redis_server.url()})
     reports = []
     for name in _OPEN:
-        report = Report(f"a webhook is one turn, whoever delivers it and is killed ({name})")
+        report = Report(f"a webhook is one turn, whichever process delivers it and is killed ({name})")
         for number in range(max(1, round(ROUNDS * share))):
             with tempfile.TemporaryDirectory(prefix="stategraph-proof-") as folder:
                 _tried(name, Path(folder), seed + number, 0 if number == 0 else 12, report)

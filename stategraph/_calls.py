@@ -75,7 +75,7 @@ class RunCall(Call, total=False):
     Attributes:
         labels: The labels of the run, for `CheckpointStore.runs`.
         deadline: When the run or the turn that the call begins must be complete: an aware datetime, or seconds from
-            now. Once it has passed, the run has failed with a TimeoutError, whoever works on it then.
+            now. Once it has passed, the run has failed with a TimeoutError, whichever call works on it then.
     """
 
     labels: Mapping[str, str] | None

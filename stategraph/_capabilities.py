@@ -276,7 +276,7 @@ _PAGE = 100  # runs that are due and are read at a time
 
 
 def _due(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
-    """Yield the runs of a graph that are due, the first ones first, a page at a time; owned by nobody yet.
+    """Yield the runs of a graph that are due, the first ones first, a page at a time; owned by no one yet.
 
     Sweeps of other processes begin at other runs of the page.
     """

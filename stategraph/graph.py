@@ -163,7 +163,7 @@ class StateGraph(GraphBuilder[S]):
             labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
             limits: What the run may spend, by name, as in ``{"usd": 5}``. See docs/budgets.md.
             deadline: When the run must be complete: an aware datetime, or seconds from now. Once it has passed, the run
-                fails with a TimeoutError: before its next node, or at the next await; in the next sweep if nobody is at
+                fails with a TimeoutError: before its next node, or at the next await; in the next sweep if no one is at
                 work on it.
 
         Returns:

@@ -220,7 +220,7 @@ class TestDone:
 
 
 class TestUnknown:
-    """Between the intention and the result, nobody but the service knows."""
+    """Between the intention and the result, no one but the service knows."""
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize("is_async", [False, True])
@@ -520,7 +520,7 @@ class TestGoingBack:
         assert set(caught.value.effects) == {(2, "pay", key) for key in keys}
 
     def test_a_rollback_or_fork_that_would_repeat_them_is_refused(self, stage: Scene) -> None:
-        """The error lists them. Whoever wants that says so; what comes after them is free."""
+        """The error lists them. A caller that wants that says so; what comes after them is free."""
         bank = Bank()
         nodes = {"first": trace("first"), "pay": pays(bank, "ab"), "last": trace("last"), "end": trace("end")}
         graph = stage.graph(nodes, retention="full", preserve=True)

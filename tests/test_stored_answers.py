@@ -1,4 +1,4 @@
-"""Answers that are stored: whoever works on the run next goes on with them."""
+"""Answers that are stored: the next call that works on the run goes on with them."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class TestWhoAnswered:
 
     @pytest.mark.parametrize("way", ["resume", "answer", "deadline", "fork"])
     def test_a_validator(self, every_play: Scene, way: str) -> None:
-        """It may refuse an answer because of its author; `otherwise` comes from nobody, at the deadline."""
+        """It may refuse an answer because of its author; `otherwise` comes from no one, at the deadline."""
         seen = list[Answer]()
 
         def check(answer: Any, about: Answer) -> bool:

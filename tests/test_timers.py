@@ -1,4 +1,4 @@
-"""Clocks: a run goes on by itself when its time has come, once and never early, whoever takes it up."""
+"""Clocks: a run goes on by itself when its time has come, once and never early, whichever call takes it up."""
 
 from __future__ import annotations
 

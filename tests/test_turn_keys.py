@@ -138,14 +138,14 @@ class TestKeys:
         def give(**how: Any) -> None:
             results.append(play.turn(desk.graph(reopened(play.store)), {"message": "one"}, key="one", **how))
 
-        def meanwhile() -> None:
+        def in_between() -> None:
             assert desk.is_at_work.wait(60)
             with pytest.raises(RunBusyError):
                 give()
             desk.go.set()
             give(wait=60)
 
-        assert in_threads(give, meanwhile) == []
+        assert in_threads(give, in_between) == []
         assert results[0] == results[1]
         assert desk.calls == [*earlier, "one"]
 
@@ -199,7 +199,7 @@ class TestKeys:
 
 
 class Crowd:
-    """Calls in threads: one that is at work on a message "slow", and others that come meanwhile, in order."""
+    """Calls in threads: one that is at work on a message "slow", and others that come in the meantime, in order."""
 
     def __init__(self, scene: Scene, desk: Desk, **options: Any) -> None:
         self.scene, self.desk, self.options = scene, desk, options

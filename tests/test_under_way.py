@@ -156,7 +156,7 @@ class TestLookingIn:
         assert graph.store.under_way(RUN).statuses == {}
 
     def test_a_run_that_is_not_saved(self) -> None:
-        """Its statuses are shown to nobody. A status is a text."""
+        """Its statuses are shown to no one. A status is a text."""
         texts: list[Any] = ["a"]
 
         def node(state: State, context: NodeContext) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Limits:
         stack: The limits of nodes, the innermost last.
         notifying: Held while an observer receives an event, if several threads may send events.
         clock: The clock of the limits of nodes. Parts of the run share it.
-        look: Raises if another process has cancelled the run; None for parts, whose run looks, and if nobody can.
+        look: Raises if another process has cancelled the run; None for parts, whose run looks, and if no one can.
     """
 
     signal: StopSignal | None

@@ -103,7 +103,7 @@ OUTPUTS = {
     "timer": """\
         paused: gives the customer time
         due now: []
-        nobody goes on early
+        no one goes on early
         order-7 Have you paid order 7?
         """,
     "streaming": """\
