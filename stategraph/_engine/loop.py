@@ -138,7 +138,6 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
         yield (Watch, partial(session.look_out, run), None)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
     limits, spending, is_nested = run.limits, run.spending, run.outer_step is not None
-    is_nested = run.outer_step is not None
     records_nodes = not is_nested and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
     record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)

@@ -114,20 +114,29 @@ class EntriesContract:
 
         assert _values(at_work.entries("b")) == [1]
 
-    def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore) -> None:
-        """No entry replaces another that has no name."""
+    @pytest.mark.parametrize("step", [3, 4])
+    def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore, step: int) -> None:
+        """No entry replaces another, even while a reader looks at the run. The step need not be the next one."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            while not is_over.is_set():
+                at_work.load("a")
+                at_work.entries("a", step=step)
 
         def append() -> None:
             for number in range(_MESSAGES):
                 with on_behalf_of(ownership):
-                    at_work.append("a", [Entry("spend", number, 3, "map")])
+                    at_work.append("a", [Entry("spend", number, step, "map")])
 
         with owned(at_work, "a") as ownership:
             threads = [threading.Thread(target=append) for _ in range(_SENDERS)]
-            for thread in threads:
+            for thread in [reader := threading.Thread(target=look), *threads]:
                 thread.start()
             for thread in threads:
                 thread.join()
+            is_over.set()
+            reader.join()
 
         assert sorted(_values(at_work.entries("a"))) == sorted([*range(_MESSAGES)] * _SENDERS)
 

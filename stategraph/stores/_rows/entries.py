@@ -89,10 +89,7 @@ def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] |
         run, records = read(log, run_id, lambda run: (run, log.table.entries(run_id, first, last, after)))
     except CheckpointNotFoundError:
         return []
-    found = entries_of(log, run, records)
-    if step and not after:
-        log.note_journal(run, Journal.of(step, found))
-    return selected(found, step, kinds, after)
+    return selected(entries_of(log, run, records), step, kinds, after)
 
 
 def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
@@ -123,10 +120,12 @@ def _run(log: RunLog, run_id: str) -> RunRecord:
 
 def _journal(log: RunLog, run: RunRecord, step: int) -> Journal:
     """Return what is known of the journal of a step, from the table unless this process has written all of it."""
-    journal = log.journal_of(run.run_id, step)
+    key = run.incarnation, run.run_id, step
+    journal = log.in_use.get(key) or log.journal_of(run.run_id, step)
     if journal is None:
         found = log.table.entries(run.run_id, step, step)
         journal = Journal.of(step, entries_of(log, run, found))
+    log.in_use[key] = journal  # the table does not have what other threads are writing now
     log.note_journal(run, journal)
     return journal
 

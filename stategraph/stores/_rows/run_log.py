@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -86,6 +87,7 @@ class RunLog(ForkSafe):
         encoder: Converts States to records and back.
         sealer: Makes and checks the seals of records.
         known: The last saved or loaded state of each run. Others may have written since: a save finds out.
+        in_use: The journals to which threads append now.
         lock: Held while entries of a journal are numbered.
     """
 
@@ -93,6 +95,7 @@ class RunLog(ForkSafe):
         super().__init__()
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known: OrderedDict[str, Known] = OrderedDict()
+        self.in_use: WeakValueDictionary[tuple[bytes, str, int], Journal] = WeakValueDictionary()
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not been saved since
         self._reported: set[str] = set()
 
