@@ -142,6 +142,14 @@ def test_it_stops_where_it_waits(pair: tuple[str, str], kind: str, tmp_path: Pat
     assert owner is None
 
 
+@pytest.mark.parametrize("kind", ["async node", "retry"])
+def test_it_stops_where_a_worker_waits(kind: str, driver: Any, tmp_path: Path) -> None:
+    """The same where the call can be stopped here as well, as those of `stategraph work` can."""
+    waiting = Waiting()
+    with make_store("sqlite", tmp_path) as store, cancelling(store, waiting.is_waiting.is_set):
+        driver(waiting.graph(store, kind), "execute", State(run_id=RUN), cancel=threading.Event())
+
+
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
 def test_it_stops_where_it_waits_on_a_server(kind: str, driver: Any, tmp_path: Path) -> None:
     """The same for the stores on servers, and for finished parts: they stay finished."""

@@ -174,11 +174,12 @@ class Performer:
         """Sleep, but no longer than the limits of the run allow."""
         until = time.monotonic() + seconds
         self._limits.check()
+        look_at = time.monotonic() + LOOK_OUT
         while (left := until - time.monotonic()) > 0:
-            seconds = self._limits.until_check(left)
-            time.sleep(min(seconds, threading.TIMEOUT_MAX))
+            time.sleep(min(self._limits.until_check(left), threading.TIMEOUT_MAX))
             self._limits.check()
-            if seconds >= LOOK_OUT and self._limits.look is not None:
+            if self._limits.look is not None and time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_OUT
                 self._limits.look(None)
 
     # ------------------------------------------------------------------ awaiting

@@ -219,7 +219,7 @@ class Owners:
 
     def _line(self, ownership: Ownership) -> list[Ownership]:
         """Return the calls that wait for a run, in the order in which they came; the first may own it already."""
-        line = [each for each in self._lines.pop(ownership.run_id, ()) if not each.is_lost]
+        line = [each for each in self._lines.pop(ownership.run_id, ()) if not each.is_over]
         if not ownership.is_lost and not any(each is ownership for each in line):
             line.append(ownership)
         if line:

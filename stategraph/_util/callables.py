@@ -289,8 +289,8 @@ def module_of_caller() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None and is_ours(frame):
         frame = frame.f_back
-    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    return imported_name(name).replace("__main__", "")
+    name = imported_name("" if frame is None else str(frame.f_globals.get("__name__", "")))
+    return "" if name == "__main__" else name
 
 
 def imported_name(module: str) -> str:

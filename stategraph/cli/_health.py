@@ -66,7 +66,8 @@ class Health:
                 self._serve(host.strip("[]") or "127.0.0.1", int(port))
             else:
                 self._write(self._file)
-                threading.Thread(target=self._keep_writing, args=[self._file], daemon=True).start()
+                self._writer = threading.Thread(target=self._keep_writing, args=[self._file], daemon=True)
+                self._writer.start()
         except (OSError, OverflowError) as error:
             raise Failure(Exit.USAGE, f"--health {place}: {error}; give another file, PORT or HOST:PORT") from error
 
@@ -74,6 +75,7 @@ class Health:
         """Remove the file, so that the worker no longer counts as alive."""
         self._end.set()
         if self._file is not None:
+            self._writer.join()  # it would put the file there again
             self._file.unlink(missing_ok=True)
 
     def _keep_writing(self, file: Path) -> None:

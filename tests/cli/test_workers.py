@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 import urllib.request
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from stategraph import State
+from stategraph.cli._health import Health
 from stategraph.stores import SqliteStore
 from tests.cli.shop import process, started
 
@@ -233,6 +235,25 @@ class TestHealth:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info +began .*", lines[0])
         assert " warning run misfit: " in log
         assert lines[-1].endswith("ended: it was stopped by SIGTERM")
+
+    def test_a_file_that_is_being_written(self, tmp_path):
+        """Its last version does not come back after the end of the worker."""
+        begins = threading.Event()
+
+        def look():
+            if threading.current_thread() is not threading.main_thread():
+                begins.set()
+                time.sleep(0.2)
+            return {"alive": True}
+
+        before, file = threading.enumerate(), tmp_path / "health.json"
+        health = Health(str(file), look)
+        assert begins.wait(60)
+        health.end()
+
+        for thread in set(threading.enumerate()) - {*before}:
+            thread.join(60)
+        assert [*tmp_path.iterdir()] == []
 
     def test_a_log_in_json(self, jobs, tmp_path):
         """With --log json, each line of stderr is a JSON document; a run that is refused is active, and no success."""

@@ -176,10 +176,11 @@ class TestOpening:
         [
             (False, "SET ROLE {other}; CREATE SCHEMA {schema}", "schema {schema} of role {other}"),
             (False, "{may}; SET ROLE {other}; CREATE VIEW {schema}.run AS SELECT 1", "table run of role {other}"),
-            (True, "{may}; SET ROLE {other}; {function}; {trigger}", "trigger theirs of role {other}"),
+            (True, "{may}; SET ROLE {other}; {function}; {trigger}.run {calls}", "trigger theirs of role {other}"),
+            (True, "{may}; SET ROLE {other}; {function}; {trigger}.entry {calls}", "trigger theirs of role {other}"),
             (True, "CREATE RULE theirs AS ON INSERT TO {schema}.run DO ALSO SELECT 1", "rule theirs on run"),
         ],
-        ids=["schema", "view", "trigger", "rule"],
+        ids=["schema", "view", "trigger", "trigger on entries", "rule"],
     )
     def test_parts_of_another_role(self, schema: str, admin: Any, is_made: bool, planted: str, named: str) -> None:
         """Code that another role made would run with the rights of this one, even of a superuser: it is refused."""
@@ -188,12 +189,13 @@ class TestOpening:
             "other": f"other_{schema}",
             "may": f"GRANT USAGE, CREATE ON SCHEMA {schema} TO other_{schema}",
             "function": "CREATE FUNCTION pg_temp.gain() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
-            "trigger": f"CREATE TRIGGER theirs BEFORE INSERT ON {schema}.run EXECUTE FUNCTION pg_temp.gain()",
+            "trigger": f"CREATE TRIGGER theirs BEFORE INSERT ON {schema}",
+            "calls": "EXECUTE FUNCTION pg_temp.gain()",
         }
         admin.execute(f"CREATE ROLE other_{schema}; GRANT CREATE ON DATABASE postgres TO other_{schema}")
         if is_made:
             open_postgres(schema).close()
-            admin.execute(f"GRANT TRIGGER ON {schema}.run TO other_{schema}")
+            admin.execute(f"GRANT TRIGGER ON {schema}.run, {schema}.entry TO other_{schema}")
         elif "{may}" in planted:
             admin.execute(f"CREATE SCHEMA {schema}")
         admin.execute(f"{planted.format(**names)}; RESET ROLE")

@@ -17,6 +17,7 @@ from stategraph._owners import base
 from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
+from stategraph.stores._redis import scripts
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
 from tests.scenarios import make_graph, traces
@@ -270,6 +271,30 @@ class TestFaults:
             store.save(numbered("a", 2))
             store.save(numbered("a", 3))
             assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
+
+    def test_a_claim_whose_answer_never_comes(self, opened: Callable[..., RedisStore]) -> None:
+        """A worker that lives on does not keep a run that it claimed without knowing it."""
+
+        class DeafensOnce(RedisProxy):
+            has_claimed = False
+
+            def is_trip(self, said: bytes, is_server: bool) -> bool:
+                is_search = b"-inf" in said
+                if scripts.CLAIM.encode() in said and not is_search and not self.has_claimed:
+                    self.has_claimed, self.mode = True, "deaf"
+                return super().is_trip(said, is_server)
+
+        with make_graph(traces("ab"), store=opened(), preserve=True).stream(State(run_id="left")) as states:
+            next(states)
+        network = DeafensOnce()
+        graph = make_graph(traces("ab"), store=opened(url=network.url, patience=1, lease=2), preserve=True)
+        with pytest.raises(CheckpointError):
+            [*graph.recover()]
+        assert network.has_claimed
+        network.mode = "pass"
+
+        wait_until(lambda: [one.run_id for one in graph.recover()] == ["left"])
+        network.close()
 
     def test_a_memory_that_is_full(self, servers: Callable[..., Server], prefix: str) -> None:
         """The error says so, nothing is half written, and room can be made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from psycopg import errors, sql
 
@@ -130,6 +131,7 @@ CREATE INDEX entry_by_name ON {schema}.entry (number, name) WHERE step = 0 AND n
 _MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND, _THIRD))
 """The statements that lead from each version of the schema to the next."""
 SCHEMA_VERSION = len(_MIGRATIONS)
+_OURS = re.findall(r"CREATE (?:TABLE|VIEW) {schema}\.(\w+)", _FIRST + _SECOND + _THIRD)
 
 
 def dialect_of(schema: str) -> Dialect:
@@ -228,7 +230,7 @@ def _found(server: Connection, schema: str, store: object) -> tuple[int, bytes]:
 _FOREIGN = """
 WITH ours AS (
     SELECT c.oid, relname, relowner FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
-    WHERE nspname = $1 AND relname IN ('store', 'run', 'checkpoint', 'worker', 'lease', 'checkpoints'))
+    WHERE nspname = $1 AND relname = ANY($2))
 SELECT format('%s %s of role %s', kind, name, pg_get_userbyid(owner)) FROM (
     SELECT 'schema', nspname, nspowner FROM pg_namespace WHERE nspname = $1
     UNION ALL SELECT 'table', relname, relowner FROM ours
@@ -244,7 +246,7 @@ WHERE rulename <> '_RETURN'
 
 def _check_owners(server: Connection, schema: str, store: object) -> None:
     """Raise FormatError if others than this role, superusers and the owner of the database can change the tables."""
-    foreign = [text for (text,) in server.execute(_FOREIGN, (schema,)).fetchall()]
+    foreign = [text for (text,) in server.execute(_FOREIGN, (schema, _OURS)).fetchall()]
     if foreign:
         way_out = "take another schema or, if you trust these, have an administrator drop them or change their owner"
         reason = f"others than this role and its administrators made parts of it ({', '.join(foreign[:5])})"

@@ -393,8 +393,10 @@ class RedisTable(ServerTable[Links]):
         return worker, until_us, until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1])
 
     def free(self, run_id: str, fence: int) -> None:
-        """Release a run, if this is still its fence."""
-        self._query(run_id, self._nodes.script(run_id, scripts.FREE, fence), patience=SHORT_PATIENCE)
+        """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""
+        claimed = (key.decode() for key, leased, *_ in self._leased() if leased == fence) if not run_id else (run_id,)
+        for each in claimed:
+            self._query(each, self._nodes.script(each, scripts.FREE, fence), patience=SHORT_PATIENCE)
 
     def renew_worker(self, worker: Worker, seconds: float, patience: float) -> None:
         """Record that a process stays alive for so many seconds, as `Leases.renew_worker`."""
