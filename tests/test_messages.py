@@ -188,8 +188,9 @@ class TestOnce:
     """A message belongs to one step, whatever happens to that step."""
 
     def test_a_key_is_one_message(self, every_play: Scene) -> None:
-        """Also once it is taken in. With other content it is an error."""
-        graph = make_graph({"a": InterruptNode(None, "go"), "b": InterruptNode(None, "go")}, store=every_play.store)
+        """Also once it is taken in, and once the run is complete. With other content it is an error."""
+        nodes = {"a": InterruptNode(None, "go"), "b": InterruptNode(None, "on")}
+        graph = make_graph(nodes, store=every_play.store, preserve=True)
         every_play.execute(graph)
         for _ in range(2):
             graph.send(RUN, {"n": 1}, key="k")
@@ -199,8 +200,13 @@ class TestOnce:
         graph.send(RUN, {"n": 1}, key="k")
 
         assert waiting(every_play.store) == []
-        with pytest.raises(EntryExistsError, match="'k'"):
-            graph.send(RUN, {"n": 2}, key="k")
+        every_play.resume(graph, {"on": 1})
+        for sender in (graph, every_play.store):
+            sender.send(RUN, {"n": 1}, key="k")
+            with pytest.raises(EntryExistsError, match="'k'"):
+                sender.send(RUN, {"n": 2}, key="k")
+            with pytest.raises(RunCompleteError):
+                sender.send(RUN, {"n": 1}, key="other")
 
     @pytest.mark.parametrize("retention", ["latest", "full"])
     def test_a_rollback_leaves_them_taken(self, every_play: Scene, retention: str) -> None:

@@ -238,18 +238,22 @@ def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | No
     check_saves(run.plan)
     saved: State = yield (Load, run.session.load, check_given_id(run_id))
     check_not_of_another(run, saved)
-    if saved.status is RunStatus.COMPLETED:
-        raise RunCompleteError(run_id, saved.checkpoint_node)
-    if run.plan.on_message is None:
-        asked = (
-            next((pause for pause in saved.pause.each if pause.response_param in updates), None)
-            if saved.pause
-            else None
-        )
-        if asked is not None:
-            raise AnswerError(run_id, asked, f"a message is no answer; answer({run_id!r}, value) gives one")
-        checked_message(run, updates, saved)
+    sent = None if key is None else (yield (Load, run.session.entry_named, (run_id, "message", key)))
+    if sent is None:  # otherwise it was checked then, and the run may have ended since
+        _check_message(run, saved, updates)
     yield from append(run, run_id, Entry("message", dict(updates), name=key or "", by=run.by))
+
+
+def _check_message(run: RunContext, saved: State, updates: Mapping[str, Any]) -> None:
+    """Raise an error if a run takes no messages any more, or not these updates."""
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+    if run.plan.on_message is None:
+        pauses = saved.pause.each if saved.pause else ()
+        asked = next((pause for pause in pauses if pause.response_param in updates), None)
+        if asked is not None:
+            raise AnswerError(saved.run_id, asked, f"a message is no answer; answer({saved.run_id!r}, value) gives one")
+        checked_message(run, updates, saved)
 
 
 def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, key: str | None) -> Task[None]:

@@ -120,7 +120,7 @@ def named_by_entry(error: NotSerializableError, entry: Entry, run_id: str) -> No
 
 def due_ns_after(entries: Iterable[Entry]) -> int | None:
     """Return the time from which a run can go on by itself because of new entries; None if they do not matter."""
-    return min((entry.at_ns for entry in entries if entry.kind != "message"), default=None)
+    return min((entry.at_ns for entry in entries if entry.kind in ("answer", "turn")), default=None)
 
 
 def check_kinds(kinds: Collection[str] | None) -> None:

@@ -328,9 +328,9 @@ class MemoryStore(ForkSafe, CheckpointStore):
         if run is None:
             raise CheckpointNotFoundError(run_id, str(self))
         newest = _head_of(run.kept[-1])
-        if newest.status is RunStatus.COMPLETED and any(kept.entry.kind in ("message", "answer") for kept in new):
+        given = [kept.entry for kept in new if kept.entry.step or kept.entry.identity not in run.entries]
+        if newest.status is RunStatus.COMPLETED and any(entry.kind in ("message", "answer") for entry in given):
             raise RunCompleteError(run_id, newest.checkpoint_node)
-        given = (kept.entry for kept in new if kept.entry.identity not in run.entries)
         check_answers(run_id, given, newest.status, newest.pause)
         self._changes += 1
         found: builtins.list[Entry] = []
@@ -346,7 +346,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             numbered = attrs.evolve(kept, entry=attrs.evolve(entry, seq=seq))
             run.entries[entry.identity if entry.name else (entry.step, seq)] = numbered
             found.append(_entry_of(numbered))
-        due_ns = due_ns_after(kept.entry for kept in new)
+        due_ns = due_ns_after(given)
         run.due_ns = run.due_ns if due_ns is None else due_ns
         return found
 
