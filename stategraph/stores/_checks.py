@@ -240,6 +240,8 @@ def forked_from(source: State, new_run_id: str) -> State:
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
         parent=ParentStep(source.run_id, source.step),
+        # Its inbox is empty, and numbers its entries after all that the source has taken in or begun.
+        progress=evolved(copy.progress, taken=max(taken_of(copy), turns_of(copy))),
     )
 
 

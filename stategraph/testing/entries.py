@@ -11,7 +11,7 @@ from stategraph._owners.base import on_behalf_of, owned
 from stategraph._values.entries import Entry
 from stategraph._values.progress import Progress
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunBusyError
-from stategraph.state import State
+from stategraph.state import State, taken_of
 from stategraph.stores import CheckpointStore
 from stategraph.testing.values import saved_at
 
@@ -113,6 +113,15 @@ class EntriesContract:
         at_work.delete("a")
 
         assert _values(at_work.entries("b")) == [1]
+
+    def test_a_fork_numbers_its_inbox_after_all_that_has_begun(self, at_work: CheckpointStore) -> None:
+        """Otherwise a new turn would count as one that has begun."""
+        at_work.save(saved_at(3, progress=Progress(taken=1, turns=2)))
+
+        at_work.fork("a", "b")
+
+        assert at_work.append("b", [Entry("turn", 1, name="k")])[0].seq == 3
+        assert taken_of(at_work.load("b")) == 2
 
     @pytest.mark.parametrize("step", [3, 4])
     def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore, step: int) -> None:
