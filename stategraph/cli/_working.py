@@ -216,7 +216,7 @@ class _Worker:
         """
         run_id, state, status = recovered.run_id, recovered.state, _status_of(graph, recovered)
         message = None if recovered.error is None else describe_exception(recovered.error)
-        if message is not None:
+        if message is not None and status == "active":
             if self._refused.get(run_id) == message:
                 return False
             self._refused[run_id] = message

@@ -318,8 +318,13 @@ class Form:
 
 
 def form_of(graph: StateGraph | None, pause: Pause, renamed: str | None = None) -> Form | None:
-    """Return the form for the answer to a pause, by the schema of its node, or of the renamed node; None if it needs no
-    value."""
+    """Return the form for the answer to a pause; None if it needs no value.
+
+    Args:
+        graph: The graph, whose node has the schema; None if it is unknown.
+        pause: The pause.
+        renamed: The new name of the node, if it has one.
+    """
     if pause.response_param is None:
         return None
     node = None if graph is None else graph.nodes.get(renamed or pause.node)

@@ -112,6 +112,19 @@ class TestNodesThatExit:
         assert told == {"one": "failed", "two": "failed", "three": "completed"}
         self.check(states())
 
+    def test_a_run_that_fails_twice_is_reported_twice(self, jobs, tmp_path):
+        """A worker does not mistake a new failure of a run for one that it has reported."""
+        graph = jobs["make"]()
+        graph.submit(State({"how": "exit"}, run_id="one"))
+        with started("work", "jobs:graph", "--every", "0.1", "--json", cwd=tmp_path) as worker:
+            first = json.loads(worker.stdout.readline())
+            graph.store.delete("one")
+            graph.submit(State({"how": "exit"}, run_id="one"))
+
+            assert json.loads(worker.stdout.readline()) == first
+        graph.store.close()
+        assert first["status"] == "failed"
+
     @pytest.mark.parametrize("kind", ["act", "aact"])
     def test_a_sweep_goes_on(self, jobs, kind):
         """`recover` yields the failure, and continues the next run."""

@@ -185,8 +185,8 @@ return {1, 0, 0}
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation of the run; the number of the newest
 entry of the inbox, "" for the journal; the last step of the journal to remove; "open" if a complete run takes none, or
-the version that the run must have; the
-time at which the run is due from now on, or ""; and of each entry its field, its name, and its record.
+the version that the run must have; the time at which the run is due from now on, or ""; and of each entry its field,
+its name, and its record.
 """
 
 REMOVE = _script(
