@@ -99,8 +99,9 @@ def is_overdue(pause: Pause, at: datetime | None = None) -> bool:
 
 
 def is_late(state: State) -> bool:
-    """Return whether the deadline of the run has passed."""
-    return state.progress is not None and 0 < state.progress.deadline_ns <= clock.now_ns()
+    """Return whether the deadline of the run has passed before it was complete."""
+    deadline_ns = state.progress.deadline_ns if state.progress else 0
+    return 0 < deadline_ns <= clock.now_ns() and state.status is not RunStatus.COMPLETED
 
 
 def before_updates(state: State) -> State | None:

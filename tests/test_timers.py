@@ -21,6 +21,7 @@ from stategraph import (
     ParallelNode,
     Recovered,
     RetryPolicy,
+    RunCompleteError,
     State,
     StateGraph,
     WaitNode,
@@ -215,6 +216,17 @@ class TestDeadlines:
             graph.execute(State(run_id=RUN), deadline=0.1)
 
         assert (local.load(RUN).status, local.load(RUN).step) == ("failed", 1 if kind == "sync" else 0)
+
+    def test_a_complete_run_was_in_time(self, local: CheckpointStore, fixed_clock: FixedClock) -> None:
+        """It stays complete, whichever call looks at it after its deadline."""
+        graph = graph_of(local, ("end", done))
+        graph.execute(State(run_id=RUN), deadline=DAY)
+        fixed_clock.advance(DAY)
+
+        with pytest.raises(RunCompleteError):
+            graph.resume(RUN)
+
+        assert local.load(RUN).status == "completed"
 
     def test_of_each_turn(self, local: CheckpointStore, fixed_clock: FixedClock) -> None:
         """The deadline of a turn is not that of the next turn."""
