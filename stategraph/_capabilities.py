@@ -26,7 +26,7 @@ from stategraph._calls import RunCall
 from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import EitherEvent, StopSignal
 from stategraph._drivers.sync import drive
-from stategraph._engine.calling import Recovered, recover
+from stategraph._engine.calling import LeftAloneError, Recovered, recover
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import id_of
 from stategraph._engine.saving import check_saves
@@ -258,13 +258,14 @@ def sweep(
             if recovered is not None:
                 if isinstance(recovered.error, _REFUSALS):
                     (refused_due if isinstance(mark, _Due) else refused)[key] = mark, recovered
-                return recovered
+                if not isinstance(recovered.error, LeftAloneError):
+                    return recovered
         return None
 
     return (recover_one() for _ in (count() if limit is None else range(limit)))
 
 
-_REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError)
+_REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError, LeftAloneError)
 """Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
 
 

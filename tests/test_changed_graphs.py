@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import subprocess
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -363,6 +364,9 @@ class TestIdentity:
             found = asyncio.run(sweep(limit=1)) if is_async else [*shipping.graph.recover(limit=1)]
 
         assert ([one.run_id for one in found], len(warned)) == (["c"], 2)
+        with warnings.catch_warnings():  # it does not look at them again until they change
+            warnings.simplefilter("error")
+            assert [*shipping.graph.recover()] == []
         assert {one.state["by"] for one in billing.graph.recover()} == {"billing"}
         assert (billing.did, shipping.did) == (["billing"] * 2, ["shipping"])
 

@@ -308,6 +308,10 @@ def append(run: RunContext, run_id: str, entry: Entry) -> Task[Entry]:
 # --------------------------------------------------------------------------- recover
 
 
+class LeftAloneError(Exception):
+    """A sweep has found a run of a graph of another module."""
+
+
 def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[Recovered | None]:
     """Continue a run if it is unfinished and has no owner."""
     run.is_job = True
@@ -346,8 +350,9 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     try:
         _check_module(run, saved)
     except GraphMismatchError as error:
-        warnings.warn(f"{error} It is left alone.", stacklevel=2)
-        return None
+        why = f"{error} It is left alone."
+        warnings.warn(why, stacklevel=2)
+        raise LeftAloneError(why) from error
     if run.session.is_cancelled:
         yield from _end_cancelled(run, saved)
         return None
