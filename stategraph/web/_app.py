@@ -161,6 +161,7 @@ class Pages:
         children = self.store.runs(parent=run_id, limit=_PAGE + 1, after=query.get("children") or None)
         nested = self.reader.nested(run_id, rows[first : first + _PAGE])
         graph = self._graph_of(newest)
+        names = self._new_names(graph)
         state = self.reader.state(rows, place)
         keys = _number(query, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer also continues a cancelled run
@@ -185,7 +186,7 @@ class Pages:
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
             under_way=[*under_way_lines(self.store.under_way(run_id))],
-            pauses=[(pause, form_of(graph, pause, self._migrate.get(pause.node))) for pause in pauses],
+            pauses=[(pause, form_of(graph, pause, names.get(pause.node))) for pause in pauses],
             can_change=graph is not None,
             problem=self.reader.problems.get(run_id),
             version=version,
@@ -213,6 +214,11 @@ class Pages:
         """Return the graph that can change a run; None for a nested run, which continues with its outer run."""
         return None if run.graph is None or is_nested_id(run.run_id) else self.graphs.get(run.graph)
 
+    def _new_names(self, graph: StateGraph | None) -> dict[str, str]:
+        """Return the new names of nodes that a graph has."""
+        nodes = () if graph is None else graph.nodes
+        return {old: new for old, new in self._migrate.items() if new in nodes or new.partition("/")[0] in nodes}
+
     # ------------------------------------------------------------------ changing
 
     async def change(self, request: Request) -> Response:
@@ -231,7 +237,8 @@ class Pages:
         request.state.run_id = run_id = given.get("id", "")
         newest = self.reader.rows(run_id)[-1]
         graph = self._graph_of(newest)
-        found = None if graph is None else change_of(graph, newest, given, self._allow_changed, self._migrate)
+        names = self._new_names(graph)
+        found = None if graph is None else change_of(graph, newest, given, self._allow_changed, names)
         if found is None:
             return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
         change, leads_to = found

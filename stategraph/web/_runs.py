@@ -189,15 +189,14 @@ def change_of(
         ValueError: an answer does not fit.
     """
     run_id, by = run.run_id, given.get("by", "").strip() or None
-    own = {old: new for old, new in migrate.items() if new in graph.nodes or new.partition("/")[0] in graph.nodes}
-    resume = partial(graph.resume, run_id, by=by, allow_changed=allow_changed, migrate=own)
+    resume = partial(graph.resume, run_id, by=by, allow_changed=allow_changed, migrate=migrate)
     match given.get("do"):
         case "answer":
-            how = _answer(graph, run, given, own)
+            how = _answer(graph, run, given, migrate)
             if run.status is not RunStatus.PAUSED or not graph.store.keeps_entries:
                 return partial(resume, **how), run_id
             value = next(iter(how.pop("updates", {}).values()), None)
-            about: Any = {"by": by, "allow_changed": allow_changed, "migrate": own}
+            about: Any = {"by": by, "allow_changed": allow_changed, "migrate": migrate}
             answer = partial(graph.answer, run_id, value, **how, **about)
             return partial(_go_on_after, answer, partial(resume, by=None)), run_id
         case "send":

@@ -47,9 +47,9 @@ def desk(store, name="claims"):
     return graph
 
 
-def asks(store, schema=None, *, node="ask", is_exit=True):
+def asks(store, schema=None, *, name="asks", node="ask", is_exit=True):
     """Return a graph that asks for one thing."""
-    graph = StateGraph(_config("asks"), store=store)
+    graph = StateGraph(_config(name), store=store)
     graph.add_node(node, InterruptNode(None, "answer", schema=schema, reason="say it"))
     graph.set_entry_point(node)
     if is_exit:

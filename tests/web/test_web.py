@@ -209,10 +209,13 @@ def test_a_run_of_a_graph_that_has_changed(store, graph):
     asks(store, bool).execute(State(run_id="old"))
     renamed, answer = asks(store, bool, node="approve"), {"pause": pause_of(store, "old"), "answer": "true"}
     assert change(let_in(app(store, [renamed])), "old", "answer", **answer).status_code == 409
-    page = let_in(app(store, [renamed, graph], migrate={"ask": "approve"}))
+    other = asks(store, bool, name="other")
+    other.execute(State(run_id="same"))
+    page = let_in(app(store, [renamed, graph, other], migrate={"ask": "approve"}))
     graph.execute(State({"photos": []}, run_id="claim"))
 
-    assert 'type="radio"' in page.get("/run", params={"id": "old"}).text
+    for run_id in ("old", "same"):
+        assert 'type="radio"' in page.get("/run", params={"id": run_id}).text
     assert change(page, "old", "answer", **answer).status_code == 303
     assert change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 7}').status_code == 303
 
