@@ -219,6 +219,19 @@ class TestDone:
 # --------------------------------------------------------------------------- an unknown outcome
 
 
+@pytest.mark.parametrize("wrong", [{"call": 5}, {"call": int, "confirm": "find"}], ids=["call", "confirm"])
+def test_what_is_no_function_is_refused_before_anything_is_kept(stage: Scene, wrong: dict[str, Any]) -> None:
+    """`effect(key, pay(order))` passes the result of a call that has happened: the error names the effect."""
+
+    def node(state: State, context: NodeContext) -> None:
+        context.effect("pay", **wrong)
+
+    graph = make_graph({"a": node}, store=stage.store, preserve=True)
+    with pytest.raises(ExecutionError, match="effect 'pay' calls a function, not"):
+        stage.execute(graph)
+    assert stage.store.under_way(RUN).effects == {}
+
+
 class TestUnknown:
     """Between the intention and the result, no one but the service knows."""
 

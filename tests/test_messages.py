@@ -66,6 +66,22 @@ def waiting(store: CheckpointStore) -> list[Any]:
     return [entry.value for entry in store.entries(RUN, step=0, after=taken.taken if taken else 0)]
 
 
+def test_what_no_state_can_hold_is_no_message(every_play: Scene) -> None:
+    """`send` refuses it, also without a graph: once acknowledged, it would stop the run at each resume."""
+    graph = make_graph({"a": trace("a")}, store=every_play.store, preserve=True)
+    graph.submit(State(run_id=RUN))
+    wrong: Any
+    for wrong in ({5: 1}, "note", [("note", 1)]):
+        for send in (graph.send, every_play.store.send):
+            with pytest.raises(TypeError, match="of a State"):
+                send(RUN, wrong)
+    for send in (graph.send, every_play.store.send):
+        wrong = 7
+        with pytest.raises(TypeError, match="the key of a message is a str"):
+            send(RUN, {"note": 1}, key=wrong)
+    assert every_play.resume(graph)["trace"] == ["a"]
+
+
 class TestWhenTheyAreTakenIn:
     """Between two steps, by the call that is at work, or by the next one."""
 

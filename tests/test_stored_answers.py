@@ -21,6 +21,7 @@ from stategraph import (
     InterruptNode,
     MapNode,
     NodeContext,
+    NotSerializableError,
     RunCompleteError,
     RunStatus,
     State,
@@ -38,6 +39,14 @@ LATER = datetime(2021, 1, 1, tzinfo=UTC)  # than fixed() begins
 def every_play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Every store that keeps entries, with one of the drivers."""
     yield from staged((*request.param, "sync nodes"), tmp_path)
+
+
+def test_an_answer_that_cannot_be_kept(every_play: Scene) -> None:
+    """The error says where in the answer the value is, and no pause is named by its id."""
+    graph = asks(every_play.store)
+    every_play.execute(graph)
+    with pytest.raises(NotSerializableError, match=r"^when in the answer cannot be saved"):
+        graph.answer(RUN, {"when": object()})
 
 
 def asks(store: CheckpointStore, **how: Any) -> StateGraph:

@@ -92,8 +92,9 @@ class TestWaits:
         assert graph.execute(State(run_id=RUN)).status == "paused"
 
         assert sweep(graph, is_async=is_async) == []
-        with pytest.raises(AnswerError, match="it waits until 2020-01-31"):
-            graph.resume(RUN)
+        for call in (lambda: graph.resume(RUN), lambda: graph.answer(RUN, "now")):
+            with pytest.raises(AnswerError, match="it waits until 2020-01-31"):
+                call()
         fixed_clock.advance(29 * DAY)
         assert sweep(graph, is_async=is_async) == []
         assert graph.run(local.load(RUN).update()).status == "paused"

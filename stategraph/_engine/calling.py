@@ -14,7 +14,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.inbox import answered_before, checked_message, stored_answer, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
-from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, resume_owned
+from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, not_yet, resume_owned
 from stategraph._engine.saving import (
     LATEST,
     SOONEST,
@@ -36,8 +36,7 @@ from stategraph._owners.company import company
 from stategraph._progress import is_late, is_overdue
 from stategraph._protocol import Amend, Load, Sleep, Stopped, Task
 from stategraph._values import clock
-from stategraph._values.entries import Entry
-from stategraph._values.frozen import check_mapping
+from stategraph._values.entries import Entry, message_of
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind, RunStatus
@@ -234,14 +233,14 @@ def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
 
 def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | None) -> Task[None]:
     """Append a message to the inbox of a run of this graph."""
-    check_mapping(updates)
+    message = message_of(updates, key, run.by)
     check_saves(run.plan)
     saved: State = yield (Load, run.session.load, check_given_id(run_id))
     check_not_of_another(run, saved)
-    sent = None if key is None else (yield (Load, run.session.entry_named, (run_id, "message", key)))
+    sent = (yield (Load, run.session.entry_named, (run_id, "message", key))) if message.name else None
     if sent is None:  # otherwise it was checked then, and the run may have ended since
         _check_message(run, saved, updates)
-    yield from append(run, run_id, Entry("message", dict(updates), name=key or "", by=run.by))
+    yield from append(run, run_id, message)
 
 
 def _check_message(run: RunContext, saved: State, updates: Mapping[str, Any]) -> None:
@@ -271,6 +270,8 @@ def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, 
     asked = chosen_pause(saved, pause_id)
     if is_overdue(asked, given.at):
         raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
+    if asked.response_param is None and asked.goes_on:
+        raise not_yet(run_id, asked)
     saved = yield from compatible(run, saved)  # its nodes may be renamed
     yield from check_answer(run, saved, chosen_pause(saved, asked.id), value)
     given = attrs.evolve(given, place=asked.id, name=asked.id)  # named: a pause has one answer

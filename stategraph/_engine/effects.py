@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 import attrs
 
 from stategraph._protocol import OutcomeUnknown, StoreFailed
+from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
@@ -31,6 +32,10 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     """Do what `NodeContext.effect` does; return the result, or an awaitable of it if the call is async."""
     if not isinstance(key, str) or not key:
         raise ValueError(f"the key of an effect is a str that names it, not {key!r}")
+    wrong = [function for function in (call, confirm or call) if not callable(function)]
+    if wrong:
+        way_out = "give it one, as in effect(key, lambda: pay(order))"
+        raise TypeError(f"effect {key!r} calls a function, not {shorten(wrong[0])}: {way_out}")
     journal.used = journal.used or set()
     if key in journal.used:
         raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")

@@ -11,7 +11,7 @@ from stategraph._engine.saving import amend, inbox_after, save
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
-from stategraph._values.frozen import check_mapping, lay_over
+from stategraph._values.frozen import check_mapping, lay_over, plain_key
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import Kind
 from stategraph.errors import AnswerError
@@ -53,7 +53,7 @@ def checked_message(run: RunContext, given: Any, state: State) -> Mapping[str, A
         TypeError, ValueError: they are no updates; or would be lost, as their keys are not saved.
     """
     check_mapping(given)
-    given = fitting(run, given, state)
+    given = fitting(run, {plain_key(key): value for key, value in given.items()}, state)
     lost = sorted(given.keys() - run.plan.persist) if run.plan.persist is not None else []
     if lost:
         way_out = "name it in checkpoint.persist, or give it to resume"

@@ -113,7 +113,7 @@ class StepJournal:
             RuntimeError: There is no State with which to commit it.
         """
         for why, is_true in (
-            ("nothing of this run is saved", not self.run.plan.saves),
+            ("nothing of this run is saved: give the graph a store", not self.run.plan.saves),
             ("a branch or an item has no State of its own: write in a node before or after", self.is_part),
             ("the timeout of this attempt has passed", self.is_over),
         ):

@@ -297,8 +297,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
     key = pause.response_param
     if key is None and pause.goes_on:
         if not is_overdue(pause):
-            goes_on = "a sweep (recover, or a worker) goes on then"
-            raise AnswerError(saved.run_id, pause, f"it waits until {pause.deadline}", goes_on)
+            raise not_yet(saved.run_id, pause)
         return awake(saved, pause), updates
     question = yield from _question(run, saved, pause)
     stored = run.answered
@@ -417,6 +416,11 @@ def chosen_pause(saved: State, pause_id: str | None) -> Pause:
         problem = f"it waits at {len(saved.pause.each)} pauses: say which one is answered, by pause="
         raise AnswerError(saved.run_id, saved.pause, problem)
     return to_be_answered(saved, NOTHING_GIVEN, pause_id).pause or saved.pause
+
+
+def not_yet(run_id: str, pause: Pause) -> AnswerError:
+    """Return the error for a run that waits for a time, and not for an answer."""
+    return AnswerError(run_id, pause, f"it waits until {pause.deadline}", "a sweep (recover, or a worker) goes on then")
 
 
 def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any) -> Task[None]:

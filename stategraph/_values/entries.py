@@ -7,7 +7,7 @@ their commits: the commit of the State that took an entry in removes it, or leav
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_optional
 from stategraph._values import clock
-from stategraph._values.frozen import SETTLED, freeze_at
+from stategraph._values.frozen import SETTLED, check_mapping, freeze_at, plain_key
 from stategraph._values.provenance import check_step
 from stategraph.errors import NotSerializableError
 
@@ -102,6 +102,14 @@ class Entry:
 _SETTERS: list[Any] = [getattr(Entry, field.name).__set__ for field in attrs.fields(Entry)]
 
 
+def message_of(updates: Mapping[str, Any], key: str | None, by: str | None) -> Entry:
+    """Return the entry of a message. Raises TypeError if the updates cannot be those of a State, or a key is no str."""
+    check_mapping(updates)
+    if not isinstance(key, str | None):
+        raise TypeError(f"the key of a message is a str, or None, not {shorten(key)}")
+    return Entry("message", {plain_key(name): value for name, value in updates.items()}, name=key or "", by=by)
+
+
 def are_of_inbox(entries: Sequence[Entry]) -> bool:
     """Return whether entries are of the inbox; raise ValueError if some are of the journal as well."""
     laws = {entry.kind in INBOX for entry in entries}
@@ -112,9 +120,12 @@ def are_of_inbox(entries: Sequence[Entry]) -> bool:
 
 def named_by_entry(error: NotSerializableError, entry: Entry, run_id: str) -> NotSerializableError:
     """Return the error for an entry whose value cannot be kept exactly; it names the entry."""
-    of = f"{entry.kind} {entry.name!r}" if entry.name else f"the {entry.kind}"
-    of += f" of node {entry.place!r}" if entry.place else ""
-    path = error.path.removeprefix("value").removeprefix(".")
+    if entry.kind == "answer":  # the pause is its name and place, and its value comes with its key
+        of, path = "the answer", error.path.removeprefix("value[0]").removeprefix(".")
+    else:
+        of = f"{entry.kind} {entry.name!r}" if entry.name else f"the {entry.kind}"
+        of += f" of node {entry.place!r}" if entry.place else ""
+        path = error.path.removeprefix("value").removeprefix(".")
     return NotSerializableError(f"{path} in {of}" if path else of, error.reason, run_id)
 
 

@@ -223,7 +223,12 @@ def _show_pause(screen: Screen, state: State, pause: Pause) -> None:
     deadline = "" if pause.deadline is None else f", until {screen.time(pause.deadline)}"
     part = f", part {pause.part}," if pause.part else ""
     screen.line((f"waits at {pause.node}{part} for {_for(pause.at)}{deadline}: {pause.reason}", "yellow"))
-    screen.line(("asks: ", "dim"), value_text(pause.value))
+    waits_for_time = pause.goes_on and pause.response_param is None
+    if pause.value is not None or not waits_for_time:
+        screen.line(("asks: ", "dim"), value_text(pause.value))
+    if waits_for_time:
+        screen.line(("goes on: ", "dim"), "stategraph work MODULE:NAME")
+        return
     value = "" if pause.response_param is None else " VALUE"
     which = f" --pause {pause.id}" if state.pause and state.pause.others else ""
     screen.line(("answer: ", "dim"), f"stategraph answer {state.run_id}{value} --graph MODULE:NAME{which}")

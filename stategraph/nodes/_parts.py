@@ -92,7 +92,8 @@ class Workers:
         """Raise TypeError if they cannot execute these functions and graphs."""
         for node in nodes if self.processes else ():
             if not isinstance(node, FunctionNode) or node.is_async or node.wants_context:
-                raise TypeError("processes: a function in a process must be sync, and take only its argument")
+                rule = "a function in a process must be sync, and take only its argument"
+                raise TypeError(f"processes: {rule}; with threads, which are the default, it may take the context")
 
 
 def part_node(function: Any, part: str, argument: str) -> FunctionNode | GraphNode:

@@ -68,7 +68,9 @@ class WaitNode(Node):
         if self.until is None:
             return self.seconds
         if self.until not in state:
-            raise KeyError(f"its until {self.until!r} is not in the State")
+            raise KeyError(
+                f"the State lacks {self.until!r}, until which it waits; an earlier node or the input sets it"
+            )
         end = state[self.until]
         if not isinstance(end, datetime):
             raise TypeError(f"{self.until!r} is {shorten(end)}; a WaitNode takes a datetime with a time zone")

@@ -19,8 +19,7 @@ from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_o
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_seconds
 from stategraph._values import clock
-from stategraph._values.entries import Entry
-from stategraph._values.frozen import check_mapping
+from stategraph._values.entries import Entry, message_of
 from stategraph._values.ids import check_given_id, check_run_id, given_id, outer_id, step_of
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
@@ -298,9 +297,8 @@ class CheckpointStore(ABC):
         """
         from stategraph.stores._codec.msgpack import digest_of  # imported when used: few runs get messages
 
-        check_mapping(updates)
-        value = dict(updates)
-        message = Entry("message", value, name=key or "", made_of=digest_of({"value": value}), by=by)
+        message = message_of(updates, key, by)
+        message = attrs.evolve(message, made_of=digest_of({"value": message.value}))
         (kept,) = self.append(run_id, [message])
         if kept.made_of != message.made_of:
             raise EntryExistsError(run_id, "message", kept.name)

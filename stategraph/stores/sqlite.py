@@ -269,8 +269,8 @@ class SqliteTable(SqlTable, ForkSafe):
     def _finish(self, transaction: NodeTransaction, write: Write, work: _Work[_Found]) -> _Found:
         """Make a write in the transaction of a node, which commits it; if it is refused, the transaction stays open."""
         if isinstance(write, Appended):
-            reason = "nothing is kept while its node writes to own tables: use context.connection last"
-            raise CheckpointSaveError(write.run_id, reason)
+            way_out = "use context.connection last, after effect, spend and status"
+            raise CheckpointSaveError(write.run_id, f"nothing is kept while its node writes to own tables: {way_out}")
         connection: NodeConnection = transaction.connection
         if not connection.in_transaction:
             raise ended_error(write.run_id)

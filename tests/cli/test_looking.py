@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import ErrorInfo, State, StateGraph
+from stategraph import ErrorInfo, State, StateGraph, WaitNode
 from stategraph._values.progress import Progress
 from stategraph.stores import PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, completed, environment, listing, process
@@ -118,6 +118,20 @@ def test_show_tells_how_a_run_stands_and_its_data(store):
     failed = call("show", "burnt").out
     assert "failed at ship: ValueError\n  the van\\x1b[31m burns\n" in failed
     assert " in ship\n" in failed  # with the calls that led to it
+
+
+def test_show_asks_for_no_answer_where_a_run_waits_for_a_time(store):
+    """A worker goes on with it; an answer would be refused."""
+    graph = StateGraph("reminders", store=store)
+    graph.add_node("wait", WaitNode(86_400))
+    graph.set_entry_point("wait")
+    graph.set_exit_point("wait")
+    graph.execute(State(run_id="later"))
+
+    out = call("show", "later").out
+    assert "goes on: stategraph work MODULE:NAME\n" in out
+    assert "answer: " not in out
+    assert "asks: " not in out
 
 
 def test_show_tells_what_a_run_has_spent(store):
