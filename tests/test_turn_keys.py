@@ -264,6 +264,17 @@ class TestBusy:
         assert desk.calls == ["slow", "0", "1"]
         assert graph.turn(RUN, {"message": "1"}, key="k")["log"] == ["slow", ".", "0", ".", "1", "."]
 
+    def test_a_stored_turn_has_its_own_deadline(self, play: Scene, desk: Desk) -> None:
+        """It counts whichever call executes the turn, and does not count for another turn."""
+        crowd = Crowd(play, desk)
+        crowd.calls({"busy": "enqueue", "wait": 0, "deadline": 60}, {"busy": "enqueue", "wait": 0, "deadline": 0.001})
+
+        (recovered,) = desk.graph(play.store).recover()
+
+        assert isinstance(recovered.error, ExecutionError)
+        assert isinstance(recovered.error.__cause__, TimeoutError)
+        assert desk.calls == ["slow", "0"]
+
     def test_an_interrupt_outlives_its_call(self, play: Scene, desk: Desk) -> None:
         """The turn that interrupts another one runs although its call gave up."""
         crowd = Crowd(play, desk)

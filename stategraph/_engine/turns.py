@@ -126,15 +126,16 @@ def serve(run: RunContext, state: State, *, discards: bool = False, until: Entry
     while turns := (yield from waiting_turns(run, state)):
         if until is not None and turns[0].seq >= until.seq:
             break
-        given, _ = turns[0].value
-        state = yield from _begin(_beside(run, turns[0].by), state, given, turns[0])
+        given, _, deadline_ns = turns[0].value
+        state = yield from _begin(_beside(run, turns[0].by, deadline_ns), state, given, turns[0])
         _check_answered(state)
     return state
 
 
-def _beside(run: RunContext, by: str | None) -> RunContext:
+def _beside(run: RunContext, by: str | None, deadline_ns: int = 0) -> RunContext:
     """Return the context of a separate call by the same owner."""
-    other = attrs.evolve(run, session=run.session.nested(run.plan.persist), shows=False, by=by)
+    session = run.session.nested(run.plan.persist)
+    other = attrs.evolve(run, session=session, shows=False, by=by, deadline_ns=deadline_ns)
     other.is_job = run.is_job
     return other
 
@@ -160,7 +161,8 @@ def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
         lost = min(given.keys() - kept.keys())
         raise ConfigError("busy", turn.busy, f'"reject": the key {lost!r} of the input is not saved (persist)')
     fitting(run, with_defaults(run, data_of(fitting_saved(run, state, given).update(given))), {})
-    entry = Entry("turn", [kept, turn.busy], name=turn.key or os.urandom(8).hex(), by=run.by)
+    value = [kept, turn.busy, run.deadline_ns]
+    entry = Entry("turn", value, name=turn.key or os.urandom(8).hex(), by=run.by)
     entry = attrs.evolve(entry, made_of=_digest(run, turn))
     (found,) = yield (Amend, run.session.append, (turn.run_id, [entry]))
     if run.session.ownership is not None:
@@ -187,7 +189,7 @@ def _first(run: RunContext, turn: Turn) -> Task[State]:
     state = State(turn.given, run_id=turn.run_id)
     ownership = run.session.ownership
     if turn.key is not None and ownership is not None:
-        entry = Entry("turn", [{}, turn.busy], name=turn.key, made_of=_digest(run, turn), by=run.by, seq=1)
+        entry = Entry("turn", [{}, turn.busy, 0], name=turn.key, made_of=_digest(run, turn), by=run.by, seq=1)
         ownership.brings = (entry,)
         state = evolve(state, progress=evolved(None, taken=1, turns=1, serves=1))
     return (yield from begin(run, state))
