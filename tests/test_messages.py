@@ -14,6 +14,8 @@ from stategraph import (
     CheckpointStore,
     ExecutionError,
     InterruptNode,
+    NodeContext,
+    ParallelNode,
     RunCompleteError,
     RunStatus,
     SchemaError,
@@ -270,6 +272,30 @@ class TestOnce:
         again = every_play.execute(graph, failed, restart=True)
 
         assert "notes" not in again
+
+
+    def test_it_repeats_no_part(self, every_play: Scene) -> None:
+        """A step that has parts is finished first, so that neither they nor effects in their graphs are repeated."""
+        store, paid = every_play.store, list[str]()
+
+        def pay(name: str) -> Callable[..., dict[str, Any]]:
+            def node(state: State, context: NodeContext) -> dict[str, Any]:
+                return {name: context.effect(name, lambda: paid.append(name) or len(paid))}
+
+            return node
+
+        inner = make_graph({"pay": pay("graph")}, store=store, name="inner")
+        parts = {"one": pay("branch"), "graph": inner, "bad": broken_first(trace("bad"), OSError())}
+        nodes: dict[str, Any] = {"all": ParallelNode(parts, max_workers=1), "end": trace("end")}
+        graph = notes(make_graph(nodes, store=store, preserve=True))
+        with pytest.raises(ExecutionError):
+            every_play.execute(graph)
+        graph.send(RUN, {"note": "1"})
+
+        final = every_play.resume(graph)
+
+        assert sorted(paid) == ["branch", "graph"]
+        assert (final["notes"], waiting(store)) == (["1"], [])
 
 
 class TestRefused:

@@ -114,9 +114,11 @@ def _revived(
         entries = entries[: entries.index(given) + 1]  # the others may answer other pauses of the step
         asked = next(pause for pause in loaded.pause.each if pause.id == given.place) if loaded.pause else None
         updates, pause_id = with_stored_answer(loaded, asked, given, updates, pause_id)
+    if entries and run.plan.loads_parts and (yield (Load, run.session.has_parts, run_id)):
+        entries = []  # they are taken in after the step: its parts, and effects in them, would be done again
     saved = yield from compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn and not entries
-    author, run.state = run.by, saved
+    author, run.state = (run.by if given is None else given.by), saved
     if entries:
         try:
             messages, by = updates_of(run, saved, entries)
@@ -126,7 +128,7 @@ def _revived(
             raise
         asked_for = {pause.response_param for pause in loaded.pause.each} if loaded.pause else set()
         updates = {**{key: value for key, value in messages.items() if key not in asked_for}, **updates}
-        author = given.by if given is not None else run.by or by
+        author = author if given is not None else run.by or by
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
     if saved.pause is not None and saved.pause.others:
