@@ -273,7 +273,6 @@ class TestOnce:
 
         assert "notes" not in again
 
-
     def test_it_repeats_no_part(self, every_play: Scene) -> None:
         """A step that has parts is finished first, so that neither they nor effects in their graphs are repeated."""
         store, paid = every_play.store, list[str]()
