@@ -205,6 +205,10 @@ class Part:
         return Entry(self.kind, self.value, self.step, self.node, self.label, self.made_of)
 
 
+AGAIN = "(again)"
+"""In place of the digest of the inputs of a part that is to be done again. No digest has parentheses."""
+
+
 class KeptParts(dict[str, Any]):
     """The values of the saved parts of a step, by label.
 
@@ -222,8 +226,8 @@ class KeptParts(dict[str, Any]):
     @classmethod
     def of(cls, entries: Iterable[Entry], node: str) -> KeptParts:
         """Return the parts of a node in entries of its step."""
-        kept = (entry for entry in entries if entry.place == node and (entry.made_of or entry.value is not None))
-        return cls({entry.name: (entry.made_of, entry.value) for entry in kept})  # the others are to be done again
+        kept = (entry for entry in entries if entry.place == node and entry.made_of != AGAIN)
+        return cls({entry.name: (entry.made_of, entry.value) for entry in kept})
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:

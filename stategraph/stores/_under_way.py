@@ -11,6 +11,7 @@ import attrs
 
 from stategraph._values.entries import Entry
 from stategraph._values.ids import generation_of, given_id, outer_id, step_of
+from stategraph._values.progress import AGAIN
 from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.errors import UnknownNameError
 from stategraph.state import State, taken_of
@@ -83,7 +84,7 @@ def redo(store: _Store, run_id: str, names: Collection[str]) -> None:
     for name in names:
         at, part = found[name]
         if part.entries:
-            store.append(at, [attrs.evolve(entry, value=None, made_of="") for entry in part.entries])
+            store.append(at, [attrs.evolve(entry, value=None, made_of=AGAIN) for entry in part.entries])
         if part.nested is not None and part.nested.status is RunStatus.COMPLETED:  # others go on where they are
             store.delete(part.nested.run_id)
 
@@ -108,7 +109,7 @@ def _parts(store: _Store, state: State, entries: Collection[Entry]) -> dict[str,
                 name = "/".join(map(unquote, named.groups() if named else [name]))
                 parts[name] = _Part(_OF_NESTED.get(run.status, "at work"), nested=run)
     for entry in entries:
-        if entry.kind in ("part", "attempt") and entry.name and (entry.made_of or entry.value is not None):
+        if entry.kind in ("part", "attempt") and entry.name and entry.made_of != AGAIN:
             part = parts.setdefault(_name(entry), _Part())
             part.entries.append(entry)
             if entry.kind == "part":
