@@ -156,7 +156,8 @@ class Journal:
             self.reach(arguments[0][-1].run_id, arguments[0][-1].step)
         elif method == "save_parts":
             run_id, parts = arguments
-            self._parts.update(key_of(NodeContext(run_id, "", part.node, part.step, part=part.label)) for part in parts)
+            done = [part for part in parts if part.kind == "part"]
+            self._parts.update(key_of(NodeContext(run_id, "", part.node, part.step, part=part.label)) for part in done)
         elif method == "delete":
             (gone,) = arguments
             self._steps = {run: step for run, step in self._steps.items() if not f"{run}/".startswith(f"{gone}/")}
