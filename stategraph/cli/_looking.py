@@ -15,6 +15,7 @@ import click
 
 from stategraph._capabilities import fresh_rows
 from stategraph._text.shown import clean, cut, failure_text, one_line, span
+from stategraph._values import clock
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner
@@ -51,7 +52,7 @@ from stategraph.cli._output import (
     under_way_lines,
     value_text,
 )
-from stategraph.state import State
+from stategraph.state import State, due_ns_of
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
@@ -178,7 +179,7 @@ def show(request: Request, run_id: str, step: int | None, revision: int | None, 
         return
     if not keys:
         _show_run(screen, state, owner)
-        for title, text in () if under_way is None else under_way_lines(under_way):
+        for title, text in () if under_way is None else under_way_lines(under_way, owner):
             screen.line((f"{title}: ", "dim"), text)
         for key, value in state.items():
             screen.line((key, "bold"), f" = {value_text(value)}")
@@ -191,6 +192,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
     when = screen.time(state.timestamp)
     screen.line((state.run_id, "bold"), "  ", status_cell(state), f"  step {state.step}{at}  {when}")
     is_left = state.status == "active" and owner is None
+    due_ns = due_ns_of(state) if is_left else None
     facts = {
         "graph": state.graph,
         "parent": f"{state.parent.run_id}, step {state.parent.step}" if state.parent else "",
@@ -198,6 +200,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         "spent": ", ".join(f"{name} {amount:,}" for name, amount in sorted(state.spent.items())),
         "owner": str(owner or ""),
         "under way": "" if owner is None or owner.node_since is None else f"{owner.node}, for {_for(owner.node_since)}",
+        "due": screen.time(clock.to_datetime(due_ns)) if due_ns else "",
         "by": state.by,
     }
     for name, text in facts.items():

@@ -217,10 +217,10 @@ def state_shape(state: State, owner: Owner | None = None, keys: Sequence[str] = 
     return {**shapes, "owner": shape_of(owner), "data": plain(data)}
 
 
-def under_way_lines(under_way: UnderWay, within: str = "") -> Iterator[tuple[str, str]]:
+def under_way_lines(under_way: UnderWay, owner: Owner | None, within: str = "") -> Iterator[tuple[str, str]]:
     """Yield what is known of the step under way of a run, as pairs of a title and a text."""
-    for title in ("done", "failed", "at work"):
-        names = getattr(under_way, title.replace(" ", "_"))
+    at_work = "at work" if owner else "was at work"  # when its owner died
+    for title, names in ("done", under_way.done), ("failed", under_way.failed), (at_work, under_way.at_work):
         if names:
             yield within + title, f"{len(names):,}: {cut(', '.join(names))}"
     if under_way.effects:
@@ -230,7 +230,7 @@ def under_way_lines(under_way: UnderWay, within: str = "") -> Iterator[tuple[str
     if under_way.messages:
         yield f"{within}messages", f"{under_way.messages:,} wait"
     for name, nested in under_way.nested.items():
-        yield from under_way_lines(nested, f"{within}{name}: ")
+        yield from under_way_lines(nested, owner, f"{within}{name}: ")
 
 
 def difference_shape(difference: Difference) -> dict[str, Any]:

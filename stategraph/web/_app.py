@@ -165,6 +165,7 @@ class Pages:
         state = self.reader.state(rows, place)
         keys = _number(query, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer also continues a cancelled run
+        owner = self.store.owner(run_id)
         pauses = newest.pause.each if waits and newest.pause is not None else ()
         return self._rendered(
             request,
@@ -176,7 +177,7 @@ class Pages:
             bars=bars_of(rows, first, first + _PAGE, nested, datetime.now(UTC)),
             first=first,
             page=_PAGE,
-            owner=self.store.owner(run_id),
+            owner=owner,
             state=state,
             items=list(state.items())[keys : keys + _KEYS],
             keys=keys,
@@ -185,7 +186,7 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
-            under_way=[*under_way_lines(self.store.under_way(run_id))],
+            under_way=[*under_way_lines(self.store.under_way(run_id), owner)],
             pauses=[(pause, form_of(graph, pause, names.get(pause.node))) for pause in pauses],
             can_change=graph is not None,
             problem=self.reader.problems.get(run_id),

@@ -7,12 +7,14 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import stategraph
-from stategraph import ErrorInfo, State, StateGraph, WaitNode
+from stategraph import ErrorInfo, MapNode, State, StateGraph, WaitNode
 from stategraph._values.progress import Progress
 from stategraph.stores import PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, completed, environment, listing, process
@@ -132,6 +134,36 @@ def test_show_asks_for_no_answer_where_a_run_waits_for_a_time(store):
     assert "goes on: stategraph work MODULE:NAME\n" in out
     assert "answer: " not in out
     assert "asks: " not in out
+
+
+def test_show_tells_when_a_submitted_run_begins(store):
+    """A worker leaves it alone until then."""
+    graph = StateGraph("reports", store=store)
+    graph.add_node("write", dict)
+    graph.set_entry_point("write")
+    graph.set_exit_point("write")
+    graph.submit(State(run_id="night"), at=datetime(2100, 1, 1, tzinfo=UTC))
+
+    assert "due: 2100-01-01T00:00:00" in call("show", "night").out
+
+
+def test_show_tells_what_was_at_work_when_a_process_died(store):
+    """Nothing is at work in a run without an owner."""
+    graph = StateGraph("files", store=store)
+    graph.add_node("read", MapNode(dies_at_2, over="files", into="texts", max_workers=1))
+    graph.set_entry_point("read")
+    graph.set_exit_point("read")
+    with suppress(KeyboardInterrupt):
+        graph.execute(State({"files": [1, 2]}, run_id="cut"))
+
+    assert "was at work: 1: read/1\n" in call("show", "cut").out
+
+
+def dies_at_2(file, context):
+    """Stop where a crash would."""
+    context.status("reads")
+    if file == 2:
+        raise KeyboardInterrupt
 
 
 def test_show_tells_what_a_run_has_spent(store):
