@@ -294,6 +294,42 @@ class TestBusy:
 
         assert desk.calls == ["slow", "0", "1", "later"]
 
+    @pytest.mark.parametrize("other", ["same", "other"])
+    @pytest.mark.parametrize("when", ["a turn before it ends", "it is stored"])
+    def test_another_is_stored_just_before(self, play: Scene, desk: Desk, other: str, when: str) -> None:
+        """By another call: one with its key is the same turn, which runs once; another one is not lost."""
+
+        def store_other() -> None:
+            graph = desk.graph(reopened(play.store))
+            (error,) = in_threads(lambda: graph.turn(RUN, {"message": other}, key=other, busy="enqueue", wait=0))
+            assert isinstance(error, RunBusyError)
+            desk.go.set()
+
+        class Given(dict[str, Any]):
+            def items(self) -> Any:
+                if when == "it is stored" and play.store.owner(RUN) and not desk.go.is_set():
+                    store_other()
+                return super().items()
+
+        def store_meanwhile() -> None:
+            if when == "a turn before it ends":
+                desk.is_at_work.wait()
+                store_other()
+
+        graph = desk.graph(play.store)
+        desk.error = OSError()
+        with pytest.raises(ExecutionError):
+            graph.turn(RUN, {"message": "first"})
+        desk.error = None
+        if when == "a turn before it ends":
+            desk.slow = "first"
+        else:
+            play.resume(graph)
+
+        assert in_threads(lambda: play.turn(graph, Given(message="same"), key="same"), store_meanwhile) == []
+
+        assert desk.calls == ["first", "first", *dict.fromkeys([other, "same"])]
+
     def test_interrupt(self, play: Scene, desk: Desk) -> None:
         """The turn under way is cancelled after its step and kept as it is; then the other one runs."""
         crowd = Crowd(play, desk)

@@ -107,7 +107,10 @@ def _executed(run: RunContext, turn: Turn) -> Task[State]:
         return state  # its end is not kept
     state = yield from serve(run, state, discards=turn.discards, until=entry)
     if entry is None and turn.key is not None:
+        known = getattr(run.session.ownership, "inbox", 0) or 0
         entry = yield from _append(run, turn, state)
+        if entry.seq != known + 1:  # others came in between, or another call has stored this one
+            return (yield from _executed(run, turn))
     return (yield from _begin(run, state, turn.given, entry))
 
 
