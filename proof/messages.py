@@ -7,18 +7,19 @@ while others resume the runs.
 from __future__ import annotations
 
 import json
+import os
 import random
-import subprocess
-import sys
+import signal
 import tempfile
-import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from proof import TOP
 from proof.report import Report
 from proof.serving.server import SERVERS
 from stategraph import (
@@ -36,9 +37,9 @@ from tests.scenarios import RUN, in_threads, make_graph
 
 SENDERS, MESSAGES, RACES = 8, 10_000, 1_000  # at full length
 KINDS = ("sqlite", *SERVERS)
-_PACE = 0.02  # seconds between two messages of a sender, so that owners work in the meantime
+_PACE = 0.1  # seconds between two messages of a sender, so that owners work in the meantime
 _FEW = 500  # messages that are saved under one key
-_LEAST, _MOST = 0.02, 1.0  # seconds that an owner works until it is killed
+_LEAST, _MOST = 0.02, 0.25  # seconds that an owner works until it is killed
 
 
 def opened(kind: str, options: Any) -> CheckpointStore:
@@ -68,65 +69,73 @@ def graph_of(store: CheckpointStore, total: int) -> StateGraph:
 # --------------------------------------------------------------------------- processes
 
 
-def send(store: CheckpointStore, name: int, count: int) -> list[tuple[int, int]]:
-    """Send messages; return when each was begun and acknowledged, by the clock of the machine."""
-    times = []
-    for number in range(count):
-        began = time.monotonic_ns()
-        store.send(RUN, {"message": [name, number]})
-        times.append((began, time.monotonic_ns()))
-        time.sleep(_PACE)
-    return times
+def send(kind: str, options: Any, name: int, count: int, times: Path) -> None:
+    """Send messages; write when each was begun and acknowledged, by the clock of the machine."""
+    noted = []
+    with opened(kind, options) as store:
+        for number in range(count):
+            began = time.monotonic_ns()
+            store.send(RUN, {"message": [name, number]})
+            noted.append((began, time.monotonic_ns()))
+            time.sleep(_PACE)
+    times.write_text(json.dumps(noted))
 
 
-def main(role: str, kind: str, options: str, name: str, count: str) -> None:
-    """Run a process: a sender, or an owner until it is killed or has all messages."""
-    store = opened(kind, json.loads(options))
-    if role == "send":
-        print(json.dumps(send(store, int(name), int(count))))
-    else:
-        print("ready", flush=True)
-        graph_of(store, int(count)).resume(RUN, take_over=True)
+def own(kind: str, options: Any, total: int) -> None:
+    """Work on the run until it has all messages."""
+    with opened(kind, options) as store, suppress(RunCompleteError):  # it was killed after its last save
+        graph_of(store, total).resume(RUN, take_over=True)
 
 
-def _process(role: str, kind: str, options: Any, name: int, count: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "proof.messages", role, kind, json.dumps(options), str(name), str(count)]
-    return subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, text=True)  # noqa: S603 - itself
+def _forked(work: Callable[[], None]) -> int:
+    """Return the id of a new process that works."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:  # noqa: BLE001 - a forked process must not return
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _sent(kind: str, options: Any, each: int, randomness: random.Random, report: Report) -> None:
     """Send messages to a run whose owners are killed, and check where they are."""
-    store, total = opened(kind, options), SENDERS * each
-    graph_of(store, total).submit(State({"count": 0}, run_id=RUN))
-    senders = [_process("send", kind, options, name, each) for name in range(SENDERS)]
-    times: dict[int, Any] = {}
-    readers = [
-        threading.Thread(target=lambda name=name: times.update({name: json.loads(senders[name].communicate()[0])}))
-        for name in range(SENDERS)
-    ]
-    for reader in readers:
-        reader.start()
-    while True:
-        owner = _process("own", kind, options, 0, total)
-        if owner.stdout is not None:
-            owner.stdout.readline()
-        are_sending = any(reader.is_alive() for reader in readers)
-        try:
-            code = owner.wait(randomness.uniform(_LEAST, _MOST) if are_sending else 300)
-        except subprocess.TimeoutExpired:
-            owner.kill()
-            owner.communicate()
-            report.found["owners killed"] += 1
-            continue
-        owner.communicate()
-        if code == 0:
-            break
-        report.failures.append(f"{kind}: an owner ended with {code}")
-        break
-    for reader in readers:
-        reader.join()
+    total = SENDERS * each
+    with tempfile.TemporaryDirectory() as folder:
+        with opened(kind, options) as store:  # closed before a process is forked
+            graph_of(store, total).submit(State({"count": 0}, run_id=RUN))
+        files = [Path(folder) / str(name) for name in range(SENDERS)]
+        senders = [_forked(partial(send, kind, options, name, each, file)) for name, file in enumerate(files)]
+        _owned(kind, options, total, senders, randomness, report)
+        times = {name: json.loads(file.read_text()) for name, file in enumerate(files) if file.exists()}
     report.tried[f"messages on {kind}"] += total
-    _check(kind, store.load(RUN), times, report)
+    with opened(kind, options) as store:
+        _check(kind, store.load(RUN), times, report)
+
+
+def _owned(kind: str, options: Any, total: int, senders: list[int], randomness: random.Random, report: Report) -> None:
+    """Let owners work, one after the other, and kill each; the one after the last message ends by itself."""
+    while True:
+        owner = _forked(partial(own, kind, options, total))
+        if senders:
+            time.sleep(randomness.uniform(_LEAST, _MOST))
+            os.kill(owner, signal.SIGKILL)
+        status = os.waitpid(owner, 0)[1]
+        report.found[f"owners killed on {kind}"] += os.WIFSIGNALED(status)
+        if not os.WIFSIGNALED(status):
+            break
+        ended = {sender: status for sender in senders for pid, status in [os.waitpid(sender, os.WNOHANG)] if pid}
+        report.failures += [f"{kind}: a sender ended with {status}" for status in ended.values() if status]
+        senders = [sender for sender in senders if sender not in ended]
+    if status:
+        report.failures.append(f"{kind}: an owner ended with {status}")
+    for sender in senders:  # they have sent all, but may not have noted it
+        if status := os.waitpid(sender, 0)[1]:
+            report.failures.append(f"{kind}: a sender ended with {status}")
 
 
 def _check(kind: str, final: State, times: dict[int, Any], report: Report) -> None:
@@ -201,7 +210,3 @@ def prove(share: float, seed: int) -> list[Report]:
             for store in stores:
                 store.close()
     return [sent, raced]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
