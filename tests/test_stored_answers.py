@@ -51,7 +51,8 @@ def test_an_answer_that_cannot_be_kept(every_play: Scene) -> None:
 
 def asks(store: CheckpointStore, **how: Any) -> StateGraph:
     """Return a graph that asks once."""
-    return make_graph({"ask": InterruptNode(None, "go", **how), "b": trace("b")}, store=store, preserve=True)
+    nodes = {"ask": InterruptNode(None, "go", **how), "b": trace("b")}
+    return make_graph(nodes, store=store, preserve=True, retention="full")
 
 
 class TestStored:
@@ -118,6 +119,55 @@ class TestStored:
             graph.answer("none", True)
         assert every_play.store.entries(RUN) == []
         assert every_play.store.load(RUN) == paused
+
+    @pytest.mark.parametrize("how", ["schema", "validator"])
+    @pytest.mark.parametrize("named", [False, True])
+    def test_one_that_a_changed_graph_refuses(self, every_play: Scene, how: str, named: bool) -> None:
+        """An answer of the call itself takes its place, also after the deadline; one that is refused does not."""
+        store, deadline = every_play.store, 86_400
+        stricter: dict[str, Any] = {"schema": bool} if how == "schema" else {"validator": lambda value: value is True}
+        changed = asks(store, deadline=deadline, **stricter)
+        with fixed():
+            paused = every_play.execute(asks(store, deadline=deadline))
+            asks(store, deadline=deadline).answer(RUN, "maybe", by="ann")
+        pause = paused.pause if named else None
+        with fixed(LATER):
+            for updates in ({}, {"go": "no idea"}):
+                with pytest.raises(AnswerError, match=repr(updates.get("go", "maybe")) if how == "schema" else "valid"):
+                    every_play.resume(changed, updates, by="bob", pause=pause if updates else None)
+            assert store.load(RUN) == paused
+
+            final = every_play.resume(changed, {"go": True}, pause=pause, by="bob")
+
+        assert (final["go"], final.status) == (True, RunStatus.COMPLETED)
+        assert [row.by for row in store.history(RUN) if row.kind == "answer"] == ["bob"]
+
+    @pytest.mark.parametrize("stored", ["first", "both", "both, refused"])
+    def test_one_of_several_pauses(self, play: Scene, stored: str) -> None:
+        """A call answers the pause that it names, once; stored answers, also refused ones, do not hold that up."""
+
+        def step(schema: Any) -> StateGraph:
+            nodes = {"ask": InterruptNode("item", "go", schema=schema), "b": trace("b")}
+            one = make_graph(nodes, store=play.store, name="one")
+            return make_graph({"all": MapNode(one, "items", "outs"), "end": trace("end")}, store=play.store)
+
+        before, graph = step(object), step(int if "refused" in stored else object)
+        paused = play.execute(before, State({"items": [{"item": 10}, {"item": 20}]}, run_id=RUN))
+        assert paused.pause is not None
+        first, second = sorted(paused.pause.each, key=lambda pause: pause.value)
+        before.answer(RUN, "stored", pause=first)
+        if "both" in stored:
+            before.answer(RUN, "stored", pause=second)
+
+        if stored == "first":
+            final = play.resume(graph, {"go": 3}, pause=second)
+        else:
+            with pytest.raises(AnswerError, match="'stored'" if "refused" in stored else "an answer counts once"):
+                play.resume(graph, {"go": 3}, pause=second)
+            final = play.resume(graph, {"go": 1} if "refused" in stored else {})
+
+        expected = {"first": ["stored", 3], "both": ["stored", "stored"], "both, refused": [1, 3]}
+        assert [out["go"] for out in final["outs"]] == expected[stored]
 
     @pytest.mark.parametrize("order", [*permutations(range(3))])
     def test_several_pauses_of_a_step(self, play: Scene, order: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
-from stategraph._engine.inbox import answered_before, checked_message, stored_answer, unread
+from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, not_yet, resume_owned
 from stategraph._engine.saving import (
@@ -334,7 +334,7 @@ def _goes_on(run: RunContext, saved: State) -> Task[bool]:
         return False
     if is_late(saved) or any(pause.goes_on and is_overdue(pause) for pause in saved.pause.each):
         return True
-    return stored_answer(saved, (yield from unread(run, saved))) is not None
+    return bool(stored_answers(saved, (yield from unread(run, saved))))
 
 
 def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:

@@ -12,7 +12,7 @@ from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping, lay_over, plain_key
-from stategraph._values.progress import Pause, evolved
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind
 from stategraph.errors import AnswerError
 from stategraph.state import State, data_of, evolve, recorded, taken_of, with_data
@@ -75,29 +75,11 @@ def take_in(run: RunContext, state: State) -> Task[State]:
     return (yield from amend(run, recorded(after, Kind.UPDATE, by)))
 
 
-def stored_answer(saved: State, entries: Sequence[Entry]) -> Entry | None:
-    """Return the first stored answer to a pause at which a run waits, given before its deadline."""
-    waiting = {pause.id: pause for pause in saved.pause.each} if saved.pause else {}
-    for entry in entries:
-        if entry.kind == "answer" and entry.place in waiting:
-            deadline = waiting[entry.place].deadline
-            if deadline is None or entry.at <= deadline:
-                return entry
-    return None
-
-
-def with_stored_answer(
-    saved: State, pause: Pause | None, entry: Entry, updates: Mapping[str, Any], pause_id: str | None
-) -> tuple[Mapping[str, Any], str]:
-    """Return the updates of a resume with a stored answer, and the id of the pause that it answers.
-
-    Raises:
-        AnswerError: The resume answers the same pause: an answer counts once.
-    """
-    key = None if pause is None else pause.response_param
-    if pause_id == entry.place or (pause_id is None and key in updates):
-        raise answered_before(saved.run_id, entry)
-    return (updates if key is None else {**updates, key: entry.value[0]}), entry.place
+def stored_answers(saved: State, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the stored answers to pauses at which a run waits, those given before their deadlines."""
+    waiting = {pause.id: pause.deadline for pause in saved.pause.each} if saved.pause else {}
+    answers = [entry for entry in entries if entry.kind == "answer" and entry.place in waiting]
+    return [entry for entry in answers if (until := waiting[entry.place]) is None or entry.at <= until]
 
 
 def answered_before(run_id: str, entry: Entry) -> AnswerError:

@@ -8,9 +8,11 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, cast
 
+import attrs
+
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
 from stategraph._engine.ending import handle, save_pending, too_late
-from stategraph._engine.inbox import has_unread, stored_answer, unread, updates_of, with_stored_answer
+from stategraph._engine.inbox import answered_before, has_unread, stored_answers, unread, updates_of
 from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.saving import amend, owning_saved, save
 from stategraph._engine.spending import recall
@@ -22,6 +24,7 @@ from stategraph._progress import awaited, awake, is_late, is_overdue, old_values
 from stategraph._protocol import Load, Parts, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.progress import DEADLINE, PERSON, Answer, Given, Pause, evolved
@@ -90,7 +93,7 @@ def resume_owned(
         if state.status is not RunStatus.PAUSED or not has_unread(run, state):
             return state
         updates, pause_id, turn = NOTHING_GIVEN, None, 0  # an answer to another pause of the same step may be there
-        if stored_answer(state, (yield from unread(run, state))) is None:
+        if not stored_answers(state, (yield from unread(run, state))):
             return state
 
 
@@ -109,14 +112,17 @@ def _revived(
     if pause_id is not None or updates:
         check_answers(loaded, updates, pause_id, run.waits_since)
     entries = yield from unread(run, loaded)
-    run.answered = given = stored_answer(loaded, entries)
+    saved = yield from compatible(run, loaded)
+    pauses, stored = loaded.pause.each if loaded.pause else (), stored_answers(loaded, entries)
+    own = [pause.id for pause in pauses if pause.response_param in updates] if pause_id is None else [pause_id]
+    given = next((entry for entry in stored if not own or entry.place in own), None)
+    if stored:  # the others may answer other pauses of the step
+        entries = entries[: entries.index(stored[0]) + (given is stored[0])]
     if given is not None:
-        entries = entries[: entries.index(given) + 1]  # the others may answer other pauses of the step
-        asked = next(pause for pause in loaded.pause.each if pause.id == given.place) if loaded.pause else None
-        updates, pause_id = with_stored_answer(loaded, asked, given, updates, pause_id)
+        given, updates, pause_id = yield from _with_stored_answer(run, saved, given, updates, pause_id)
+    run.answered = given
     if entries and run.plan.loads_parts and (yield (Load, run.session.has_parts, run_id)):
         entries = []  # they are taken in after the step: its parts, and effects in them, would be done again
-    saved = yield from compatible(run, loaded)
     is_same = saved is loaded and not run.migrate and not turn and not entries
     author, run.state = (run.by if given is None else given.by), saved
     if entries:
@@ -126,7 +132,7 @@ def _revived(
             if saved.pause is None:
                 yield from save_pending(run, failure)
             raise
-        asked_for = {pause.response_param for pause in loaded.pause.each} if loaded.pause else set()
+        asked_for = {pause.response_param for pause in pauses}
         updates = {**{key: value for key, value in messages.items() if key not in asked_for}, **updates}
         author = author if given is not None else run.by or by
     if turn:
@@ -143,6 +149,30 @@ def _revived(
         return (yield from revive(run, saved, updates, is_same=is_same, by=author, taken=taken))
     finally:
         run.session.refuse_new_entries(False)
+
+
+def _with_stored_answer(
+    run: RunContext, saved: State, entry: Entry, updates: Mapping[str, Any], pause_id: str | None
+) -> Task[tuple[Entry, Mapping[str, Any], str]]:
+    """Return a stored answer, the updates of a resume with it, and the id of the pause that it answers.
+
+    An answer of the call itself takes the place of one that the graph refuses by now, as if given at the same time.
+
+    Raises:
+        AnswerError: The call answers the same pause, and the stored answer fits: an answer counts once.
+    """
+    pause = next(pause for pause in cast(Pause, saved.pause).each if pause.id == entry.place)
+    key = pause.response_param
+    if pause_id == entry.place or key in updates:
+        try:
+            yield from check_answer(run, saved, pause, entry.value[0], (entry.by, entry.at_ns, PERSON))
+        except AnswerError:
+            if key is None or key not in updates:
+                raise
+            entry = attrs.evolve(entry, value=[updates[key], None], by=run.by)
+        else:
+            raise answered_before(saved.run_id, entry)
+    return entry, (updates if key is None else {**updates, key: entry.value[0]}), entry.place
 
 
 def compatible(run: RunContext, saved: State) -> Task[State]:
@@ -425,12 +455,12 @@ def not_yet(run_id: str, pause: Pause) -> AnswerError:
     return AnswerError(run_id, pause, f"it waits until {pause.deadline}", "a sweep (recover, or a worker) goes on then")
 
 
-def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any) -> Task[None]:
-    """Raise AnswerError if a value is no valid answer to a pause of a saved State."""
+def check_answer(run: RunContext, saved: State, pause: Pause, answer: Any, given: Given | None = None) -> Task[None]:
+    """Raise AnswerError if a value, given now or as `given` says, is no valid answer to a pause of a saved State."""
     if pause.key_of_data is not None:
         at_pause = evolve(saved, pause=pause)
         question = yield from _question(run, at_pause, pause)
-        given = (run.by, clock.now_ns(), PERSON)
+        given = given or (run.by, clock.now_ns(), PERSON)
         _with_checked_answer(run, at_pause, pause, question, {pause.key_of_data: answer}, given)
 
 
