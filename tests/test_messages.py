@@ -273,6 +273,20 @@ class TestOnce:
 
         assert "notes" not in again
 
+    def test_a_state_of_the_caller_ends_as_well(self, every_play: Scene) -> None:
+        """A State that does not say what its run has taken in completes: what left the inbox was taken in."""
+        store, nodes = every_play.store, {name: InterruptNode(None, name) for name in "ab"}
+        graph = make_graph(nodes, store=store, preserve=True)
+        every_play.execute(graph)
+        graph.send(RUN, {"n": 1})
+        step = every_play.resume(graph, {"a": 1}).step
+        store.save(State(run_id=RUN, step=step + 1))
+
+        every_play.execute(graph, State(run_id=RUN, step=step + 2))
+        every_play.resume(graph, {"a": 1})
+
+        assert every_play.resume(graph, {"b": 1}).status == "completed"
+
     def test_it_repeats_no_part(self, every_play: Scene) -> None:
         """A step that has parts is finished first, so that neither they nor effects in their graphs are repeated."""
         store, paid = every_play.store, list[str]()

@@ -201,11 +201,12 @@ def waiting_turns(run: RunContext, state: State) -> Task[list[Entry]]:
 
 def _turns_and_taken(run: RunContext, state: State) -> Task[tuple[list[Entry], int]]:
     """Return the turns that wait, and the number up to which the State has taken in everything else."""
-    turns, taken = turns_of(state), taken_of(state)
+    turns, taken, ownership = turns_of(state), taken_of(state), run.session.ownership
+    known = ownership.inbox or 0 if ownership is not None else 0  # those up to it that are not found were taken in
     entries = yield from inbox_after(run, state, min(turns, taken))
     others = [entry.seq for entry in entries if entry.seq > taken and entry.kind != "turn"]
     waiting = [entry for entry in entries if entry.seq > turns and entry.kind == "turn"]
-    return waiting, max(taken, entries[-1].seq if entries and not others else 0)
+    return waiting, taken if others else max(taken, known, entries[-1].seq if entries else 0)
 
 
 def due_if_turns_wait(run: RunContext, state: State) -> Task[State]:
