@@ -118,7 +118,7 @@ def _why(run: Summary, owner: Owner | None) -> str:
     if run.error is not None:
         return failure_text(run.error.type, run.error.message)
     if run.pause is not None:
-        return f"waits: {run.pause.reason}"
+        return f"waits: {run.pause.reason.removeprefix('waits ')}"
     if run.status == "active":
         return left_text(run) if owner is None else f"at work: {owner}"
     return "" if run.parent is None else f"of {run.parent.run_id}, step {run.parent.step}"

@@ -131,6 +131,7 @@ def test_show_asks_for_no_answer_where_a_run_waits_for_a_time(store):
     graph.execute(State(run_id="later"))
 
     out = call("show", "later").out
+    assert call("runs", "--prefix", "later").out.endswith("\twaits: for a time\n")
     assert "goes on: stategraph work MODULE:NAME\n" in out
     assert "answer: " not in out
     assert "asks: " not in out
