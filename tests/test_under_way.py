@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from stategraph import (
+    AnswerError,
     CheckpointStore,
     ErrorInfo,
     ExecutionError,
+    InterruptNode,
     MapNode,
     NodeContext,
     ParallelNode,
@@ -268,6 +270,18 @@ class TestRedo:
         before = len(work.done)
         call(graph, "resume", RUN)
         assert work.done[before:] == []
+
+    def test_a_refused_resume_does_nothing_again(self, place: Any) -> None:
+        """Its parts stay done."""
+        store, call = place
+        asks = make_graph({"ask": InterruptNode(None, "go")}, store=store, name="asks")
+        graph = make_graph({"both": ParallelNode({"plain": trace("plain"), "asks": asks})}, store=store)
+        call(graph, "execute", State(run_id=RUN))
+
+        with pytest.raises(AnswerError):
+            call(graph, "resume", RUN, redo=["both/plain"])
+
+        assert store.under_way(RUN).done == ("both/plain",)
 
 
 def crashed(store: CheckpointStore, call: Callable[..., Any], node: Any, work: Work, at: str = "map") -> Any:

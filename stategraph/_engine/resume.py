@@ -140,9 +140,6 @@ def _revived(
     if saved.pause is not None and saved.pause.others:
         saved = to_be_answered(saved, updates, pause_id)
     yield from recall(run, loaded)
-    if run.redo:
-        yield (Parts, run.session.redo, (run_id, run.redo))
-        run.redo = ()
     run.session.refuse_new_entries(loaded.pause is not None)  # only a pause is decided: messages may keep coming
     try:
         taken = entries[-1].seq if entries else 0
@@ -270,6 +267,9 @@ def revive(
     if amends:
         is_answer = question is not None and (question is pause or question.response_param in updates)
         run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, by)
+    if run.redo:  # not before: a resume that is refused does nothing again
+        yield (Parts, run.session.redo, (state.run_id, run.redo))
+        run.redo = ()
     if is_same and not updates:
         run.found = run.state
         if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from stategraph.nodes._processes import Processes
     from stategraph.nodes.subgraph import GraphNode
 
-"""Marks the saved attempts of parts: no node has such a name."""
-
-
 _ALLOWED: Allowed = {
     "max_workers": ("a positive integer", lambda value: value is None or is_count(value, 1)),
     "timeout": ("a number of seconds above 0", lambda value: value is None or is_seconds(value)),
