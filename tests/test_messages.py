@@ -292,13 +292,17 @@ class TestOnce:
         store, paid = every_play.store, list[str]()
 
         def pay(name: str) -> Callable[..., dict[str, Any]]:
+            def charge() -> str:
+                paid.append(name)
+                return name
+
             def node(state: State, context: NodeContext) -> dict[str, Any]:
-                return {name: context.effect(name, lambda: paid.append(name) or len(paid))}
+                return {name: context.effect(name, charge)}
 
             return node
 
         inner = make_graph({"pay": pay("graph")}, store=store, name="inner")
-        parts = {"one": pay("branch"), "graph": inner, "bad": broken_first(trace("bad"), OSError())}
+        parts: dict[str, Any] = {"one": pay("branch"), "graph": inner, "bad": broken_first(trace("bad"), OSError())}
         nodes: dict[str, Any] = {"all": ParallelNode(parts, max_workers=1), "end": trace("end")}
         graph = notes(make_graph(nodes, store=store, preserve=True))
         with pytest.raises(ExecutionError):
