@@ -253,7 +253,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         self._begun += 1
         policy = self._policies.pop(run_id, policy)
         run = self._runs_by_id[run_id] = _Run(self._begun, policy, kept, created_ns)
-        run.numbers[0] = taken_of(_head_of(kept[-1]))
+        newest = _head_of(kept[-1])
+        run.numbers[0], run.due_ns = taken_of(newest), due_ns_of(newest)
         while is_nested_id(run_id):
             self._nested.setdefault(outer_id(run_id), set()).add(run_id)
             run_id = outer_id(run_id)
@@ -420,6 +421,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             state = rolled_back(_state_of(kept), newest, by, spent)
             run.kept[len(run.kept) if run.policy.keeps_all else place :] = [_as_kept(state)]  # atomic for readers
             run.cut_journal(sys.maxsize)
+            run.due_ns = due_ns_of(state)
             if not run.policy.keeps_all:
                 for nested_id in self._nested.pop(run_id, ()):
                     self._drop(nested_id)

@@ -123,6 +123,18 @@ class EntriesContract:
         assert at_work.append("b", [Entry("turn", 1, name="k")])[0].seq == 3
         assert taken_of(at_work.load("b")) == 2
 
+    def test_a_rollback_and_a_fork_are_due_by_their_states(self, at_work: CheckpointStore) -> None:
+        """A rollback takes back why a run was due; a fork is due when its source is."""
+        at_work.append("a", [Entry("turn", 1, name="k")])
+        assert [run.run_id for run in at_work.runs(overdue=True)] == ["a"]
+
+        at_work.rollback("a", 2)
+        assert at_work.runs(overdue=True) == []
+
+        at_work.save(saved_at(3, progress=Progress(due_ns=1_000_000), generation=1))
+        at_work.fork("a", "b")
+        assert {run.run_id for run in at_work.runs(overdue=True)} == {"a", "b"}
+
     @pytest.mark.parametrize("step", [3, 4])
     def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore, step: int) -> None:
         """No entry replaces another, even while a reader looks at the run. The step need not be the next one."""
