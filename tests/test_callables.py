@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import attrs
 import pytest
@@ -26,7 +31,8 @@ from stategraph import (
     register_type,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import make_graph, returns
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import RUN, make_graph, returns, trace
 
 # --------------------------------------------------------------------------- what cannot answer at once
 
@@ -154,3 +160,16 @@ def test_an_observer_that_answers_later(later: Any, driver: str, caplog: pytest.
 
     assert final.status is RunStatus.COMPLETED
     assert caplog.text.count("on_event: it returned a") == 1
+
+
+def test_another_thread_is_importing_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on although modules that it looks for without importing them are only half there."""
+    graph = make_graph({"a": trace("a")}, store=SqliteStore(tmp_path / "runs.db"), preserve=True)
+    graph.execute(State(run_id="before"))  # which imports what it uses
+    for name in ("asyncio", "asyncio.events", "asyncio.exceptions", "zoneinfo"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+    final = graph.execute(State({"at": datetime(2020, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))}, run_id=RUN))
+
+    monkeypatch.undo()
+    assert graph.store.load(RUN) == final

@@ -315,5 +315,6 @@ def _room_of(frame: FrameType) -> str:
 
 def is_loop_running() -> bool:
     """Return whether an event loop is running in this thread."""
-    asyncio = sys.modules.get("asyncio")  # no loop runs if it was never imported
-    return asyncio is not None and asyncio.events._get_running_loop() is not None
+    # No loop runs if asyncio was never imported, or if another thread is just importing it.
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    return running is not None and running() is not None

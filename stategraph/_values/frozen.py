@@ -176,8 +176,8 @@ def _are_parts_settled(nest: Iterable[object]) -> bool:
 
 
 def _is_settled_zone(zone: tzinfo | None) -> bool:
-    zoneinfo = sys.modules.get("zoneinfo")  # if it was never imported, the zone is no ZoneInfo
-    return zone is None or type(zone) is timezone or (zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo)
+    # If the module was never imported, or another thread is just importing it, the zone is no ZoneInfo.
+    return zone is None or type(zone) in (timezone, getattr(sys.modules.get("zoneinfo"), "ZoneInfo", timezone))
 
 
 def are_settled(values: Collection[object]) -> bool:

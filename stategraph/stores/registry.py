@@ -97,8 +97,8 @@ def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
 
 def is_memory_store(store: object) -> bool:
     """Return whether a store is a memory store, without importing its module."""
-    memory = sys.modules.get("stategraph.stores.memory")
-    return memory is not None and isinstance(store, memory.MemoryStore)
+    memory = sys.modules.get("stategraph.stores.memory")  # another thread may be importing it
+    return isinstance(store, getattr(memory, "MemoryStore", ()))
 
 
 def checked_store(store: object) -> CheckpointStore:
