@@ -53,6 +53,8 @@ from stategraph.errors import (
 from stategraph.state import State, evolve, recorded
 
 _LOOK_AGAIN = 0.02  # seconds between two looks whether a run may begin beside others
+LONGEST_ALONE = 30.0
+"""Seconds that a run waits until it may begin: one that is at work may wait for this one."""
 
 
 @attrs.frozen
@@ -393,8 +395,9 @@ def _in_company(run: RunContext, state: State, task: Task[State], *, is_suspect:
         RunCancelledError: the call was stopped before.
     """
     ownership = cast(Ownership, run.session.ownership)
+    until = monotonic() + LONGEST_ALONE
     try:
-        while not company.admit(ownership, is_suspect=is_suspect):
+        while not company.admit(ownership, is_suspect=is_suspect, at_once=monotonic() >= until):
             try:
                 yield (Sleep, None, _LOOK_AGAIN)
             except Stopped as stopped:
