@@ -44,7 +44,7 @@ def chat(store: CheckpointStore, folder: Path) -> StateGraph:
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def answer(state: State) -> dict[str, Any]:
-        os.write(log, f"{state['event']}\n".encode())
+        os.write(log, f"{os.getpid()}\n".encode())
         time.sleep(0.05)
         return {"answered": [*state["answered"], state["event"]]}
 
@@ -89,10 +89,13 @@ class _Round:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            time.sleep(self._random.uniform(0.05, 0.3))
-            if self._at_work and self._left:
+            time.sleep(self._random.uniform(0.01, 0.1))
+            calls = (self._folder / "log").read_text().split() if (self._folder / "log").exists() else []
+            if self._at_work and self._left and calls:  # not while they are only starting
                 self._left -= 1
-                self._random.choice(self._at_work).send_signal(signal.SIGKILL)
+                newest = [process for process in [*self._at_work] if str(process.pid) == calls[-1]]
+                struck = self._random.choice(newest or self._at_work if self._left % 2 else self._at_work)
+                struck.send_signal(signal.SIGKILL)
         for thread in threads:
             thread.join()
 
