@@ -1,4 +1,4 @@
-"""A webhook is one turn, however often and from however many processes it is delivered, and whoever is killed.
+"""A webhook is one turn, however often, and from however many processes that are killed, it is delivered.
 
 Eight processes deliver each event many times at once, and are killed at random. A delivery without an answer is made
 again, as services do. The event is in the conversation once, its turn begins once, and all answers are equal.
