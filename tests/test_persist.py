@@ -18,6 +18,7 @@ from stategraph import (
     GraphError,
     GraphMismatchError,
     MapNode,
+    ParallelNode,
     RecomputeError,
     RunStatus,
     State,
@@ -322,6 +323,17 @@ def test_values_that_are_not_saved_are_in_no_saved_error(
 
     written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert TOKEN[:20].encode() not in written
+
+
+def test_a_failed_branch_fails_by_its_own_error() -> None:
+    """Keeping that it failed does not look for the keys that it wrote."""
+    parallel = ParallelNode({"left": lambda _: {"n": 1 / 0}, "right": lambda _: {}})
+    graph = make_graph({"a": parallel}, store=MemoryStore(), interval=1, persist=["n"])
+
+    with pytest.raises(ExecutionError) as failed:
+        graph.execute(State({"n": 1}))
+
+    assert isinstance(failed.value.__cause__, ExceptionGroup)
 
 
 def test_without_checkpoints_it_has_no_effect() -> None:

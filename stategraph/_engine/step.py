@@ -382,7 +382,7 @@ class StepExecution:
         (at, name), of = self.kept_at, self._digest_of
         parts = [Part(at, name, label, value, of(made_of[label]), kind) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
-        if persist is not None:
+        if persist is not None and kind == "part":
             parts = [part for part in parts if not frozenset(node.part_writes(part.value)) - persist]
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
