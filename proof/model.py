@@ -134,11 +134,12 @@ class Model:
         """Roll a run back; return its new State."""
         run = self.runs[run_id]
         state = evolve(run.saved[step], parent=run.newest.parent)  # a fork stays one
+        generation = run.newest.generation + 1
         for later in [one for one in run.saved if one > step]:
             del run.saved[later]
         run.visible = [one for one in run.visible if one <= step]
         run.is_exact = run.is_exact and run.policy.max_checkpoints in (None, 1)
-        self.save(handle, evolve(state, generation=state.generation + 1, _time_ns=time_ns))
+        self.save(handle, evolve(state, generation=generation, _time_ns=time_ns))
         return run.newest
 
     def fork(self, run_id: str, new_run_id: str, step: int) -> State:
