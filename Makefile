@@ -63,7 +63,7 @@ format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-proof: $(VENV)/test.stamp  ## Try at length what the stores promise (half an hour on two cores; SEED=1 SHARE=0.1)
+proof: $(VENV)/test.stamp  ## Try at length what the stores promise (hours on two cores; SEED=1 SHARE=0.1)
 	@$(BIN)/python -m proof $(if $(SEED),--seed $(SEED)) $(if $(SHARE),--share $(SHARE))
 
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
