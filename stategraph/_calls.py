@@ -57,6 +57,8 @@ class Call(TypedDict, total=False):
         timeout: Seconds after which the run stops before the next node; an async node is cancelled.
         by: The name of the caller, for the history: the author of the input, the answer or the updates.
         progress: Show the progress of the run on stderr or in the notebook.
+        observer: Receives the events of this call too, after the observer of the graph; or the name of one.
+        deps: What the nodes of this call need, such as a client or a session: `NodeContext.deps`. It is not saved.
         limits: What the run may spend, by name, as in ``{"usd": 5}``; see docs/budgets.md.
     """
 
@@ -66,6 +68,8 @@ class Call(TypedDict, total=False):
     timeout: float | None
     by: str | None
     progress: bool
+    observer: Listener | str | None
+    deps: Any
     limits: Mapping[str, float] | None
 
 
@@ -116,6 +120,8 @@ class RecoverCall(TypedDict, total=False):
     migrate: Mapping[str, str] | None
     abandon_parts: bool
     cancel: threading.Event | None
+    observer: Listener | str | None
+    deps: Any
     limits: Mapping[str, float] | None
 
 
@@ -222,7 +228,7 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     owning = get("wait") or 0.0, get("take_over", False)
     origin = get("by"), checked_labels(get("labels") or NO_LABELS)
     changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False), get("limits") or {}
-    return *owning, signal_of(how), *origin, *changed, time_ns("deadline", get("deadline"))
+    return *owning, signal_of(how), *origin, *changed, time_ns("deadline", get("deadline")), get("deps")
 
 
 def time_ns(name: str, given: datetime | float | None) -> int:

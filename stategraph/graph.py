@@ -38,7 +38,7 @@ from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener, check_observer
 from stategraph._values.provenance import RunStatus
 from stategraph.config import GraphConfig
-from stategraph.observers import get_observer, with_progress
+from stategraph.observers import get_observer, with_others
 from stategraph.state import S, State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
@@ -161,6 +161,8 @@ class StateGraph(GraphBuilder[S]):
             by: The author of the input, for the history.
             progress: Show the progress of the run on stderr or in the notebook. See docs/observers.md.
             labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
+            observer: Receives the events of this call too: an observer, or the name of one.
+            deps: What the nodes of this call need, such as a client or a session: `NodeContext.deps`. It is not saved.
             limits: What the run may spend, by name, as in ``{"usd": 5}``. See docs/budgets.md.
             deadline: When the run must be complete: an aware datetime, or seconds from now. Once it has passed, the run
                 fails with a TimeoutError: before its next node, or at the next await; in the next sweep if no one is at
@@ -357,7 +359,7 @@ class StateGraph(GraphBuilder[S]):
             limit: The most runs to continue; None, the default, for all.
             max_recoveries: The most owners that one step of a run may lose before the run fails; 10 by default.
             allow_changed: As for `resume`, for each run.
-            migrate: As for `resume`, for each run; also `abandon_parts` and `limits`.
+            migrate: As for `resume`, for each run; also `abandon_parts`, `limits`, `observer` and `deps`.
             cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
                 unfinished at its last step.
 
@@ -577,7 +579,7 @@ class StateGraph(GraphBuilder[S]):
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:
         """Return the context of a call, which blocks this thread or awaits on an event loop."""
-        observer = with_progress(self.observer) if how.get("progress") else self.observer
+        observer = with_others(self.observer, how.get("observer"), "progress" if how.get("progress") else None)
         options = checked_options(how, kind)
         run = new_run(self._runnable(), self.config, self.store, observer, shows=shows, options=options)
         if blocks:

@@ -68,6 +68,7 @@ class RunContext:
         abandon_parts: Whether runs continue although the graph has no use for finished parts of the step under way.
         limits: What the outermost run may spend, by name.
         deadline_ns: The deadline of a run or a turn that this call begins; nanoseconds since 1970, 0 for none.
+        deps: What the caller gives to the nodes; see `NodeContext.deps`.
         due_ns: The time before which no sweep begins it, likewise.
         place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
@@ -103,6 +104,7 @@ class RunContext:
     abandon_parts: bool = False
     limits: Mapping[str, Any] = NOTHING_GIVEN
     deadline_ns: int = 0
+    deps: Any = None
     due_ns: int = attrs.field(default=0, init=False)
     waits_since: datetime | None = attrs.field(default=None, init=False)
     answered: Entry | None = attrs.field(default=None, init=False)
@@ -181,6 +183,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
     return NodeContext(
         *(*step, answer_of(state)),
         last_error=_last_error(run, state.step, name, part) if run.failures else None,
+        deps=run.deps,
         kept_at=at,
         outermost=run.outermost,
         is_stopping=is_stopping,

@@ -148,7 +148,7 @@ class NestedRun:
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
         options = {"signal": outer.signal, "allow_changed": outer.allow_changed, "migrate": self.renames}
-        options |= {"abandon_parts": outer.abandon_parts, "limits": outer.limits}
+        options |= {"abandon_parts": outer.abandon_parts, "limits": outer.limits, "deps": outer.deps}
         run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}

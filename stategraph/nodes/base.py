@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, overload
 
 import attrs
 
@@ -17,8 +17,13 @@ from stategraph.state import State
 if TYPE_CHECKING:
     from decimal import Decimal
 
+    from typing_extensions import TypeVar as _TypeVar  # with a default; checkers know it without an installation
+
     from stategraph._schema.schema import Schema
 
+    Deps_co = _TypeVar("Deps_co", default=Any, covariant=True)
+else:
+    Deps_co = TypeVar("Deps_co", covariant=True)
 _Result = TypeVar("_Result")
 
 
@@ -140,8 +145,10 @@ LONGEST_KEY = 255
 
 
 @attrs.frozen
-class NodeContext:
+class NodeContext(Generic[Deps_co]):
     """The current step, for a node that takes a context.
+
+    For type checkers, ``NodeContext[Client]`` is one whose `deps` are a Client.
 
     Attributes:
         run_id: The run.
@@ -154,6 +161,8 @@ class NodeContext:
         answer: The answer after which this step continues; None if it continues after none.
         last_error: The failure of the attempt before at this step or part, also if a resume began this attempt; None if
             there was none.
+        deps: What the call gave to its nodes with ``deps=``, also to those of nested graphs; None if nothing. It is not
+            saved: each call gives its own.
     """
 
     run_id: str
@@ -165,6 +174,7 @@ class NodeContext:
     part: str = ""
     answer: Answer | None = None
     last_error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
+    deps: Deps_co = attrs.field(default=None, kw_only=True, eq=False, repr=False)
     # the step and the name of the node when the step began, if the graph has changed since
     _kept_at: tuple[int, str] | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
     _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args, get_origin
 
 import attrs
 
@@ -197,7 +197,8 @@ def _taking_context(
 def _names_context(parameter: inspect.Parameter) -> bool:
     annotation = parameter.annotation
     named = annotation if isinstance(annotation, str) else ""  # as with "from __future__ import annotations"
-    annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
+    kinds = [get_origin(kind) or kind for kind in (annotation, *get_args(annotation))]
+    annotated = NodeContext in kinds or "NodeContext" in named
     return parameter.name == "context" or annotated
 
 

@@ -64,7 +64,8 @@ def get_observer(name: str, **options: Any) -> Listener:
     return check_observer(_observers.get(name, options), f"observer {name!r}")
 
 
-def with_progress(observer: Listener) -> Listener:
-    """Return an observer that also shows the progress of runs."""
-    shown = get_observer("progress")
-    return observer if observer is shown else MultiObserver(observer, shown)
+def with_others(observer: Listener, *others: Any) -> Listener:
+    """Return an observer that passes events to others as well: observers, names of observers, or None."""
+    each = [get_observer(other) if isinstance(other, str) else other for other in others if other is not None]
+    added = [other for other in each if check_observer(other) is not observer]
+    return MultiObserver(observer, *added) if added else observer
