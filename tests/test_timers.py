@@ -164,8 +164,8 @@ class TestOnEveryStore:
         asks = InterruptNode(None, "ok", deadline=0.2, otherwise="late")
         open_end = InterruptNode(None, "open")
         graph = graph_of(each, ("wait", WaitNode(0.5)), ("ask", asks), ("open", open_end), ("end", done))
+        graph.submit(State(run_id="later"), at=0.1)
         graph.execute(State(run_id="waits"))
-        graph.submit(State(run_id="later"), at=0.4)
         graph.submit(State(run_id="tomorrow"), at=DAY)
         time.sleep(1)
 

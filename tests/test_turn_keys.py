@@ -30,6 +30,7 @@ from stategraph import (
 from stategraph._values.entries import Entry
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import Killed
 from tests.scenarios import RUN, FourMethodStore, Scene, in_threads, make_graph, reopened
 
 
@@ -228,7 +229,7 @@ class Crowd:
         graph = self.desk.graph(reopened(self.scene.store), **self.options)
         try:
             self.results[message] = self.scene.turn(graph, {"message": message}, **how)
-        except Exception as error:
+        except BaseException as error:
             self.errors[message] = error
 
     def _turns(self) -> list[Entry]:
@@ -284,6 +285,20 @@ class TestBusy:
 
         assert recovered.state is not None
         assert recovered.state["log"] == ["slow", "0", "."]
+
+    @pytest.mark.parametrize("how", ["graph", "store", "its owner dies"])
+    def test_a_cancellation_of_the_turn_before_it(self, play: Scene, desk: Desk, how: str) -> None:
+        """A turn that waits is not cancelled with the one before it: the next sweep executes it."""
+        desk.error = Killed() if how == "its owner dies" else RuntimeError("broken")
+        Crowd(play, desk).calls({"busy": "interrupt" if how == "its owner dies" else "enqueue", "wait": 0})
+        desk.error, graph = None, desk.graph(play.store)
+        if how != "its owner dies":  # which left the request behind
+            (graph if how == "graph" else play.store).cancel(RUN)
+
+        assert [each.error for each in [*graph.recover(), *graph.recover()]] == [None]
+
+        assert desk.calls == ["slow", "0"]
+        assert play.store.load(RUN).status == "completed"
 
     def test_the_next_turn_serves_those_before_it(self, play: Scene, desk: Desk) -> None:
         """A later turn, with a key or without, comes after the turns that wait."""
@@ -377,6 +392,7 @@ import os, signal, sys
 from tests.test_turn_keys import Desk
 from stategraph import State
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import Killed
 
 desk = Desk()
 desk.answer = lambda state: os.kill(os.getpid(), signal.SIGKILL)

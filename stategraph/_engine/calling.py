@@ -22,7 +22,6 @@ from stategraph._engine.saving import (
     check_not_of_another,
     check_saves,
     clear_cancellation,
-    due_if_turns_wait,
     flush,
     newest_of,
     owning,
@@ -189,7 +188,9 @@ def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunS
 
     With `wait`, wait until it has no owner, so many seconds at most, and return its status.
     """
-    yield from _request_cancel(run, run_id)
+    check_saves(run.plan)
+    check_not_of_another(run, (yield from newest_of(run, check_given_id(run_id))))
+    yield (Amend, run.session.write, partial(run.session.store.cancel, run_id, by=run.by))
     if wait is None:
         return None
     until, delay = monotonic() + wait, SOONEST
@@ -200,34 +201,12 @@ def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunS
     return RunStatus.COMPLETED if saved is None else saved.status  # a complete run may be deleted
 
 
-def _request_cancel(run: RunContext, run_id: str) -> Task[None]:
-    try:
-        yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
-    except RunBusyError:
-        yield (Amend, partial(run.session.store._cancel, run_id), run.by)
-    else:
-        return
-    try:  # again: the owner may have released the run before it received the request
-        yield from owning_saved(run, run_id, _cancel(run, run_id), is_brief=True)
-    except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
-        return
-
-
-def _cancel(run: RunContext, run_id: str) -> Task[None]:
-    saved: State = yield (Load, run.session.load, run_id)
-    check_not_of_another(run, saved)
-    if saved.status is RunStatus.COMPLETED:
-        raise RunCompleteError(run_id, saved.checkpoint_node)
-    if saved.status is not RunStatus.CANCELLED:
-        saved = yield from due_if_turns_wait(run, saved)
-        yield from save(run, recorded(saved, by=run.by, status=RunStatus.CANCELLED))
-
-
 def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
-    saved = yield from due_if_turns_wait(run, saved)
-    return (yield from save(run, recorded(saved, by=by, status=RunStatus.CANCELLED)))
+    save_cancelled = partial(run.session.store._save_cancelled, saved.run_id, by)
+    cancelled: State = yield (Amend, run.session.write, save_cancelled)
+    return cancelled
 
 
 # --------------------------------------------------------------------------- messages and answers

@@ -21,6 +21,7 @@ from stategraph._util.validators import is_seconds
 from stategraph._values import clock
 from stategraph._values.entries import Entry, message_of
 from stategraph._values.ids import check_given_id, check_run_id, given_id, outer_id, step_of
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointError,
@@ -34,7 +35,7 @@ from stategraph.errors import (
     RunExistsError,
     StepConflictError,
 )
-from stategraph.state import State, recorded, time_ns_of
+from stategraph.state import State, recorded, time_ns_of, turns_of
 from stategraph.stores._checks import (
     ExtraFilters,
     Filters,
@@ -579,13 +580,21 @@ class CheckpointStore(ABC):
             return owner
         return None
 
-    def _save_cancelled(self, run_id: str, by: str | None) -> None:
-        with owned(self, check_given_id(run_id)):
+    def _save_cancelled(self, run_id: str, by: str | None) -> State:
+        """Save a run as cancelled, as its owner or if it has none; return its State. Turns that wait come next."""
+        with owned(self, check_given_id(run_id)) as ownership:
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
                 raise RunCompleteError(run_id, state.checkpoint_node)
             if state.status is not RunStatus.CANCELLED:
-                self.save(recorded(state, by=by, status=RunStatus.CANCELLED))
+                has_inbox, begun = self.keeps_entries, turns_of(state)
+                turns = self.entries(run_id, step=0, kinds=("turn",), after=begun) if has_inbox else ()
+                progress = evolved(state.progress, due_ns=turns[0].at_ns if turns else 0)
+                state = recorded(state, by=by, status=RunStatus.CANCELLED, progress=progress)
+                self.save(state)
+            if ownership.is_cancelled:  # the State records it now
+                self._take_up(ownership)
+            return state
 
     def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
         """Compare the data of step `a` of a run with those of step `b`, of the same run or of another.
