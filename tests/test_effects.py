@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -24,6 +26,8 @@ from stategraph import (
 from stategraph.errors import EffectsError, EntriesNotKeptError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import crashing, kill_at
+from stategraph.testing.crashing import MortalStore
 from tests.conftest import staged
 from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, reopened, trace
 
@@ -491,6 +495,43 @@ def test_a_new_turn_does_its_own_effects(stage: Scene) -> None:
 
     assert stage.call(graph, "turn", RUN, {"n": 2}).status == "completed"
     assert bank.bills == ["a", "a"]
+
+
+@pytest.mark.parametrize("kind", ["items", "nested", "graphs"])
+@pytest.mark.parametrize("again", ["restart", "turn"])
+def test_a_crash_at_a_new_beginning_repeats_nothing(stage: Scene, kind: str, again: str) -> None:
+    """It leaves the old State with all that its step has done, or the new one, which has done nothing."""
+    names = [{"name": "a"}, {"name": "b"}] if kind == "graphs" else ["a", "b"]
+    for number, after in itertools.product(range(1, 5), (False, True)):
+        bank, dying = Bank(), MortalStore(stage.store, number, after=after)
+        nodes = {"pay": made(bank, kind), "last": trace("last")}
+        one, two = (make_graph(nodes, store=store, preserve=True) for store in (stage.store, dying))
+        _killed_after_paying(stage, one, bank, State({"names": names, "n": 1}, run_id=RUN))
+        if again == "turn":
+            one.cancel(RUN)
+        with suppress(crashing.Killed):
+            given = {"n": 2}
+            if again == "turn":
+                stage.turn(two, given)
+            else:
+                stage.execute(two, stage.store.load(RUN).update(given), restart=True)
+        if any(write.startswith("effect") for write in dying.writes):
+            assert number > 1
+            return
+
+        is_new = stage.store.load(RUN)["n"] == 2
+        stage.resume(one)
+
+        assert sorted(bank.bills) == (["a", "a", "b", "b"] if is_new else ["a", "b"])
+        stage.store.delete(RUN)
+
+
+def _killed_after_paying(stage: Scene, graph: StateGraph, bank: Bank, state: State) -> None:
+    """Run a graph until it has paid in a step that is not saved."""
+    with kill_at("pay", saved=False):
+        stage.execute(graph, state)
+    assert sorted(bank.bills) == ["a", "b"]
+    assert stage.store.load(RUN).step == 0
 
 
 # --------------------------------------------------------------------------- going back

@@ -43,7 +43,7 @@ from stategraph._engine.saving import (
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
-from stategraph._protocol import Await, Load, OutcomeUnknown, Parts, Save, Stopped, Task, Until, Watch, pause_asked_by
+from stategraph._protocol import Await, Load, OutcomeUnknown, Save, Stopped, Task, Until, Watch, pause_asked_by
 from stategraph._values import clock
 from stategraph._values.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph._values.frozen import are_settled, changed_items, freeze_items, lay_over, plain_key
@@ -309,9 +309,7 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
         return started
     if is_new:
         return (yield from _as_submitted(run, state, started))
-    has_effects = run.session.store.keeps_entries and state.status is not RunStatus.COMPLETED
-    if run.plan.loads_parts or has_effects:  # parts and effects of the incomplete step were made from other data
-        yield (Parts, run.session.drop_parts, (started.run_id, started.step + 1, False))
+    run.has_joined_parts = run.plan.loads_parts  # possibly: an earlier call may have crashed before
     return (yield from amend(run, started))
 
 

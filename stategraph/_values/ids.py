@@ -143,3 +143,9 @@ def directly_nested(run_id: str, nested_id_: str) -> str:
 def nested_range(run_id: str) -> tuple[str, str]:
     """Return the bounds of the ids of all nested runs and parts of a run, at any depth."""
     return f"{run_id}{NESTED}", f"{run_id}/$"  # $ is the character after #
+
+
+def range_of_step(run_id: str, step: int, generation: int) -> tuple[str, str]:
+    """Return the bounds of the ids of all nested runs of a step, at any depth."""
+    within = nested_id(run_id, step, "", generation)
+    return within, f"{within[:-1]}0"  # 0 is the character after /

@@ -258,6 +258,12 @@ def steps_under_way(state: State) -> set[int]:
     return {state.step + 1, *(step for step, _ in kept if step)}
 
 
+def begins_again(newest: State, state: State) -> bool:
+    """Return whether a State that replaces the newest one gives the run other input. What the step under way has done,
+    but not what it has spent, was for the input before, and goes in the same commit."""
+    return state.kind is Kind.INPUT and newest.status is not RunStatus.COMPLETED
+
+
 def keeps_nested(source: State) -> bool:
     """Return whether a fork keeps the nested runs of the next step: not if they used answers that the fork takes
     back."""

@@ -194,6 +194,9 @@ class CheckpointStore(ABC):
         refuses other data, deletes the run and saves: a process that is killed in between loses the run. A store
         with transactions overrides this.
 
+        A State of kind "input" begins the step under way of a run that is not complete with other input: the same
+        commit removes the journal of the step, except what is spent, and its nested runs.
+
         Raises:
             StepConflictError: the store holds a later step.
             NotSerializableError, RunBusyError, CheckpointSaveError: as `save`.

@@ -46,6 +46,7 @@ from stategraph.state import (
 )
 from stategraph.stores._checks import (
     RunFilter,
+    begins_again,
     check_answers,
     check_numbers,
     check_state,
@@ -218,7 +219,10 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 if ownership.run_id == run_id:
                     run.entries = {entry.identity: _as_kept_entry(entry, run_id) for entry in ownership.brings}
             elif run.kept[-1].step >= state.step or run.kept[-1].generation > state.generation:
+                newest = _head_of(run.kept[-1])
                 self._keep_again(run, kept, state, may_change_data)
+                if may_change_data and begins_again(newest, state):
+                    self._cut(run, state, state.step + 1, newer_too=False)
             elif run.policy.retention == "latest":
                 run.kept = [kept]
             else:
@@ -364,12 +368,15 @@ class MemoryStore(ForkSafe, CheckpointStore):
             run = self._runs_by_id.get(run_id)
             if run is None:
                 return
-            newest, nested_ids = _head_of(run.kept[-1]), self._nested.get(run_id, set())
-            run.cut_journal(sys.maxsize if newer_too else step, 0, lasting_kinds(newer_too), newest.step)
-            for nested_id in [found for found in nested_ids if step_of(found) <= step]:
-                if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
-                    nested_ids.discard(nested_id)
-                    self._drop(nested_id)
+            self._cut(run, _head_of(run.kept[-1]), step, newer_too=newer_too)
+
+    def _cut(self, run: _Run, newest: State, step: int, *, newer_too: bool) -> None:
+        run.cut_journal(sys.maxsize if newer_too else step, 0, lasting_kinds(newer_too), newest.step)
+        nested_ids = self._nested.get(newest.run_id, set())
+        for nested_id in [found for found in nested_ids if step_of(found) <= step]:
+            if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
+                nested_ids.discard(nested_id)
+                self._drop(nested_id)
 
     # ------------------------------------------------------------------ lists
 

@@ -10,8 +10,9 @@ import pytest
 from stategraph._owners.base import on_behalf_of, owned
 from stategraph._values.entries import Entry
 from stategraph._values.progress import Progress
+from stategraph._values.provenance import Kind
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunBusyError
-from stategraph.state import State, taken_of
+from stategraph.state import State, evolve, recorded, taken_of
 from stategraph.stores import CheckpointStore
 from stategraph.testing.values import saved_at
 
@@ -172,6 +173,19 @@ class EntriesContract:
         at_work.save(saved_at(2, progress=Progress(spent={"usd": "1/10"})))
         assert at_work.rollback("a", 2).spent == at_work.load("a").spent == {"usd": 2.2}
         assert at_work.entries("a") == []
+
+    def test_other_input_gives_the_step_up(self, at_work: CheckpointStore) -> None:
+        """In the commit of `amend`: what was done was for the input before; what is spent is spent."""
+        spent = Entry("spend", {"usd": 0.1}, 3, "pay")
+        at_work.append("a", [Entry("part", 1, 3, "map", "0"), spent, Entry("effect", {}, 3, "pay", "x")])
+        at_work.amend(recorded(saved_at(2), Kind.UPDATE))
+        assert len(at_work.entries("a")) == 3
+
+        at_work.amend(evolve(saved_at(2), checkpoint_node="").set("n", 5))
+
+        assert _values(at_work.entries("a")) == [spent.value]
+        at_work.append("a", [Entry("effect", {}, 3, "pay", "x")])
+        assert len(at_work.entries("a")) == 2
 
     # ------------------------------------------------------------------ the inbox
 

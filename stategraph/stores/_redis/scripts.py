@@ -73,9 +73,9 @@ local function drop(id)
   if type(status) == 'string' then redis.call('ZREM', t..':status:'..status, id) end
   return known + redis.call('UNLINK', t..':run:'..id, t..':rows:'..id, t..':entry:'..id)
 end
-local function drop_nested(parts)
-  for _, nested in ipairs(redis.call('ZRANGEBYLEX', t..':nested', '('..id..'/#', '('..id..'/$')) do
-    if parts ~= 'parts' or nested:find('[^/]#') then drop(nested) end
+local function drop_nested(from, to, parts)
+  for _, nested in ipairs(redis.call('ZRANGEBYLEX', t..':nested', '('..from, '('..to)) do
+    if not parts or nested:find('[^/]#') then drop(nested) end
   end
 end
 """
@@ -122,8 +122,8 @@ else
   end
 end
 if ARGV[18] ~= '0' or ARGV[19] ~= '0' then cut_entries(tonumber(ARGV[18]), tonumber(ARGV[19])) end
-local rest = 23 + 3 * tonumber(ARGV[21])
-put_entries(23, rest - 1)
+local rest = 25 + 3 * tonumber(ARGV[21])
+put_entries(25, rest - 1)
 set_due(ARGV[20])
 for i = rest, #ARGV, 3 do
   redis.call('HSET', run, ARGV[i], ARGV[i + 2])
@@ -138,7 +138,8 @@ local function cut(low, high)
 end
 if ARGV[15] ~= '0' then cut('-inf', '('..ARGV[15]) end
 if ARGV[16] ~= '' then cut('('..ARGV[16], '+inf') end
-if ARGV[17] ~= '' then drop_nested(ARGV[17]) end
+if ARGV[23] ~= '' then drop_nested(ARGV[23], ARGV[24]) end
+if ARGV[17] ~= '' then drop_nested(id..'/#', id..'/$', true) end
 redis.call('INCR', t..':changes')
 return {1, cancelled, inbox}
 """
@@ -148,10 +149,10 @@ number of the newest entry of its inbox.
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
 old and the new version; the record, its incarnation, status, graph and parent; the number of partitions, and this
-partition; the bounds of the rows to remove; the nested runs to remove; the last step of the journal and the last number
-of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are put; the number of
-the newest entry that the inbox must have, or ""; each entry; and of each row its number, its other columns and its
-payload.
+partition; the bounds of the rows to remove; "parts" to remove those of older versions; the last step of the journal and
+the last number of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are
+put; the number of the newest entry that the inbox must have, or ""; the bounds of the nested runs to remove, or "";
+each entry; and of each row its number, its other columns and its payload.
 """
 
 APPEND = _script(
@@ -202,7 +203,7 @@ local now = redis.call('HMGET', t..':run:'..id, 'v', 'm')
 if ARGV[2] ~= '' and (now[1] or ''):match('^%d+') ~= ARGV[2] then return {0, 0, 0} end
 local inbox = tonumber(now[2] or '0')
 if ARGV[6] ~= '' and now[1] and tonumber(ARGV[6]) ~= inbox then return {0, 0, inbox} end
-drop_nested()
+drop_nested(id..'/#', id..'/$')
 local known = drop(id)
 redis.call('INCR', t..':changes')
 return {known > 0 and 1 or 2, 0, 0}

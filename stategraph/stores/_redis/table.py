@@ -492,9 +492,9 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(pack_run(run), run.incarnation, run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
         "" if batch.cut_above is None else batch.cut_above,
-        "all" if batch.cut_nested else "parts" if batch.cut_parts else "",
+        "parts" if batch.cut_parts else "",
         *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries)),
-        *("" if old is None else _inbox_of(batch), *_entry_values(batch.entries)),
+        *("" if old is None else _inbox_of(batch), *(batch.cut_nested or ("", "")), *_entry_values(batch.entries)),
     ]
     for row in batch.put:
         if len(row.payload) > _MAX_VALUE:

@@ -100,14 +100,21 @@ def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnati
     return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)
 
 
-def cut_journal(log: RunLog, run_id: str, last: int, lasting: Collection[str]) -> None:
+def cut_journal(log: RunLog, run_id: str, last: int, kinds: Collection[str]) -> None:
     """Remove the entries of the journal of a run up to a step, but not those of some kinds of the step under way."""
     run = log.find(run_id)
-    found = () if run is None else log.table.entries(run_id, 1, last)
+    found, left = ((), ()) if run is None else lasting(log, run, last, kinds)
     if run is not None and found:
-        left = tuple(record for record in found if record.kind in lasting and record.step > run.step)
         log.write(Appended(run_id, run.incarnation, left, cut_journal=last))
         log.forget(run_id)
+
+
+def lasting(
+    log: RunLog, run: RunRecord, last: int, kinds: Collection[str]
+) -> tuple[Sequence[EntryRecord], tuple[EntryRecord, ...]]:
+    """Return the entries of the journal of a run up to a step, and those of some kinds of the step under way."""
+    found = log.table.entries(run.run_id, 1, last)
+    return found, tuple(record for record in found if record.kind in kinds and record.step > run.step)
 
 
 def _run(log: RunLog, run_id: str) -> RunRecord:

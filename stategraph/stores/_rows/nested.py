@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from stategraph._values.entries import Entry
-from stategraph._values.ids import directly_nested, is_nested_id, is_parts_id, outer_id, parts_id, step_of
+from stategraph._values.ids import directly_nested, is_nested_id, is_parts_id, nested_range, outer_id, parts_id, step_of
 from stategraph._values.progress import KeptParts
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
@@ -97,7 +97,7 @@ def _rolled_back(log: RunLog, run: RunRecord, step: int, revision: int | None, b
         run,
         (row,),
         cut_above=None if keeps_all else to.sequence,
-        cut_nested=not keeps_all,
+        cut_nested=None if keeps_all else nested_range(run.run_id),
         cut_parts=keeps_all,
         cut_journal=MAX_STEP,
         outer=log.outer_of(back),

@@ -268,7 +268,7 @@ class WriteBatch(_Change):
         put: Rows to add, or to replace rows with the same sequence number.
         cut_below: Remove rows with lower sequence numbers.
         cut_above: Remove rows with higher sequence numbers.
-        cut_nested: Remove all nested runs and parts.
+        cut_nested: Remove the nested runs with ids between these.
         outer: The incarnation that the outer run must have now; None if there need not be one.
         cut_parts: Remove all parts of its steps, and those of its nested runs.
         cut_journal: Remove the entries of its journal up to this step.
@@ -282,7 +282,7 @@ class WriteBatch(_Change):
     put: tuple[CheckpointRecord, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None
-    cut_nested: bool = False
+    cut_nested: tuple[str, str] | None = None
     outer: bytes | None = None
     cut_parts: bool = False
     cut_journal: int = 0

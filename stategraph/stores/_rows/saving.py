@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
-from stategraph._values.ids import given_id
+from stategraph._values.entries import lasting_kinds
+from stategraph._values.ids import given_id, range_of_step
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointNotFoundError,
@@ -16,7 +17,7 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State, check_successor, taken_of
-from stategraph.stores._checks import steps_under_way
+from stategraph.stores._checks import begins_again, steps_under_way
 from stategraph.stores._codec.states import are_of_one_save, have_same_data
 from stategraph.stores._rows.encoder import DeltaBase, Place
 from stategraph.stores._rows.loading import load
@@ -134,17 +135,24 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
     cut = 0 if policy.keeps_all else _cut_below(log, run, rows)
     is_next = old is None or run.step > old.step  # otherwise the step under way is still the same
     over, taken = (run.step, 0) if state.progress is None else (_last_over(state), _newly_taken(first, state))
+    cuts: dict[str, Any] = {}
+    if old is not None and may_change_data and first is not None and begins_again(first.state, state):
+        over = state.step + 1
+        cuts = {"cut_nested": range_of_step(run_id, over, state.generation), "cut_parts": True}
+        cuts["entries"] = () if journal is EMPTY else _lasting(log, old, over)
     batch = WriteBatch(
         run,
         old,
         tuple(rows),
         cut_below=cut,
         outer=log.outer_of(run),
-        cut_journal=over if is_next and old is not None and journal is not EMPTY else 0,
+        cut_journal=over if (is_next or cuts) and old is not None and journal is not EMPTY else 0,
         taken=taken,
-        entries=_brought(log, run) if old is None else (),
+        **({"entries": _brought(log, run)} if old is None else cuts),
     )
-    if is_next:
+    if cuts:
+        journal = EMPTY if journal is EMPTY else None
+    elif is_next:
         journal = None if over < run.step else EMPTY
     return batch, (run, following, before, journal)
 
@@ -162,6 +170,13 @@ def _brought(log: RunLog, run: RunRecord) -> tuple[EntryRecord, ...]:
     from stategraph.stores._rows.entries import record_of  # imported when used: few runs begin with entries
 
     return tuple(record_of(log, run.run_id, entry, run.incarnation) for entry in owner.brings)
+
+
+def _lasting(log: RunLog, run: RunRecord, step: int) -> tuple[EntryRecord, ...]:
+    """Return the entries that stay in the journal of a step under way that is given up."""
+    from stategraph.stores._rows.entries import lasting  # imported when used: few runs begin again
+
+    return lasting(log, run, step, lasting_kinds(False))[1]
 
 
 def _newly_taken(base: DeltaBase | None, state: State) -> int:

@@ -206,9 +206,11 @@ class SqlTable(Table):
             statements.append((_cut_rows(dialect), (0, batch.cut_below - 1, *this)))
         if batch.cut_above is not None:
             statements.append((_cut_rows(dialect), (batch.cut_above + 1, MAX_STEP, *this)))
-        if batch.cut_nested or batch.cut_parts:
-            cut = _cut_nested(dialect, only_parts=not batch.cut_nested)
-            statements += ((statement, (*nested_range(run_id), *this)) for statement in cut)
+        if batch.cut_nested is not None:
+            statements += ((cut, (*batch.cut_nested, *this)) for cut in _cut_nested(dialect))
+        if batch.cut_parts:
+            cuts = _cut_nested(dialect, " AND replace(run.run_id, '/#', '') LIKE '%#%'")
+            statements += ((cut, (*nested_range(run_id), *this)) for cut in cuts)
         if batch.cut_journal or batch.taken:
             statements.append((_cut_entries(dialect, "seal"), (*this, batch.cut_journal, batch.taken)))
         statements += [(_put_entry(dialect, " AND run.seal = ?"), (*each, *this)) for each in batch.entries]
@@ -584,11 +586,10 @@ def _remove_rows(dialect: Dialect, these: str) -> str:
     return f"DELETE FROM {dialect.schema}checkpoint WHERE ({key}) IN (SELECT {found} FROM {these})"
 
 
-def _cut_nested(dialect: Dialect, *, only_parts: bool) -> Sequence[str]:
+def _cut_nested(dialect: Dialect, which: str = "") -> Sequence[str]:
     """Return the statements that remove nested runs. Their values: the bounds of their ids, the run and its seal."""
-    parts = " AND replace(run.run_id, '/#', '') LIKE '%#%'" if only_parts else ""
     is_written = f"EXISTS (SELECT 1 FROM {dialect.schema}run AS o WHERE o.run_id = ? AND o.seal = ?)"
-    return _remove(dialect, f"{_IS_NESTED} AND {is_written}{parts}")
+    return _remove(dialect, f"{_IS_NESTED} AND {is_written}{which}")
 
 
 @cache
