@@ -120,7 +120,9 @@ def problems_of(case: Case, report: Report) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         world = World(case.store, Path(folder), is_prompt=case.checkpoint["durability"] == "sync")
         final, processes = _lived(case, world, report)
-    found = [f"{key} was repeated although it was saved" for key in world.journal.repeated]
+        left = _left_behind(case, world)
+    found = [f"{run_id} was left behind" for run_id in left]
+    found += [f"{key} was repeated although it was saved" for key in world.journal.repeated]
     found += [f"{effect}: in one of them only" for effect in sorted(interpreter.effects ^ set(world.journal.done))]
     # A run that was complete when its process died is found without the keys that are not saved.
     optional = {key for key in plain.data if case.is_selective and key.startswith(DERIVED)} - final.keys()
@@ -133,6 +135,13 @@ def problems_of(case: Case, report: Report) -> list[str]:
     report.tried["steps"] += plain.step
     report.tried["answers"] += interpreter.asked
     return found + [problem for process in processes for events in process.events for problem in misplaced(events)]
+
+
+def _left_behind(case: Case, world: World) -> list[str]:
+    """Return the runs that must not outlive the completion of the run."""
+    with world.opened() as store:
+        nested = [run.run_id for run in store.iter_runs(parent=RUN) if case.checkpoint["retention"] != "full"]
+        return nested if case.checkpoint["preserve"] else [*store.list(), *nested]
 
 
 def _lived(case: Case, world: World, report: Report) -> tuple[State, list[SimulatedProcess]]:

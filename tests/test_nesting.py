@@ -16,6 +16,7 @@ from stategraph import (
     GraphConfig,
     GraphError,
     InvalidRunIdError,
+    NodeContext,
     RunStatus,
     State,
     StateGraph,
@@ -24,7 +25,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed
 from stategraph.testing import MortalStore as Mortal
 from tests.scenarios import RUN, Scene, broken_first, call_sync, make_graph, raises, shorter_than, trace, traces
-from tests.simulated_process import Crash, SimulatedProcess, World
+from tests.simulated_process import CALLS, Crash, SimulatedProcess, Tool, World, cancels, cancels_task, interrupts, live
 from tests.simulated_process import MortalStore as MortalTo
 from tests.test_events import Recorder
 
@@ -236,4 +237,33 @@ def test_a_death_leaves_no_nested_run_behind(how: str) -> None:
 
         assert kept.runs(parent=RUN) == []
         if not mortal.is_dead:
+            return
+
+
+@pytest.mark.parametrize("driver", [*CALLS])
+@pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
+@pytest.mark.parametrize("preserve", [True, False])
+@pytest.mark.parametrize("durability", ["sync", "exit", "async"])
+def test_a_stop_leaves_no_nested_run_behind(
+    tmp_path: Path, durability: str, preserve: bool, act: Any, driver: str
+) -> None:
+    """Wherever a call is stopped: once the run is complete, its nested runs are gone; and so is the run itself, unless
+    the graph preserves it."""
+
+    def build(store: CheckpointStore, process: SimulatedProcess, tool: Tool) -> StateGraph:
+        def work(state: State, context: NodeContext) -> dict[str, Any]:
+            tool.work(context)
+            return {}
+
+        nodes = {"a": trace("a"), "in": inner_graph({"b": work}, interval=1).as_node()}
+        return make_graph(nodes, store=store, durability=durability, preserve=preserve)
+
+    for point in itertools.count(1):
+        world, process = World("memory", tmp_path), SimulatedProcess(point, act)
+        live(world, build, {}, lambda pause: None, driver=driver, process=process)
+
+        kept = world.opened()
+        assert ([*kept.iter_runs(parent=RUN)], kept.list()) == ([], [RUN] * preserve)
+        assert world.journal.repeated == []
+        if len(process.passed) < point:
             return

@@ -69,19 +69,23 @@ def complete(run: RunContext) -> Task[None]:
     step = run.state
     if run.session.ownership is not None and (run.session.ownership.inbox or 0) > taken_of(step):
         run.state = yield from due_if_turns_wait(run, step)
-    run.state = recorded(run.state, status=RunStatus.COMPLETED)
-    state = run.state
+    # `run.state` becomes this one when no nested run is left: if that is interrupted, the next call does it.
+    state = recorded(run.state, status=RunStatus.COMPLETED)
     if run.plan.saves and run.plan.preserve:
-        if run.has_joined_parts:  # deleted before the run is complete: after a crash, no caller would do it
+        if run.has_joined_parts:
             if step is not run.saved:
                 yield from save(run, step)
-            yield from drop_joined_parts(run)
+            yield from drop_joined_parts(run, state)
+            yield from flush(run, step)
         else:
             save_with_next(run, step)
+        run.state = state
         yield from save(run, state)
     elif run.plan.saves and run.outer_step is None:  # a nested run may have to continue until its outer step is saved
+        run.saved = None  # an interrupted deletion may have been made: then the step is saved again
         yield (Delete, run.session.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)
+    run.state = state
     yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)
 
 

@@ -216,7 +216,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
                 if emits_saves:
                     yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
-                yield from drop_joined_parts(run)
+                yield from drop_joined_parts(run, state)
             if ownership is not None and ownership.is_cancelled:
                 raise Stopped("it was cancelled")
         if checks_cancellation and monotonic() >= session.look_at:

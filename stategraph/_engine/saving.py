@@ -171,14 +171,13 @@ def flush(run: RunContext, state: State) -> Task[None]:
         yield (Flush, run.session.flush, state)
 
 
-def drop_joined_parts(run: RunContext) -> Task[None]:
+def drop_joined_parts(run: RunContext, state: State) -> Task[None]:
     """Delete the saved parts whose results are in a saved State, once no earlier step still needs its parts."""
-    progress = run.state.progress
-    if progress is not None and progress.kept_names and run.state.status is not RunStatus.COMPLETED:
+    if state.progress is not None and state.progress.kept_names and state.status is not RunStatus.COMPLETED:
         return
     run.has_joined_parts = False
     if run.session.store.keeps_parts:
-        yield (Parts, run.session.drop_parts, (run.state.run_id, run.state.step, False))
+        yield (Parts, run.session.drop_parts, (state.run_id, state.step, False))
 
 
 # --------------------------------------------------------------------------- the inbox

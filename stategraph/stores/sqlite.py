@@ -324,8 +324,7 @@ class SqliteTable(SqlTable, ForkSafe):
         return self._transact(writes[0].run_id, execute, CheckpointSaveError)
 
     def _removing(self, removal: Removal) -> list[Statement]:
-        forgetting: Statement = sql.FORGET, (removal.run_id, removal.run_id)
-        return [*super()._removing(removal), forgetting]
+        return [*super()._removing(removal), *((forget, (removal.run_id,)) for forget in sql.FORGET)]
 
     def _guard(self, run_id: str, ownership: Ownership | None, *, is_new: bool) -> Statement:
         return ("", ()) if ownership is None else (sql.OWNED, (2 * ownership.fence + ownership.is_cancelled, run_id))

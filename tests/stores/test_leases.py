@@ -21,7 +21,7 @@ from stategraph._owners import base
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import PostgresStore, RedisStore
-from tests.scenarios import RUN, in_threads, make_graph, traces
+from tests.scenarios import RUN, in_threads, make_graph, returns, traces
 from tests.stores.servers import SERVERS, StoreServer, wait_until
 
 Store: TypeAlias = PostgresStore | RedisStore
@@ -281,6 +281,20 @@ class TestLostOrUnreachable:
 
         assert made == []
         base.release(taken)
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_nothing_of_a_deleted_run_stays(
+    server: StoreServer, opened: Callable[..., Store], place: str, preserve: bool
+) -> None:
+    """A cancellation that came too late goes with its run, whether a call deletes the run or its end does."""
+    store, other = opened(), opened()
+    nodes = {"a": returns({}), "b": lambda state: {"late": str(other.cancel(RUN, by="ann"))}}
+    make_graph(nodes, store=store, preserve=preserve).execute(State(run_id=RUN))
+    if preserve:
+        store.delete(RUN)
+
+    assert (store.list(), server.count(place, "lease")) == ([], 0)
 
 
 class TestRenewal:

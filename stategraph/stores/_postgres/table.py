@@ -27,7 +27,15 @@ from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres.connections import Connection, explained, is_passing
 from stategraph.stores._postgres.schema import dialect_of, prepare
-from stategraph.stores._rows.records import Appended, RunRecord, Unreadable, Write, WriteBatch, run_or_unreadable
+from stategraph.stores._rows.records import (
+    Appended,
+    Removal,
+    RunRecord,
+    Unreadable,
+    Write,
+    WriteBatch,
+    run_or_unreadable,
+)
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_page
 from stategraph.stores._rows.table import Identify, NodeTransaction, ended_error, transaction_of
 from stategraph.stores._servers import SHORT_PATIENCE, Connections, ServerTable
@@ -104,10 +112,14 @@ _CANCEL = (
     "by_whom = CASE WHEN l.cancelled THEN l.by_whom ELSE excluded.by_whom END RETURNING 1"
 )
 _CANCELLED_BY = "SELECT by_whom FROM {s}.lease WHERE run_id = $1::text"
-_TAKE_UP = (
-    "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND worker IS NULL) "
-    "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
+_NO_CANCELLATION = (
+    "WITH which AS (SELECT $1::text AS run_id{if_gone}), "
+    "gone AS (DELETE FROM {s}.lease USING which WHERE lease.run_id = which.run_id AND worker IS NULL) "
+    "UPDATE {s}.lease SET cancelled = false, by_whom = NULL FROM which "
+    "WHERE lease.run_id = which.run_id AND worker IS NOT NULL"
 )
+_TAKE_UP = f"{_NO_CANCELLATION.replace('{if_gone}', '')} RETURNING 1"
+_FORGET = _NO_CANCELLATION.replace("{if_gone}", " WHERE NOT EXISTS (SELECT FROM {s}.run WHERE run_id = $1)")
 
 
 class PostgresTable(SqlTable, ServerTable[Connection]):
@@ -249,6 +261,9 @@ class PostgresTable(SqlTable, ServerTable[Connection]):
             ownership.fence,
             *([] if ownership.is_cancelled else [run_id]),
         )
+
+    def _removing(self, removal: Removal) -> list[Statement]:
+        return [*super()._removing(removal), (self._here(_FORGET), (removal.run_id,))]
 
     def _new_values(self, ownership: Ownership | None) -> Sequence[Any]:
         return (ownership.fence if ownership else 0,)

@@ -205,6 +205,7 @@ local inbox = tonumber(now[2] or '0')
 if ARGV[6] ~= '' and now[1] and tonumber(ARGV[6]) ~= inbox then return {0, 0, inbox} end
 drop_nested(id..'/#', id..'/$')
 local known = drop(id)
+redis.call('HDEL', t..':lease:'..id, 'cancelled', 'by')
 redis.call('INCR', t..':changes')
 return {known > 0 and 1 or 2, 0, 0}
 """

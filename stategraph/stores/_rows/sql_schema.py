@@ -190,7 +190,8 @@ TAKE_UP = (
     "DELETE FROM fence WHERE run_id = ? AND number = 0",  # as good as no row
     "UPDATE fence SET cancelled = 0, by_whom = NULL WHERE run_id = ?",
 )
-FORGET = "DELETE FROM fence WHERE run_id = ? AND number = 0 AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = ?)"
+FORGET = tuple(f"{each} AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = fence.run_id)" for each in TAKE_UP)
+"""They follow the removal of a run. A number stays: otherwise an owner that lost the run could begin it again."""
 ALL_FENCES = (
     "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
     "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
