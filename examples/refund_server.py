@@ -120,4 +120,6 @@ def _run_id(request: Request) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     uvicorn.run(application(refund_graph(sys.argv[2])), port=int(sys.argv[1]), log_level="warning")

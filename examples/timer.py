@@ -2,7 +2,7 @@
 
     python examples/timer.py
 
-The wait is half a second here, and may as well be a month. With a durable store, `stategraph work` goes on with it.
+The wait is two seconds here, and may as well be a month. With a durable store, `stategraph work` goes on with it.
 """
 
 import time
@@ -10,7 +10,7 @@ import time
 from stategraph import AnswerError, State, StateGraph, WaitNode
 
 reminders = StateGraph("reminders", store="memory")
-reminders.add_node("wait", WaitNode(0.5, reason="gives the customer time"))
+reminders.add_node("wait", WaitNode(2, reason="gives the customer time"))
 reminders.add_node("remind", lambda state: {"sent": f"Have you paid order {state['order']}?"})
 reminders.add_edge("wait", "remind")
 reminders.set_entry_point("wait")
@@ -25,6 +25,6 @@ if __name__ == "__main__":
         reminders.resume("order-7")
     except AnswerError:
         print("no one goes on early")
-    time.sleep(1)
+    time.sleep(2)
     for run in reminders.recover():  # a worker does this all the time
         print(run.run_id, run.state and run.state["sent"])
