@@ -21,7 +21,7 @@ from typing import Any
 from proof import TOP
 from proof.report import Report
 from stategraph import CheckpointConfig, CheckpointStore, GraphConfig, State, StateGraph, WaitNode
-from stategraph._capabilities import until_due
+from stategraph._sweeps import until_due
 from stategraph._values import clock
 from stategraph.stores import get_checkpoint_store
 

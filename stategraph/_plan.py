@@ -92,7 +92,7 @@ def _obstacle(plan: CompiledGraph, store: CheckpointStore) -> str:
 
 
 def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: CheckpointStore) -> dict[str, CompiledNode]:
-    from stategraph._engine.results import with_caches
+    from stategraph._engine.caching import with_caches
     from stategraph.stores._files.results import result_cache_of
 
     return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key))

@@ -44,7 +44,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
 if TYPE_CHECKING:
-    from stategraph._capabilities import Batch
+    from stategraph._batches import Batch
     from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
@@ -267,7 +267,7 @@ class StateGraph(GraphBuilder[S]):
             max_workers: The number of runs at the same time, each in a thread.
             how: The options of each run, as for `run`.
         """
-        from stategraph._capabilities import Batch  # imported when used
+        from stategraph._batches import Batch  # imported when used
 
         self._runnable()
         return Batch(self.run, states, max_workers, how)
@@ -276,7 +276,7 @@ class StateGraph(GraphBuilder[S]):
         self, states: Iterable[State[S]], *, max_workers: int = 8, **how: Unpack[RunCall]
     ) -> AsyncGenerator[Recovered, None]:
         """Run many States as `run_many` does, each in a task of the running event loop; ``aclose()`` cancels them."""
-        from stategraph._capabilities import abatch  # imported when used
+        from stategraph._batches import abatch  # imported when used
 
         self._runnable()
         return abatch(partial(self.arun, **how), states, max_workers)
@@ -366,13 +366,13 @@ class StateGraph(GraphBuilder[S]):
         Raises:
             CheckpointingDisabledError: The graph saves nothing (interval 0).
         """
-        from stategraph._capabilities import recovered_by  # imported when used
+        from stategraph._sweeps import recovered_by  # imported when used
 
         return recovered_by(*self._sweep(how, blocks=True))
 
     def arecover(self, **how: Unpack[RecoverCall]) -> AsyncIterator[Recovered]:
         """Continue runs as `recover` does, on the running event loop; see `aexecute`."""
-        from stategraph._capabilities import arecovered_by  # imported when used
+        from stategraph._sweeps import arecovered_by  # imported when used
 
         return arecovered_by(*self._sweep(how, blocks=False), self.store)
 
@@ -512,7 +512,7 @@ class StateGraph(GraphBuilder[S]):
             timeout: Seconds until TimeoutError is raised: a run whose owner was killed does not end until it is
                 resumed.
         """
-        from stategraph._capabilities import follow  # imported when used
+        from stategraph._following import follow  # imported when used
 
         return follow(self.store, run_id, wait, timeout)
 
@@ -520,7 +520,7 @@ class StateGraph(GraphBuilder[S]):
         self, run_id: str, *, wait: float | None = None, timeout: float | None = None
     ) -> AsyncGenerator[State[S], None]:
         """Yield the States that `follow` yields, on the running event loop."""
-        from stategraph._capabilities import afollow  # imported when used
+        from stategraph._following import afollow  # imported when used
 
         return afollow(self.store, run_id, wait, timeout)
 
@@ -568,7 +568,7 @@ class StateGraph(GraphBuilder[S]):
 
     def _sweep(self, how: RecoverCall, *, blocks: bool) -> tuple[Iterator[Task[Recovered | None]], StopSignal | None]:
         """Return tasks that each recover a run, and the signal that may stop them."""
-        from stategraph._capabilities import sweep  # imported when used
+        from stategraph._sweeps import sweep  # imported when used
 
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)

@@ -13,7 +13,8 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores picture _calls _capabilities _plan graph turns _dbos dbos __init__ testing cli web
+    config observers stores picture _calls _batches _sweeps _following _plan graph turns _dbos dbos __init__ testing cli
+    web
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 

@@ -14,20 +14,9 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
+from stategraph._engine.owning import LATEST, SOONEST, check_saves, clear_cancellation, owning, owning_saved
 from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, not_yet, resume_owned
-from stategraph._engine.saving import (
-    LATEST,
-    SOONEST,
-    amend,
-    check_not_of_another,
-    check_saves,
-    clear_cancellation,
-    flush,
-    newest_of,
-    owning,
-    owning_saved,
-    save,
-)
+from stategraph._engine.saving import amend, check_not_of_another, flush, newest_of, save
 from stategraph._graph.changed import began_elsewhere, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership

@@ -18,9 +18,9 @@ from stategraph._engine.context import (
     emit,
     fitting,
 )
+from stategraph._engine.owning import clear_cancellation
 from stategraph._engine.saving import (
     amend,
-    clear_cancellation,
     drop_joined_parts,
     due_if_turns_wait,
     flush,

@@ -31,15 +31,8 @@ from stategraph._engine.context import (
 )
 from stategraph._engine.ending import complete, end_early, handle, no_way_on, pause_at, too_many_nodes
 from stategraph._engine.io import LOOK_AGAIN
-from stategraph._engine.saving import (
-    amend,
-    check_not_of_another,
-    drop_joined_parts,
-    newest_of,
-    owning,
-    save,
-    save_at_node,
-)
+from stategraph._engine.owning import owning
+from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, save, save_at_node
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError, Ownership
@@ -460,6 +453,6 @@ def with_all_keys(
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates
-    from stategraph._engine.results import with_unsaved_keys
+    from stategraph._engine.recomputing import with_unsaved_keys
 
     return (yield from with_unsaved_keys(run, saved, updates, inputs))

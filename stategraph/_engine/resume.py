@@ -14,7 +14,8 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting,
 from stategraph._engine.ending import handle, save_pending, too_late
 from stategraph._engine.inbox import answered_before, has_unread, stored_answers, unread, updates_of
 from stategraph._engine.loop import prepared, run_from, with_all_keys
-from stategraph._engine.saving import amend, owning_saved, save
+from stategraph._engine.owning import owning_saved
+from stategraph._engine.saving import amend, save
 from stategraph._engine.spending import recall
 from stategraph._engine.step import StepExecution, digest_of_part
 from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration

@@ -16,8 +16,9 @@ import attrs
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import begin, with_defaults
+from stategraph._engine.owning import owning_saved
 from stategraph._engine.resume import fitting_saved, resume_owned
-from stategraph._engine.saving import check_not_of_another, newest_of, owning_saved, waiting_turns
+from stategraph._engine.saving import check_not_of_another, newest_of, waiting_turns
 from stategraph._graph.changed import off_removed
 from stategraph._protocol import Amend, Load, Task
 from stategraph._values.entries import Entry

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from stategraph._capabilities import fresh_rows
+from stategraph._following import fresh_rows
 from stategraph._text.shown import clean, cut, failure_text, one_line, span
 from stategraph._values import clock
 from stategraph._values.ids import given_id

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from stategraph._capabilities import until_due
 from stategraph._owners.company import company
+from stategraph._sweeps import until_due
 from stategraph._text.shown import cut, describe_exception
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._health import Health, Log

@@ -1,0 +1,145 @@
+"""Sweeps: continue the runs of a graph that have no owner, those that are due first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import chain, count
+
+from stategraph._drivers.limits import StopSignal
+from stategraph._drivers.sync import drive
+from stategraph._engine.calling import LeftAloneError, Recovered, recover
+from stategraph._engine.context import RunContext
+from stategraph._engine.owning import check_saves
+from stategraph._owners.base import Orphan, Ownership, Refused
+from stategraph._protocol import Load, Task
+from stategraph._values import clock
+from stategraph._values.provenance import RunStatus
+from stategraph.errors import CheckpointCorruptError, FormatError, GraphMismatchError, SchemaError
+from stategraph.stores.base import CheckpointStore
+
+
+def sweep(
+    store: CheckpointStore,
+    new_run: Callable[[], RunContext],
+    limit: int | None,
+    max_recoveries: int,
+    signal: StopSignal | None,
+    refusals: tuple[Refused, Refused],
+) -> Iterator[Task[Recovered | None]]:
+    """Return tasks that each recover one run of a graph. A task returns None if no run is left.
+
+    Args:
+        store: The store.
+        new_run: Makes the context of a call.
+        limit: The most runs to recover; None for all.
+        max_recoveries: The most owners that one step of a run may lose.
+        signal: Stops the sweep.
+        refusals: The runs that were refused by earlier sweeps, unfinished ones and those that were due. They are left
+            alone until they change.
+
+    Raises:
+        ConfigError: An option of the call is not allowed.
+        CheckpointingDisabledError: The graph saves nothing.
+    """
+    plan = new_run().plan
+    check_saves(plan)
+    refused, refused_due = refusals
+    orphans = chain(_due(store, plan.graph, refused_due), _orphans(store, plan.graph, refused))
+
+    def recover_one() -> Task[Recovered | None]:
+        while signal is None or not signal.is_due():
+            orphan: Orphan | None = yield (Load, lambda _: next(orphans, None), None)
+            if orphan is None:
+                return None
+            ownership, key, mark = orphan
+            recovered = yield from recover(new_run(), ownership, max_recoveries)
+            if recovered is not None:
+                if isinstance(recovered.error, _REFUSALS):
+                    (refused_due if isinstance(mark, _Due) else refused)[key] = mark, recovered
+                if not isinstance(recovered.error, LeftAloneError):
+                    return recovered
+        return None
+
+    return (recover_one() for _ in (count() if limit is None else range(limit)))
+
+
+_REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError, LeftAloneError)
+"""Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
+
+
+class _Due(int):
+    """The time at which a run is due, in nanoseconds since 1970. It changes with the run."""
+
+
+_PAGE = 100  # runs that are due and are read at a time
+
+
+def _due(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield the runs of a graph that are due, the first ones first, a page at a time; owned by no one yet.
+
+    Sweeps of other processes begin at other runs of the page.
+    """
+    tried: set[str] = set()
+    while True:
+        now = store._now_ns()
+        page = [(at, run_id) for at, run_id in store._due(graph, _PAGE + len(tried)) if at <= now]
+        tried &= {run_id for _, run_id in page}
+        ahead = [(at, run_id) for at, run_id in page if run_id not in tried]
+        if not ahead:
+            break
+        first = os.getpid() % len(ahead) if len(ahead) == _PAGE else 0
+        for at, run_id in ahead[first:] + ahead[:first]:
+            tried.add(run_id)
+            if refused.get(run_id, (None,))[0] != at:
+                yield Ownership(run_id), run_id, _Due(at)
+    for run_id in refused.keys() - tried:
+        refused.pop(run_id, None)
+
+
+def until_due(store: CheckpointStore, graph: str, seconds: float) -> float:
+    """Return the seconds until the next run of a graph is due, at most so many; all of them if one is overdue."""
+    ahead = [(at - store._now_ns()) / 1e9 for at, _ in store._due(graph, 1)]
+    return min([seconds, *(left for left in ahead if left > 0)])
+
+
+def _orphans(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield unfinished runs: claimed by the store if it can, otherwise still to be claimed."""
+    orphans: Callable[[str, Refused], Iterator[Orphan] | None] | None = getattr(store, "_orphans", None)
+    claimed = None if orphans is None else orphans(graph, refused)
+    yield from _unfinished(store, graph, refused) if claimed is None else claimed
+
+
+def _unfinished(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orphan]:
+    """Yield the active runs of a graph, the oldest first, as `Owners.orphans`."""
+    now = clock.to_datetime(store._now_ns())
+    active = store.iter_runs(status=RunStatus.ACTIVE, graph=graph)
+    found = [run.run_id for run in active if run.due is None or run.due <= now]
+    for run_id in refused.keys() - set(found):
+        refused.pop(run_id, None)
+    for run_id in reversed(found):
+        mark = store._change_token(run_id)
+        if refused.get(run_id, (None,))[0] != mark:
+            yield Ownership(run_id), run_id, mark
+
+
+def recovered_by(tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None) -> Iterator[Recovered]:
+    """Carry out the tasks of a sweep; yield their results."""
+    for task in tasks:
+        recovered = drive(task, signal)
+        if recovered is None:
+            return
+        yield recovered
+
+
+async def arecovered_by(
+    tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None, store: CheckpointStore
+) -> AsyncIterator[Recovered]:
+    """Carry out the tasks of a sweep on the running event loop; yield their results."""
+    from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+    for task in tasks:
+        recovered = await adrive(task, signal, store)
+        if recovered is None:
+            return
+        yield recovered
