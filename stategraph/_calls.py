@@ -28,7 +28,7 @@ from stategraph._util.validators import (
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, NoopObserver, wanted_events
 from stategraph._values.progress import Pause, deadline_of
-from stategraph._values.provenance import LABELS, NO_LABELS, checked_labels
+from stategraph._values.provenance import LABELS, NO_LABELS, RunStatus, checked_labels
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
 from stategraph.state import State
@@ -320,3 +320,24 @@ def turn_task(run: RunContext, how: TurnCall, run_id: str, given: Mapping[str, A
 
     turn = Turn(run_id, given, how.get("key"), how.get("busy", "reject"), how.get("unfinished") == "discard")
     return execute_turn(run, turn, waits=how.get("wait") is not None)
+
+
+def send_task(run: RunContext, _: Call, run_id: str, updates: Mapping[str, Any], key: str | None) -> Task[None]:
+    """Return the task of a call that sends a message."""
+    from stategraph._engine.calling import send  # imported when used, as below
+
+    return send(run, run_id, updates, key)
+
+
+def answer_task(run: RunContext, how: AnswerCall, run_id: str, value: Any) -> Task[None]:
+    """Return the task of a call that stores an answer."""
+    from stategraph._engine.calling import answer
+
+    return answer(run, run_id, value, how.get("pause"), how.get("key"))
+
+
+def cancel_task(run: RunContext, how: Call, run_id: str) -> Task[RunStatus | None]:
+    """Return the task of a call that cancels a run."""
+    from stategraph._engine.calling import cancel
+
+    return cancel(run, run_id, how.get("wait"))

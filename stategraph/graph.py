@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
 from stategraph._calls import (
     AnswerCall,
@@ -17,12 +17,15 @@ from stategraph._calls import (
     ResumeCall,
     RunCall,
     TurnCall,
+    answer_task,
+    cancel_task,
     check_blocking,
     checked_options,
     execute_task,
     new_run,
     resume_task,
     run_task,
+    send_task,
     signal_of,
     time_ns,
     turn_task,
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
-_TaskOf: TypeAlias = Callable[..., Task[State]]
+_Answer = TypeVar("_Answer")
+_TaskOf: TypeAlias = Callable[..., Task[_Answer]]
 """Returns the task of a call, given its run, its options and its arguments."""
 
 
@@ -402,8 +406,7 @@ class StateGraph(GraphBuilder[S]):
             RunCompleteError: The run is complete.
             RunLostError: The run was taken over, rolled back or deleted during the call. Nothing has changed.
         """
-        status: RunStatus | None = drive(self._cancelling(run_id, by, wait), None)
-        return status
+        return drive(*self._task(Call, cancel_task, {"by": by, "wait": wait}, run_id, blocks=False))
 
     @overload
     async def acancel(self, run_id: str, *, by: str | None = None, wait: None = None) -> None: ...
@@ -411,10 +414,7 @@ class StateGraph(GraphBuilder[S]):
     async def acancel(self, run_id: str, *, by: str | None = None, wait: float) -> RunStatus: ...
     async def acancel(self, run_id: str, *, by: str | None = None, wait: float | None = None) -> RunStatus | None:
         """Cancel a run as `cancel` does, on the running event loop."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-
-        status: RunStatus | None = await adrive(self._cancelling(run_id, by, wait), None, self.store)
-        return status
+        return await self._adrive(Call, cancel_task, {"by": by, "wait": wait}, run_id)
 
     def send(self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None) -> None:
         """Send a message to a run, which may be at work in any process. When this returns, the message is durable.
@@ -435,15 +435,13 @@ class StateGraph(GraphBuilder[S]):
             EntryExistsError: Another message has had the key.
             EntriesNotKeptError: The store keeps no entries.
         """
-        drive(self._message(run_id, updates, by, key), None)
+        drive(*self._task(Call, send_task, {"by": by}, run_id, updates, key, blocks=False))
 
     async def asend(
         self, run_id: str, updates: Mapping[str, Any], *, by: str | None = None, key: str | None = None
     ) -> None:
         """Send a message as `send` does, on the running event loop."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-
-        await adrive(self._message(run_id, updates, by, key), None, self.store)
+        await self._adrive(Call, send_task, {"by": by}, run_id, updates, key)
 
     def answer(self, run_id: str, value: Any, **how: Unpack[AnswerCall]) -> None:
         """Store the answer to a paused run, and return. When this returns, the answer is durable.
@@ -463,13 +461,11 @@ class StateGraph(GraphBuilder[S]):
             EntryExistsError: Another answer has had the key.
             EntriesNotKeptError: The store keeps no entries.
         """
-        drive(self._stored_answer(run_id, value, how), None)
+        drive(*self._task(AnswerCall, answer_task, how, run_id, value, blocks=False))
 
     async def aanswer(self, run_id: str, value: Any, **how: Unpack[AnswerCall]) -> None:
         """Store an answer as `answer` does, on the running event loop."""
-        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-
-        await adrive(self._stored_answer(run_id, value, how), None, self.store)
+        await self._adrive(AnswerCall, answer_task, how, run_id, value)
 
     def stream(self, state: State[S], **how: Unpack[ExecuteCall]) -> Stream[S]:
         """Run a State as `execute` does. Yield it after every node, and after every chunk of a node.
@@ -527,41 +523,24 @@ class StateGraph(GraphBuilder[S]):
     # ------------------------------------------------------------------ inside
 
     def _task(
-        self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any, shows: bool = False, blocks: bool = True
-    ) -> tuple[Task[State], StopSignal | None]:
+        self, kind: type, task_of: _TaskOf[_Answer], how: Any, *arguments: Any, shows: bool = False, blocks: bool = True
+    ) -> tuple[Task[_Answer], StopSignal | None]:
         """Return the task of a call, and the signal that may stop it."""
         with without_calls:
             run = self._new_run(how, kind, shows=shows, blocks=blocks)
             return task_of(run, how, *arguments), run.signal
 
-    def _cancelling(self, run_id: str, by: str | None, wait: float | None) -> Task[RunStatus | None]:
-        from stategraph._engine.calling import cancel  # imported when used
-
-        checked_options({"wait": wait})
-        return cancel(self._new_run({"by": by}), run_id, wait)
-
-    def _message(self, run_id: str, updates: Mapping[str, Any], by: str | None, key: str | None) -> Task[None]:
-        from stategraph._engine.calling import send  # imported when used
-
-        return send(self._new_run({"by": by}), run_id, updates, key)
-
-    def _stored_answer(self, run_id: str, value: Any, how: AnswerCall) -> Task[None]:
-        from stategraph._engine.calling import answer  # imported when used
-
-        run = self._new_run(cast(Call, how), AnswerCall)
-        return answer(run, run_id, value, how.get("pause"), how.get("key"))
-
-    def _adrive(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Awaitable[State]:
+    def _adrive(self, kind: type, task_of: _TaskOf[_Answer], how: Any, *arguments: Any) -> Awaitable[_Answer]:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         return adrive(*self._task(kind, task_of, how, *arguments, blocks=False), self.store)
 
-    def _stream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> Stream[S]:
+    def _stream(self, kind: type, task_of: _TaskOf[State], how: Call, *arguments: Any) -> Stream[S]:
         from stategraph._drivers.streams import Stream  # imported when used
 
         return Stream(*self._task(kind, task_of, how, *arguments, shows=True))
 
-    def _astream(self, kind: type, task_of: _TaskOf, how: Call, *arguments: Any) -> AsyncStream[S]:
+    def _astream(self, kind: type, task_of: _TaskOf[State], how: Call, *arguments: Any) -> AsyncStream[S]:
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         return AsyncStream(*self._task(kind, task_of, how, *arguments, shows=True, blocks=False), self.store)

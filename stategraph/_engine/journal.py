@@ -70,10 +70,6 @@ class StepJournal:
         kept: list[Entry] = self.run.session.store_entries(self.state, [entry])
         return kept[0]
 
-    def entries(self, *kinds: str) -> list[Entry]:
-        """Return the entries of this place of some kinds, in order."""
-        return [entry for entry in self.entries_of_step(*kinds) if entry.place == self.place]
-
     def entries_of_step(self, *kinds: str) -> list[Entry]:
         """Return the entries of all places of the step of some kinds, in order."""
         with on_behalf_of(self.run.session.ownership):

@@ -39,13 +39,12 @@ from stategraph.stores._rows.records import (
     Unreadable,
     Write,
     WriteBatch,
-    known_inbox,
-    needs_whole_inbox,
     no_checkpoint,
     no_run,
     pack_entry,
     pack_row,
     pack_run,
+    required_inbox,
     unpack_entry,
     unpack_row,
     unpack_run,
@@ -170,8 +169,8 @@ class RedisTable(ServerTable[Links]):
         if is_cancelled and ownership is not None:
             ownership.is_cancelled = True
         if ownership is not None and ownership.inbox is not None and write.run_id == ownership.run_id:
-            known, ownership.inbox = known_inbox(write), max(inbox, ownership.inbox)
-            if known != ownership.inbox and needs_whole_inbox(write) and code == 0:
+            required, ownership.inbox = required_inbox(write), max(inbox, ownership.inbox)
+            if code == 0 and required not in (None, ownership.inbox):
                 return NewEntriesError(write.run_id)
         # If the answer to the first request was lost, it may have made the write.
         is_written = code == _WRITTEN or (code == _WAS_WRITTEN and was_sent)
@@ -470,10 +469,10 @@ def _script_of(write: Write, nodes: Nodes, store: object) -> Command:
     # 0 compares nothing, 1 compares the fence, and 2 requires that the run has no owner.
     guard = (0, 0) if ownership is None else (1, ownership.fence) if ownership.fence else (2, 0)
     if isinstance(write, Removal):
-        version = "" if write.version is None else write.version
-        return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard, _inbox_of(write))
+        version = _or_empty(write.version)
+        return nodes.script(run_id, scripts.REMOVE, version, given_id(run_id), *guard, _or_empty(required_inbox(write)))
     if isinstance(write, Appended):
-        inbox, due_ms = "" if write.inbox is None else write.inbox, _ms(write.due_ns)
+        inbox, due_ms = _or_empty(write.inbox), _ms(write.due_ns)
         takes = write.version or ("" if write.may_be_complete else "open")
         values = write.incarnation, inbox, write.cut_journal, takes, due_ms, *_entry_values(write.put)
         return nodes.script(run_id, scripts.APPEND, given_id(run_id), *guard, *values)
@@ -491,10 +490,10 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(batch.outer or b"", b"" if old is None else _version_of(old), _version_of(run)),
         *(pack_run(run), run.incarnation, run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
-        "" if batch.cut_above is None else batch.cut_above,
+        _or_empty(batch.cut_above),
         "parts" if batch.cut_parts else "",
         *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries)),
-        *("" if old is None else _inbox_of(batch), *(batch.cut_nested or ("", "")), *_entry_values(batch.entries)),
+        *(_or_empty(old and required_inbox(batch)), *(batch.cut_nested or ("", "")), *_entry_values(batch.entries)),
     ]
     for row in batch.put:
         if len(row.payload) > _MAX_VALUE:
@@ -504,15 +503,14 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
     return values
 
 
-def _inbox_of(write: Write) -> int | str:
-    """Return the number of the newest entry that an owner knows, if its write ends the run; otherwise ""."""
-    known = known_inbox(write) if needs_whole_inbox(write) else None
-    return "" if known is None else known
+def _or_empty(number: int | None) -> int | str:
+    """Return a number as an argument of a script, which gets "" for None."""
+    return "" if number is None else number
 
 
 def _ms(due_ns: int | None) -> int | str:
     """Return a time in milliseconds, rounded down: a sorted set keeps no more digits."""
-    return "" if due_ns is None else due_ns // 1_000_000
+    return _or_empty(due_ns and due_ns // 1_000_000)
 
 
 def _entry_values(entries: Sequence[EntryRecord]) -> Iterator[Any]:

@@ -27,10 +27,6 @@ from stategraph.stores._rows.loading import chains, load, loaded, read, visible
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, Removal, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import EMPTY, RunLog
 from stategraph.stores._rows.saving import next_place
-from stategraph.stores.base import RetentionPolicy
-
-_KEEP_ALL = RetentionPolicy("full")
-_TRIES = 5  # attempts at a save while others write
 
 
 def load_parts(log: RunLog, run_id: str, step: int, node: str) -> KeptParts:

@@ -347,14 +347,13 @@ def known_inbox(write: Write) -> int | None:
     return write.taken if _completes(write) else ownership.inbox
 
 
-def needs_whole_inbox(write: Write) -> bool:
-    """Return whether a write is made only if it knows the whole inbox.
+def required_inbox(write: Write) -> int | None:
+    """Return the number of the newest entry that the inbox must have for a write to be made; None for any.
 
-    It completes or removes its run, or decides between the inbox and something else.
+    Such a write completes or removes its run, or decides between the inbox and something else.
     """
-    if known_inbox(write) is None or write.ownership is None:
-        return False
-    return write.ownership.refuses_new_entries or isinstance(write, Removal) or _completes(write)
+    decides = write.ownership is not None and write.ownership.refuses_new_entries
+    return known_inbox(write) if decides or isinstance(write, Removal) or _completes(write) else None
 
 
 def _completes(write: Write) -> TypeGuard[WriteBatch]:

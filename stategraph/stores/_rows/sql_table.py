@@ -37,7 +37,7 @@ from stategraph.stores._rows.records import (
     entry_of,
     known_inbox,
     lasting_values,
-    needs_whole_inbox,
+    required_inbox,
     step_values,
 )
 from stategraph.stores._rows.table import Outcome, Table
@@ -166,10 +166,10 @@ class SqlTable(Table):
         written: list[Outcome] = [*self._write(writes, [*map(self._statements, writes)])]
         if not all(written):  # a cancellation refuses a write as well: once its owner knows of it, the write is made
             for place, write in enumerate(writes):
-                known = known_inbox(write)
+                required = required_inbox(write)
                 if written[place] or not self._is_still_owned(write) or write.ownership is None:
                     continue
-                if known != write.ownership.inbox and needs_whole_inbox(write):
+                if required not in (None, write.ownership.inbox):
                     written[place] = NewEntriesError(write.run_id)
                 else:
                     (written[place],) = self._write([write], [self._statements(write)])
