@@ -141,18 +141,14 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     if turn_of(saved) > turn.number or (is_of_turn and saved.status is not RunStatus.ACTIVE and not is_due):
         return saved  # the turn ended before
     _check_module(run, saved)
-    if is_due:
-        return (yield from _in_company(run, saved, resume_owned(run, turn.run_id)))
+    if is_of_turn:
+        return (yield from _taken_up(run, saved, max_recoveries))
     waits = saved.status is RunStatus.PAUSED and saved.pause is not None and saved.pause.due is not None
     if waits and not (turn.updates or turn.pause or (yield from _goes_on(run, saved))):
         return saved  # it was ordered by a clock that is ahead
-    if turn_of(saved) < turn.number:
-        yield from clear_cancellation(run)
-        resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)
-        return (yield from _in_company(run, saved, resumed))
-    if run.session.is_cancelled:
-        return (yield from _end_cancelled(run, saved))
-    return (yield from _continue_lost(run, saved, max_recoveries))
+    yield from clear_cancellation(run)
+    resumed = resume_owned(run, turn.run_id, turn.updates, turn.pause, turn=turn.number)
+    return (yield from _in_company(run, saved, resumed))
 
 
 # --------------------------------------------------------------------------- submit and cancel
@@ -324,11 +320,16 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
         why = f"{error} It is left alone."
         warnings.warn(why, stacklevel=2)
         raise LeftAloneError(why) from error
+    state = yield from _taken_up(run, saved, max_recoveries)
+    return None if state.status is RunStatus.CANCELLED else state
+
+
+def _taken_up(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
+    """Continue a run that goes on without a caller, or save it as cancelled."""
     if run.session.is_cancelled:
-        yield from _end_cancelled(run, saved)
-        return None
+        return (yield from _end_cancelled(run, saved))
     if saved.status is RunStatus.PAUSED:
-        return (yield from _in_company(run, saved, resume_owned(run, run_id)))
+        return (yield from _in_company(run, saved, resume_owned(run, saved.run_id)))
     return (yield from _continue_lost(run, saved, max_recoveries))
 
 

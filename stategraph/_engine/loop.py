@@ -315,8 +315,7 @@ def digest_of_input(run: RunContext, data: Mapping[str, Any]) -> InputDigest:
 
     Keys that are not saved do not count: they may be secrets. It is empty if a value cannot be saved.
     """
-    persist = run.plan.persist
-    counted = {key: value for key, value in data.items() if persist is None or key in persist}
+    counted = run.plan.saved_of(data)
     if are_settled(counted.values()):
         return InputDigest(partial(run.plan.digest, counted))
     # Made now: nodes may change the objects. It has the forms of their classes, as other forms cannot be compared.

@@ -159,8 +159,7 @@ def _store(run: RunContext, turn: Turn, busy: RunBusyError) -> Task[None]:
 
 def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
     """Append a turn to the inbox of its run, or return the one of its key."""
-    given, persist = turn.given, run.plan.persist
-    kept = {key: value for key, value in given.items() if persist is None or key in persist}
+    given, kept = turn.given, run.plan.saved_of(turn.given)
     if turn.busy != "reject" and len(kept) < len(given):
         lost = min(given.keys() - kept.keys())
         raise ConfigError("busy", turn.busy, f'"reject": the key {lost!r} of the input is not saved (persist)')
@@ -175,8 +174,7 @@ def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
 
 
 def _digest(run: RunContext, turn: Turn) -> str:
-    persist = run.plan.persist
-    return run.plan.digest({key: value for key, value in turn.given.items() if persist is None or key in persist})
+    return run.plan.digest(run.plan.saved_of(turn.given))
 
 
 def _checked(run: RunContext, turn: Turn, entry: Entry) -> Entry:

@@ -151,6 +151,10 @@ class CompiledGraph:
     on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
     obstacle: str = ""
 
+    def saved_of(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of a State, or updates of it, without the keys that are not saved."""
+        return {key: value for key, value in data.items() if self.persist is None or key in self.persist}
+
 
 def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
     """Return the graph for a nested run. The outer graph determines when it is saved."""

@@ -14,10 +14,10 @@ from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
-from stategraph._values.progress import Pause, evolved
+from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph._values.spending import Spending
-from stategraph.errors import AnswerError, ConfigError
+from stategraph.errors import AnswerError, ConfigError, RunCompleteError
 from stategraph.state import State, evolve, recorded, taken_of, turns_of
 
 if TYPE_CHECKING:
@@ -245,11 +245,19 @@ def forked_from(source: State, new_run_id: str) -> State:
     )
 
 
-def check_answers(run_id: str, entries: Iterable[Entry], status: RunStatus, pause: Pause | None) -> None:
-    """Raise AnswerError if one of some entries answers a pause at which a run of this status does not wait."""
-    waiting = {each.id for each in pause.each} if pause and status is RunStatus.PAUSED else ()
-    if any(entry.kind == "answer" and entry.place and entry.place not in waiting for entry in entries):
-        raise AnswerError(run_id, None, f"the run does not wait at the given pause: it is {status}")
+def check_taken(entries: Iterable[Entry], run: Summary | State) -> None:
+    """Raise an error if the inbox of a run takes one of some new entries no more.
+
+    Raises:
+        RunCompleteError: The run is complete, and takes turns only.
+        AnswerError: It does not wait at the pause that an answer is for.
+    """
+    given = [entry for entry in entries if entry.kind != "turn"]
+    if given and run.status is RunStatus.COMPLETED:
+        raise RunCompleteError(run.run_id, run.checkpoint_node)
+    waiting = [each.id for each in run.pause.each] if run.pause and run.status is RunStatus.PAUSED else []
+    if any(entry.kind == "answer" and entry.place and entry.place not in waiting for entry in given):
+        raise AnswerError(run.run_id, None, f"the run does not wait at the given pause: it is {run.status}")
 
 
 def steps_under_way(state: State) -> set[int]:

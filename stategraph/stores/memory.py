@@ -30,7 +30,6 @@ from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
     NotSerializableError,
-    RunCompleteError,
     RunExistsError,
 )
 from stategraph.state import (
@@ -47,9 +46,9 @@ from stategraph.state import (
 from stategraph.stores._checks import (
     RunFilter,
     begins_again,
-    check_answers,
     check_numbers,
     check_state,
+    check_taken,
     check_unknown,
     forked_from,
     is_in_story,
@@ -333,10 +332,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
         if run is None:
             raise CheckpointNotFoundError(run_id, str(self))
         newest = _head_of(run.kept[-1])
-        given = [kept.entry for kept in new if kept.entry.step or kept.entry.identity not in run.entries]
-        if newest.status is RunStatus.COMPLETED and any(entry.kind in ("message", "answer") for entry in given):
-            raise RunCompleteError(run_id, newest.checkpoint_node)
-        check_answers(run_id, given, newest.status, newest.pause)
+        given = [kept.entry for kept in new if not kept.entry.step and kept.entry.identity not in run.entries]
+        check_taken(given, newest)
         self._changes += 1
         found: builtins.list[Entry] = []
         for kept in new:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +23,13 @@ _SENDERS, _MESSAGES = 4, 15
 
 def _values(entries: list[Entry]) -> list[Any]:
     return [entry.value for entry in entries]
+
+
+def _in_threads(*calls: Callable[[], object]) -> None:
+    """Make calls at the same time, each in a thread."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        for made in [threads.submit(call) for call in calls]:
+            made.result()
 
 
 class EntriesContract:
@@ -89,9 +98,7 @@ class EntriesContract:
                 refused.append(error)
 
         with owned(at_work, "a"):
-            thread = threading.Thread(target=append)
-            thread.start()
-            thread.join()
+            _in_threads(append)
             at_work.append("a", [Entry("spend", 2, 3)])
 
         assert len(refused) == 1
@@ -139,10 +146,9 @@ class EntriesContract:
     @pytest.mark.parametrize("step", [3, 4])
     def test_parts_of_a_step_append_at_the_same_time(self, at_work: CheckpointStore, step: int) -> None:
         """No entry replaces another, even while a reader looks at the run. The step need not be the next one."""
-        is_over = threading.Event()
 
         def look() -> None:
-            while not is_over.is_set():
+            for _ in range(_MESSAGES):
                 at_work.load("a")
                 at_work.entries("a", step=step)
 
@@ -152,13 +158,7 @@ class EntriesContract:
                     at_work.append("a", [Entry("spend", number, step, "map")])
 
         with owned(at_work, "a") as ownership:
-            threads = [threading.Thread(target=append) for _ in range(_SENDERS)]
-            for thread in [reader := threading.Thread(target=look), *threads]:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            is_over.set()
-            reader.join()
+            _in_threads(look, *[append] * _SENDERS)
 
         assert sorted(_values(at_work.entries("a"))) == sorted([*range(_MESSAGES)] * _SENDERS)
 
@@ -191,10 +191,8 @@ class EntriesContract:
 
     def test_anyone_appends_to_the_inbox(self, at_work: CheckpointStore) -> None:
         """Also while a call owns the run. Entries are numbered in order."""
-        thread = threading.Thread(target=lambda: at_work.append("a", [Entry("message", 1), Entry("message", 2)]))
         with owned(at_work, "a"):
-            thread.start()
-            thread.join()
+            _in_threads(lambda: at_work.append("a", [Entry("message", 1), Entry("message", 2)]))
             at_work.append("a", [Entry("answer", 3, name="k", by="ada")])
 
         assert [(entry.seq, entry.value) for entry in at_work.entries("a", step=0)] == [(1, 1), (2, 2), (3, 3)]
@@ -230,11 +228,7 @@ class EntriesContract:
             for number in range(_MESSAGES):
                 at_work.append("a", [Entry("message", [sender, number])])
 
-        threads = [threading.Thread(target=send, args=(sender,)) for sender in range(_SENDERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        _in_threads(*(partial(send, sender) for sender in range(_SENDERS)))
 
         entries = at_work.entries("a", step=0)
         assert [entry.seq for entry in entries] == [*range(1, _SENDERS * _MESSAGES + 1)]

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any
 
 import attrs
 
-from stategraph._values.entries import Entry, named_by_entry, selected
+from stategraph._values.entries import Entry, due_ns_after, named_by_entry, selected
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     FormatError,
     NotSerializableError,
-    RunCompleteError,
     StepConflictError,
 )
-from stategraph.stores._checks import check_answers
+from stategraph.stores._checks import check_taken
 from stategraph.stores._rows.loading import read
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, Appended, EntryRecord, RunRecord
 from stategraph.stores._rows.run_log import Journal, RunLog
@@ -47,10 +44,9 @@ def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> lis
     return found
 
 
-def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: int | None) -> list[Entry]:
+def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry]) -> list[Entry]:
     """Append entries to the inbox of a run, as `CheckpointStore.append`."""
     check_given_id(run_id)
-    may_be_complete = all(entry.kind == "turn" for entry in entries)
     for _ in range(_TRIES):
         run = log.find(run_id)
         if run is None:
@@ -62,15 +58,18 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry], due_ns: 
             if there is None:
                 put.append(attrs.evolve(entry, seq=newest + len(put) + 1))
             found.append(there or put[-1])
-        if put and not may_be_complete and run.status is RunStatus.COMPLETED:
-            raise RunCompleteError(run_id, run.node)
-        version = None
-        if any(entry.kind == "answer" for entry in put):  # until it is appended, the run must not end its pause
-            check_answers(run_id, put, run.status, run.summary().pause)
-            version = run.version
-        how: dict[str, Any] = {"inbox": newest, "due_ns": due_ns, "may_be_complete": may_be_complete, "ownership": None}
-        how["version"] = version
-        change = Appended(run_id, run.incarnation, _records(log, run, put), **how)
+        check_taken(put, run.summary())
+        change = Appended(
+            run_id,
+            run.incarnation,
+            _records(log, run, put),
+            newest,
+            due_ns=due_ns_after(put),
+            may_be_complete=all(entry.kind == "turn" for entry in put),
+            # Until an answer is appended, the run must not end its pause.
+            version=run.version if any(entry.kind == "answer" for entry in put) else None,
+            ownership=None,
+        )
         if not put or log.write(change):
             return found
     raise StepConflictError(run_id, "its entries were not appended: others keep appending to the inbox")

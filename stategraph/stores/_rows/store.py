@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import attrs
 
 from stategraph._owners.base import Orphan, Ownership, Refused, current, owned, owner_here
-from stategraph._values.entries import Entry, are_of_inbox, check_kinds, due_ns_after, lasting_kinds
+from stategraph._values.entries import Entry, are_of_inbox, check_kinds, lasting_kinds
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
@@ -274,7 +274,7 @@ class RowStore(CheckpointStore):
         if not entries:
             return []
         if are_of_inbox(entries):
-            return append_to_inbox(self._log, run_id, entries, due_ns_after(entries))
+            return append_to_inbox(self._log, run_id, entries)
         with owned(self, check_run_id(run_id)):
             return append_to_journal(self._log, run_id, entries)
 
