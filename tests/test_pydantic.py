@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stategraph import (
     AnswerError,
@@ -91,20 +91,6 @@ class TestValues:
         if isinstance(value, Item):
             assert any_store.load("a")["value"].model_fields_set == value.model_fields_set
             assert any_store.load("a")["value"].model_dump() == value.model_dump()
-
-    def test_models_that_hold_more_than_fields_are_refused(self) -> None:
-        """Registering a model with more than fields fails and names the reason."""
-
-        class Open(BaseModel):
-            model_config = ConfigDict(extra="allow")
-
-        class Secret(BaseModel):
-            _key: str = PrivateAttr(default="")
-
-        with pytest.raises(TypeError, match="extra fields"):
-            register_type(Open)
-        with pytest.raises(TypeError, match="private attributes"):
-            register_type(Secret)
 
 
 class TestSchema:

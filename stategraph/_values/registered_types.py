@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import Enum
 from types import MemberDescriptorType
@@ -20,11 +21,12 @@ from stategraph._values.provenance import ErrorInfo
 
 _Class = TypeVar("_Class", bound=type)
 
-Upgrade: TypeAlias = Callable[[dict[str, Any], int], Mapping[str, Any]]
-"""Returns the fields of the current version, from saved fields and their version."""
+Upgrade: TypeAlias = Callable[[Any, int], Any]
+"""Returns the fields of the current version, or its data if the class has an `encode`, from saved ones and their
+version."""
 
 
-Older: TypeAlias = dict[int, tuple[object, int, dict[str, Any]]]
+Older: TypeAlias = dict[int, tuple[object, int, Any]]
 """Instances that were made of older fields, by their ids, each with the version and the fields that were loaded."""
 
 _noted: ContextVar[Older | None] = ContextVar("stategraph_noted", default=None)
@@ -58,9 +60,14 @@ class RegisteredType:
     Attributes:
         cls: The class.
         name: Its name in stored bytes.
-        fields: The names of its fields; empty for an enum.
+        fields: The names of its fields; empty for an enum, and with an `encode`.
         version: The version of its fields, saved with every value.
         upgrade: Converts fields of an older version.
+        encode: Returns the data of a value, in place of its fields.
+        decode: Returns the value of such data.
+        subclasses: Whether subclasses are registered as well: with an `encode` under this name, otherwise each by its
+            own name and fields.
+        proven: The classes of the values that `decode` has been seen to bring back.
     """
 
     cls: type
@@ -68,29 +75,48 @@ class RegisteredType:
     fields: tuple[str, ...]
     version: int = 1
     upgrade: Upgrade | None = None
+    encode: Callable[[Any], Any] | None = None
+    decode: Callable[[Any], Any] | None = None
+    subclasses: bool = False
+    proven: set[type] = attrs.field(factory=set, eq=False)
 
     @property
     def is_enum(self) -> bool:
-        return issubclass(self.cls, Enum)
+        return self.encode is None and issubclass(self.cls, Enum)
 
-    def values_of(self, instance: object) -> dict[str, Any]:
-        """Return the values of the fields of an instance.
+    def values_of(self, instance: object) -> Any:
+        """Return the values of the fields of an instance, or its data if the class has an `encode`.
 
         Raises:
-            ValueError: The instance has attributes that are not fields and would be lost.
+            ValueError: The instance has attributes that are not fields and would be lost; or `encode` raised.
         """
+        if self.encode is not None:
+            return self._called("encode", self.encode, instance)
         in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name) and not name.startswith(_PYDANTIC)]
         others = [name for name in (*getattr(instance, "__dict__", ()), *in_slots) if name not in self.fields]
-        extra = [name for name in others if not isinstance(getattr(self.cls, name, None), functools.cached_property)]
+        beside = beside_fields(instance, others) if is_model(self.cls) else {}
+        extra = [
+            name
+            for name in others
+            if name not in beside.get(PRIVATE, ())
+            and not isinstance(getattr(self.cls, name, None), functools.cached_property)
+        ]
         if extra:
             raise ValueError(f"it has attributes that are not fields of {self.name}: {', '.join(extra)}")
-        return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
+        return {**{name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}, **beside}
 
-    def restore(self, values: dict[str, Any], version: int) -> object:
-        """Return an instance with these fields. Of the class, only `upgrade` and defaults of new fields are called.
+    def _called(self, name: str, function: Callable[[Any], Any], given: Any) -> Any:
+        try:
+            return answered(function(given))
+        except Exception as error:  # functions of the user may raise anything
+            raise ValueError(f"the {name} of {self.name} raised {describe_exception(error)}") from error
+
+    def restore(self, values: Any, version: int) -> object:
+        """Return an instance with these fields, or of this data. Of the class, only `decode`, `upgrade` and defaults of
+        new fields are called.
 
         Args:
-            values: The saved fields.
+            values: The saved fields, or the data.
             version: Their version.
 
         Raises:
@@ -103,23 +129,29 @@ class RegisteredType:
                 "load it with the code that saved it, or update this one"
             )
         upgrade, noted = self.upgrade if version < self.version else None, _noted.get()
-        stored = values if upgrade is None else {**values}  # it may change them
+        stored = values if upgrade is None else copy.copy(values)  # it may change them
         if upgrade is not None:
             values = self._upgraded(upgrade, values, version)
-        values = self._with_defaults(values)
-        if set(values) != set(self.fields):
+        if self.decode is None:
+            instance, same = self._of_fields(values, version, upgrade), values.keys() == stored.keys()
+        else:
+            instance, same = self._called("decode", self.decode, values), True
+        if noted is not None and not (same and version == self.version):
+            noted[id(instance)] = instance, version, stored
+        return instance
+
+    def _of_fields(self, values: Any, version: int, upgrade: Upgrade | None) -> object:
+        values = self._with_defaults(values) if type(values) is dict else {"": values}
+        if {*values} - _BESIDE != {*self.fields}:
             origin = f"its upgrade from version {version} returned" if upgrade else f"{self.name} was saved with"
             raise ValueError(
                 f"{origin} fields {sorted(values)}, and {self.name} has {sorted(self.fields)}: use "
                 f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
                 "where function(values, version) returns the new fields"
             )
-        instance = self._made(values)
-        if noted is not None and (version, stored.keys()) != (self.version, values.keys()):
-            noted[id(instance)] = instance, version, stored
-        return instance
+        return self._made(values)
 
-    def stored_form(self, instance: object) -> tuple[int, dict[str, Any]]:
+    def stored_form(self, instance: object) -> tuple[int, Any]:
         """Return the version and the fields of an instance; in a block of `as_stored`, those that were loaded."""
         _, version, values = _as_stored.get().get(id(instance), (None, self.version, None))
         return version, self.values_of(instance) if values is None else values
@@ -128,6 +160,8 @@ class RegisteredType:
         """Return an instance with these fields, without a call of its class."""
         if is_model(self.cls):
             return restored_model(self.cls, values)
+        if issubclass(self.cls, tuple):
+            return tuple.__new__(self.cls, [values[name] for name in self.fields])
         instance: object = object.__new__(self.cls)
         if isinstance(getattr(self.cls, _CACHED_HASH, None), MemberDescriptorType):
             object.__setattr__(instance, _CACHED_HASH, None)
@@ -135,9 +169,10 @@ class RegisteredType:
             object.__setattr__(instance, name, value)
         return instance
 
-    def _upgraded(self, upgrade: Upgrade, values: dict[str, Any], version: int) -> dict[str, Any]:
+    def _upgraded(self, upgrade: Upgrade, values: Any, version: int) -> Any:
         try:
-            return dict(answered(upgrade(values, version)))
+            newer = answered(upgrade(values, version))
+            return dict(newer) if self.decode is None else newer
         except Exception as error:  # functions of the user may raise anything
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
@@ -170,6 +205,8 @@ def _defaults_of(cls: Any) -> dict[str, Callable[[], Any]]:
             for name, field in cls.model_fields.items()
             if not field.is_required() and not getattr(field, "default_factory_takes_validated_data", False)
         }
+    if is_named_tuple(cls):
+        return {name: functools.partial(lambda value: value, value) for name, value in cls._field_defaults.items()}
     found: dict[str, Callable[[], Any]] = {}
     fields: tuple[Any, ...] = attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls)
     for field in fields:
@@ -197,47 +234,79 @@ def _slots_of(cls: type) -> tuple[str, ...]:
 
 _by_class: dict[type, RegisteredType] = {}
 _by_name: dict[str, RegisteredType] = {}
+_open: dict[type, RegisteredType] = {}  # those whose subclasses are registered as well
+
+
+class _Options(typing.TypedDict, total=False):
+    name: str | None
+    version: int
+    encode: Callable[[Any], Any] | None
+    decode: Callable[[Any], Any] | None
+    upgrade: Upgrade | None
+    subclasses: bool
 
 
 @overload
-def register_type(
-    cls: _Class, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
-) -> _Class: ...
+def register_type(cls: _Class, **options: typing.Unpack[_Options]) -> _Class: ...
 @overload
+def register_type(**options: typing.Unpack[_Options]) -> Callable[[_Class], _Class]: ...
 def register_type(
-    *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
-) -> Callable[[_Class], _Class]: ...
-def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
-    """Let States hold instances of an attrs class, a dataclass, a Pydantic model or an enum. Also a class decorator.
+    cls: Any = None,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    encode: Callable[[Any], Any] | None = None,
+    decode: Callable[[Any], Any] | None = None,
+    upgrade: Upgrade | None = None,
+    subclasses: bool = False,
+) -> Any:
+    """Let States hold instances of a class. Also a class decorator.
 
-    An instance is saved by its fields and restored without calling ``__init__``, with exactly the saved fields. A field
-    that was added since gets its default. When the fields change in another way, increase the version and convert older
-    fields with `upgrade`::
+    An instance of an attrs class, a dataclass, a Pydantic model, a named tuple or an enum is saved by its fields and
+    restored without calling ``__init__``, with exactly the saved fields. A field that was added since gets its default.
+    When the fields change in another way, increase the version and convert older fields with `upgrade`::
 
         @register_type(name="shop.Order", version=2, upgrade=lambda values, version: {**values, "currency": "EUR"})
+
+    Instances of any other class are saved as `encode` says::
+
+        register_type(Version, encode=str, decode=Version)
 
     Args:
         cls: The class.
         name: Its name in stored bytes; by default its module and qualified name. Keep it when the class moves. The
             module of a main script is named after its file.
-        version: The version of its fields, a positive integer, saved with every value.
-        upgrade: Returns the fields of this version, from the fields and the version of an older value. Without it,
-            older values are loaded if they have the same fields, except new ones with defaults.
+        version: The version of its fields or data, a positive integer, saved with every value.
+        encode: Returns data of types that a State may hold. The first save of a class checks that `decode` brings the
+            value back: equal, of the same class, and with the same data.
+        decode: Returns a value of that data.
+        upgrade: Returns the fields (the data) of this version, from those and the version of an older value. Without
+            it, older values are loaded if they have the same fields, except new ones with defaults.
+        subclasses: Also instances of subclasses: with `encode` and `decode` as those of the class, otherwise each by
+            its own fields, under its own name.
 
     Raises:
-        TypeError: The class is of another kind; or it is an enum, and a version or an upgrade is given.
+        TypeError: The class has no fields and no `encode`; or it is an enum, and a version or an upgrade is given.
         ValueError: Another class has this name, or the version is not a positive integer.
     """
     if cls is None:
-        return functools.partial(register_type, name=name, version=version, upgrade=upgrade)
-    fields = _fields_of(cls)
-    _check_version(cls, version, upgrade)
+        options = _Options(name=name, version=version, encode=encode, decode=decode, upgrade=upgrade)
+        return functools.partial(register_type, **options, subclasses=subclasses)
+    for kind, function in (("encode", encode), ("decode", decode)):
+        if encode is not None or decode is not None:
+            check_function(kind, function, 1, "one argument")
+    fields = _fields_of(cls) if encode is None or not isinstance(cls, type) else ()
+    _check_version(cls, version, upgrade, is_enum=encode is None and issubclass(cls, Enum))
     own_name = _name_of(cls)
-    registered = RegisteredType(cls, name or own_name, fields, version, upgrade)
+    registered = RegisteredType(cls, name or own_name, fields, version, upgrade, encode, decode, subclasses)
     known = _by_name.get(registered.name)
     if known is not None and _name_of(known.cls) != own_name:
         raise ValueError(f"the name {registered.name!r} is taken by {known.cls!r}; give another one with name=")
     _by_class[cls] = _by_name[registered.name] = registered
+    if subclasses:
+        _open[cls] = registered
+    else:
+        _open.pop(cls, None)
     if name is None:
         _by_name[f"{cls.__module__}.{cls.__qualname__}"] = registered
     return cls
@@ -248,20 +317,39 @@ def _name_of(cls: type) -> str:
     return f"{imported_name(cls.__module__)}.{cls.__qualname__}"
 
 
-def _check_version(cls: type, version: object, upgrade: object) -> None:
+def _check_version(cls: type, version: object, upgrade: object, *, is_enum: bool) -> None:
     if type(version) is not int or version < 1:
         raise ValueError(f"version: {version!r} is not allowed; a positive integer is")
     if upgrade is not None:
         check_function("upgrade", upgrade, 2, "the fields and their version")
-    if issubclass(cls, Enum) and (version != 1 or upgrade is not None):
+    if is_enum and (version != 1 or upgrade is not None):
         raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
 
 
-find_by_class: Callable[[type], RegisteredType | None] = _by_class.get
-"""Returns the registration of exactly this class."""
+def find_by_class(cls: type) -> RegisteredType | None:
+    """Return the registration of exactly this class, or of a base whose subclasses are registered as well."""
+    found = _by_class.get(cls)
+    return found if found is not None or not _open else _as_subclass(cls)
 
-find_by_name: Callable[[str], RegisteredType | None] = _by_name.get
-"""Returns the registration with this name."""
+
+def _as_subclass(cls: type) -> RegisteredType | None:
+    base = next((_open[base] for base in cls.__mro__ if base in _open), None)
+    if base is None or base.encode is not None:
+        return base
+    with suppress(TypeError, ValueError):  # it cannot be registered: the encoder says so
+        register_type(cls)
+    return _by_class.get(cls)
+
+
+def find_by_name(name: str) -> RegisteredType | None:
+    """Return the registration with this name. It may be of a class that exists as a subclass of a registered one."""
+    ahead = [*_open] if name not in _by_name else []
+    while ahead:
+        cls = ahead.pop()
+        if _name_of(cls) == name and find_by_class(cls) is not None:
+            break
+        ahead += type.__subclasses__(cls)
+    return _by_name.get(name)
 
 
 def forms_in(values: Iterable[Any]) -> dict[str, str]:
@@ -273,7 +361,7 @@ def forms_in(values: Iterable[Any]) -> dict[str, str]:
             continue
         seen[id(part)] = part
         registered = find_by_class(type(part))
-        if registered is not None and registered.fields:
+        if registered is not None and not registered.is_enum:
             forms[registered.name] = f"{registered.version} {' '.join(registered.fields)}"
             ahead += [getattr(part, name, None) for name in registered.fields]
         elif isinstance(part, dict):
@@ -284,8 +372,8 @@ def forms_in(values: Iterable[Any]) -> dict[str, str]:
 
 
 def can_be_registered(cls: type) -> bool:
-    """Return whether `register_type` accepts the class."""
-    return issubclass(cls, Enum) or is_record(cls)
+    """Return whether `register_type` accepts the class without an `encode`."""
+    return issubclass(cls, Enum) or is_record(cls) or is_named_tuple(cls)
 
 
 _IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -293,24 +381,33 @@ _IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 def _fields_of(cls: object) -> tuple[str, ...]:
     if not isinstance(cls, type) or not can_be_registered(cls):
-        raise TypeError(f"{cls!r} cannot be registered: only attrs classes, dataclasses, Pydantic models and enums can")
+        kinds = "only attrs classes, dataclasses, Pydantic models, named tuples and enums can"
+        raise TypeError(f"{cls!r} cannot be registered: {kinds}; for others pass encode= and decode=")
     if issubclass(cls, Enum):
         return ()
+    if is_named_tuple(cls):
+        return tuple(cls._fields)  # type: ignore[attr-defined]
     for base in cls.__mro__[:-1]:
         if not base.__flags__ & _IS_PYTHON_CLASS:
-            raise TypeError(f"{cls!r} cannot be registered: as a {base.__name__} it holds more than its fields")
-    if not is_model(cls):
-        return field_names(cls)
-    model: Any = cls
-    if model.__private_attributes__ or model.model_config.get("extra") == "allow":
-        raise TypeError(f"{cls!r} cannot be registered: its private attributes or extra fields would not be saved")
-    return *field_names(cls), FIELDS_SET
+            reason = f"as a {base.__name__} it holds more than its fields; pass encode= and decode="
+            raise TypeError(f"{cls!r} cannot be registered: {reason}")
+    return *field_names(cls), *([FIELDS_SET] if is_model(cls) else [])
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Return whether a class is a named tuple."""
+    return issubclass(cls, tuple) and hasattr(cls, "_field_defaults") and hasattr(cls, "_fields")
 
 
 # --------------------------------------------------------------------------- records: attrs, dataclasses, Pydantic
 
 FIELDS_SET = "model_fields_set"
 """The attribute of a Pydantic model that names the fields that were given."""
+
+EXTRA, PRIVATE = "model_extra", "__pydantic_private__"
+"""Under these a model is saved with its extra fields, and with its private and other attributes that begin with _."""
+
+_BESIDE = frozenset({EXTRA, PRIVATE})
 
 
 def is_record(cls: object) -> bool:
@@ -345,16 +442,30 @@ def field_types(cls: Any) -> Mapping[str, Any]:
     return typing.get_type_hints(cls, include_extras=not typing.is_typeddict(cls))
 
 
+def beside_fields(instance: Any, others: Iterable[str]) -> dict[str, Any]:
+    """Return what a Pydantic model holds beside its fields; `others` are its other attributes."""
+    private = {name: getattr(instance, name) for name in others if name.startswith("_")}
+    private |= instance.__pydantic_private__ or {}
+    parts = {EXTRA: dict(instance.__pydantic_extra__ or {}), PRIVATE: dict(sorted(private.items()))}
+    return {name: part for name, part in parts.items() if part}
+
+
 def restored_model(cls: Any, values: Mapping[str, Any]) -> Any:
     """Return an instance of a Pydantic model with these fields, without calling methods of the model."""
     instance = cls.__new__(cls)
-    fields = {name: value for name, value in values.items() if name != FIELDS_SET}
-    given = values.get(FIELDS_SET, fields)
+    fields = {name: value for name, value in values.items() if name != FIELDS_SET and name not in _BESIDE}
+    given, others = values.get(FIELDS_SET, fields), dict(values.get(PRIVATE, {}))
     if not isinstance(given, dict | set | frozenset | list | tuple) or not all(type(name) is str for name in given):
         raise ValueError(f"its {FIELDS_SET} is {shorten(given)}, and no set of names")
-    parts = {"__dict__": fields, "__pydantic_fields_set__": set(given)}
-    for name, value in {**parts, "__pydantic_extra__": None, "__pydantic_private__": None}.items():
-        object.__setattr__(instance, name, value)
+    extra = dict(values.get(EXTRA, {})) if cls.model_config.get("extra") == "allow" else None
+    private = {
+        name: others.pop(name, attribute.get_default()) for name, attribute in cls.__private_attributes__.items()
+    }
+    private = {name: value for name, value in private.items() if type(value).__name__ != "PydanticUndefinedType"}
+    parts = {"__dict__": {**fields, **others}, "__pydantic_fields_set__": set(given), "__pydantic_extra__": extra}
+    for name, value in {**parts, PRIVATE: private if cls.__private_attributes__ else None}.items():
+        if value is not None or not cls.__pydantic_root_model__:  # a root model has no place for the last two
+            object.__setattr__(instance, name, value)
     return instance
 
 

@@ -14,8 +14,9 @@ from operator import attrgetter, eq, is_
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenList, FrozenSet, UnsettledDict, UnsettledList, UnsettledSet
-from stategraph._values.registered_types import find_by_class
+from stategraph._values.registered_types import RegisteredType, find_by_class
 
 _Known: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
 """Compared pairs, by their ids. The values are held so that no other objects get these ids."""
@@ -138,6 +139,20 @@ def _are_same_objects(one: Any, other: Any, known: _Known) -> bool:
         return is_same(registered.values_of(one), registered.values_of(other), known)
     is_equal = isinstance(one, tzinfo) or one == other  # a ZoneInfo does not equal another object with its key
     return bool(is_equal) and is_same(_parts_of(one), _parts_of(other), known)
+
+
+def check_kept(registered: RegisteredType, value: object, data: object) -> None:
+    """Raise ValueError unless `decode` brings back a value from its data, which `encode` returned.
+
+    Some classes have no equality, or one that is no answer, as that of arrays; then the data decide.
+    """
+    again: Any = registered.restore(registered.values_of(value), registered.version)
+    is_kept = type(again) is type(value) and is_same(registered.values_of(again), data)
+    has_equality = type(value).__eq__ is not object.__eq__ and (value == value) is True  # noqa: PLR0124 - nan is not
+    if not is_kept or (has_equality and (value == again) is False):
+        found = f"{shorten(value)} comes back as {shorten(again)}"
+        raise ValueError(f"encode and decode of {registered.name} do not keep it: {found}")
+    registered.proven.add(type(value))
 
 
 def _parts_of(value: Any) -> list[Any]:

@@ -7,12 +7,13 @@ import enum
 import math
 import socket
 import threading
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -60,6 +61,14 @@ class Order:
     number: int
     items: list[Any]
     colour: Colour = Colour.RED
+
+
+@register_type
+class Pair(NamedTuple):
+    """A registered named tuple."""
+
+    x: Any
+    y: Any
 
 
 class Unregistered(enum.Enum):
@@ -121,6 +130,13 @@ KEPT_VALUES: dict[str, Any] = {
     "range": [range(0), range(5, 50, 3), range(0, -5, -1)],
     "enum": [Colour.RED, Priority.HIGH, Weekdays.MONDAY, Weekdays.MONDAY | Weekdays.FRIDAY, Weekdays(0)],
     "registered objects": [Point(1.5, -0.0), Order(7, [Point(0, 1), {"a": (Colour.RED,)}]), {Point(1, 2): 3}],
+    "bytearray": bytearray(b"\0\xff"),
+    "deque": [deque(), deque([1, [2]], maxlen=3)],
+    "Counter": Counter({"b": 2, "a": -1, (1,): 0}),
+    "OrderedDict": OrderedDict(z=1, a=[2]),
+    "defaultdict": [defaultdict(list, a=[1]), defaultdict(None, {1: 2})],
+    "Fraction": Fraction(-(10**30), 7),
+    "named tuple": Pair(1, [Pair(None, ())]),
     "empty containers": [[], {}, set(), (), frozenset()],
     "nested 90 deep": _nested(90),
     "10,000 numbers": list(range(10_000)),
@@ -173,11 +189,8 @@ UNKEPT_VALUES: dict[str, Callable[[], Any]] = {
     "exception": lambda: ValueError("x"),
     "Ellipsis": lambda: ...,
     "NotImplemented": lambda: NotImplemented,
-    "bytearray": lambda: bytearray(b"x"),
     "memoryview": lambda: memoryview(b"x"),
-    "deque": deque,
-    "OrderedDict": lambda: OrderedDict(a=1),
-    "defaultdict": lambda: defaultdict(list, a=[1]),
+    "defaultdict with a function": lambda: defaultdict(lambda: 1, a=1),
     "namedtuple": lambda: _NAMED(1, 2),
     "subclass of dict": lambda: _DictOfMine(a=1),
     "subclass of int": lambda: _IntOfMine(5),

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
+from fractions import Fraction
 from functools import lru_cache
 from importlib.util import find_spec
 from math import isfinite
@@ -29,7 +31,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_utf8
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, atoms, freeze
-from stategraph._values.registered_types import RegisteredType, find_by_name
+from stategraph._values.registered_types import RegisteredType, find_by_name, register_type
 
 ATOMS = atoms()
 
@@ -128,8 +130,8 @@ class Opaque:
     @property
     def fields(self) -> Mapping[str, Any]:
         """The fields of an object, by name; empty for other values."""
-        found: Mapping[str, Any] = self.parts[2] if self.tag == _OBJECT else {}
-        return found
+        found: Any = self.parts[2] if self.tag == _OBJECT else {}
+        return found if isinstance(found, dict) else {"": found}
 
     def __hash__(self) -> int:
         return hash((self.tag, repr(self.parts)))
@@ -293,8 +295,8 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 
 def _object_of(parts: Any) -> object:
     name, version, values = expect_list(parts, 3)
-    if type(values) is not dict or type(version) is not int:
-        raise DecodeError(f"it holds {shorten([version, values])} where a version and fields should be")
+    if type(version) is not int:
+        raise DecodeError(f"it holds {shorten(version)} where a version should be")
     registered = _registered(name)
     if registered.is_enum:
         raise UnusableValueError(f"{name} was saved as an object with fields and is none now")
@@ -310,6 +312,33 @@ def _by_encoder(value: Any) -> Any:
 
 ENUM = TypeCodec("enum", 30, (), _by_encoder, _enum_of, is_deep=True)
 OBJECT = TypeCodec("object", 31, (), _by_encoder, _object_of, is_deep=True)
+
+
+# --------------------------------------------------------------------------- classes of the standard library
+
+
+_FACTORIES = {cls.__name__: cls for cls in (list, dict, set, tuple, frozenset, int, float, complex, bool, str, bytes)}
+
+
+def _defaultdict_parts(value: defaultdict[Any, Any]) -> list[Any]:
+    factory = value.default_factory
+    if factory is not None and factory not in _FACTORIES.values():
+        raise ValueError(f"its factory is not kept, only {', '.join(_FACTORIES)}: make it a dict")
+    return [factory and factory.__name__, dict(value)]
+
+
+register_type(bytearray, encode=bytes, decode=bytearray)
+register_type(deque, encode=lambda value: [[*value], value.maxlen], decode=lambda parts: deque(*parts))
+register_type(Counter, encode=dict, decode=Counter)
+register_type(OrderedDict, encode=dict, decode=OrderedDict)
+register_type(
+    defaultdict,
+    encode=_defaultdict_parts,
+    decode=lambda parts: defaultdict(parts[0] and _FACTORIES[parts[0]], parts[1]),
+)
+register_type(
+    Fraction, encode=lambda value: [value.numerator, value.denominator], decode=lambda parts: Fraction(*parts)
+)
 
 
 # --------------------------------------------------------------------------- the table

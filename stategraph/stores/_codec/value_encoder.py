@@ -13,6 +13,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
+from stategraph._values.sameness import check_kept
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import (
     ATOMS,
@@ -169,15 +170,21 @@ class ValueEncoder(ABC):
         self._count(value)
         try:
             version, values = registered.stored_form(value)
+            if registered.encode is not None and type(value) not in registered.proven:
+                check_kept(registered, value, values)
         except ValueError as error:
             raise NotSerializableError("", str(error)) from None
-        return self.tagged(OBJECT, [registered.name, version, self._dict(values, depth)])
+        return self.tagged(OBJECT, [registered.name, version, self._data(values, depth)])
+
+    def _data(self, values: Any, depth: int) -> Any:
+        """Return the prepared fields of an object, or what its `encode` has returned."""
+        return self._dict(values, depth) if type(values) is dict else self.prepared(values, depth)
 
     def _opaque(self, value: Opaque, depth: int) -> Any:
         codec, parts = find_codec(value.tag), value.parts
         if codec is OBJECT:
             name, version, values = parts
-            return self.tagged(OBJECT, [name, version, self._dict(values, depth)])
+            return self.tagged(OBJECT, [name, version, self._data(values, depth)])
         return self.tagged(codec, self.prepared(parts, 0) if codec.is_deep else list(parts))
 
 
@@ -212,7 +219,7 @@ def _why_not(value: Any) -> str:
         return f"class {name} is not registered: stategraph.register_type({cls.__name__})"
     if isinstance(value, Awaitable):
         return f"it is an awaitable ({name}): await it, and save its result"
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, memoryview):
         return f"{name} is not kept exactly; make it bytes"
     for base in (dict, list, tuple, set, frozenset, str, bytes, bool, int, float):
         if isinstance(value, base):
