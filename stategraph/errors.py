@@ -235,7 +235,7 @@ class RunCompleteError(StateGraphError):
     def __str__(self) -> str:
         return (
             f"run {self.run_id!r} is complete (it ended at {self.node!r}): store.load gives its State, "
-            "and execute continues that State from the entry point"
+            f"and turn({self.run_id!r}, {{...}}) gives it new input"
         )
 
 

@@ -53,7 +53,7 @@ class TestDeadlines:
         assert (final["verdict"], final["more"], final["trace"]) == ("silence", 1, ["publish"])
 
     def test_without_otherwise(self, any_play: Scene) -> None:
-        """The run fails with a TimeoutError, and asks again when it is resumed once more."""
+        """The run fails with a TimeoutError, and asks again when it is resumed once more, also with an early answer."""
         graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60))
         with fixed():
             any_play.execute(graph)
@@ -61,7 +61,7 @@ class TestDeadlines:
             with pytest.raises(ExecutionError) as caught:
                 any_play.resume(graph, {"verdict": "good"})
             failed = any_play.store.load(RUN)
-            again = any_play.resume(graph)
+            again = any_play.resume(graph, {"verdict": "before the question"})
             assert again.pause is not None
             final = any_play.resume(graph, {"verdict": "good"})
 

@@ -78,9 +78,9 @@ def test_what_no_state_can_hold_is_no_message(every_play: Scene) -> None:
             with pytest.raises(TypeError, match="of a State"):
                 send(RUN, wrong)
     for send in (graph.send, every_play.store.send):
-        wrong = 7
-        with pytest.raises(TypeError, match="the key of a message is a str"):
-            send(RUN, {"note": 1}, key=wrong)
+        for wrong in (7, ""):
+            with pytest.raises(TypeError, match="the key of a message is a str"):
+                send(RUN, {"note": 1}, key=wrong)
     assert every_play.resume(graph)["trace"] == ["a"]
 
 

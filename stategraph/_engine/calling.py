@@ -15,7 +15,15 @@ from stategraph._engine.ending import canceller_of, failure_at, noting
 from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.owning import LATEST, SOONEST, check_saves, clear_cancellation, owning, owning_saved
-from stategraph._engine.resume import check_answer, chosen_pause, compatible, fitting_saved, not_yet, resume_owned
+from stategraph._engine.resume import (
+    after_deadline,
+    check_answer,
+    chosen_pause,
+    compatible,
+    fitting_saved,
+    not_yet,
+    resume_owned,
+)
 from stategraph._engine.saving import amend, check_not_of_another, flush, newest_of, save
 from stategraph._graph.changed import began_elsewhere, other_module
 from stategraph._graph.compiled import CompiledGraph
@@ -235,7 +243,7 @@ def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, 
         raise RunCompleteError(run_id, saved.checkpoint_node)
     asked = chosen_pause(saved, pause_id)
     if is_overdue(asked, given.at):
-        raise AnswerError(run_id, asked, f"the answer comes too late: it was awaited until {asked.deadline}")
+        raise after_deadline(run_id, asked)
     if asked.response_param is None and asked.goes_on:
         raise not_yet(run_id, asked)
     saved = yield from compatible(run, saved)  # its nodes may be renamed

@@ -85,7 +85,10 @@ def stored_answers(saved: State, entries: Sequence[Entry]) -> list[Entry]:
 def answered_before(run_id: str, entry: Entry) -> AnswerError:
     """Return the error for a second answer to a pause."""
     who = f" by {entry.by}" if entry.by else ""
-    problem = f"the pause was answered{who} at {entry.at:%Y-%m-%d %H:%M:%S} UTC, and an answer counts once"
+    problem = (
+        f"the pause was answered{who} at {entry.at:%Y-%m-%d %H:%M:%S} UTC, and an answer counts once; "
+        f"resume({run_id!r}) goes on with it"
+    )
     return AnswerError(run_id, None, problem)
 
 

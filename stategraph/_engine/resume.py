@@ -339,8 +339,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
-            problem = f"the answer comes too late: node {shorten(pause.node)} took one until {pause.deadline}"
-            raise AnswerError(saved.run_id, pause, problem, f"resume({saved.run_id!r}) goes on with the default answer")
+            raise after_deadline(saved.run_id, pause)
         updates = {**updates, cast(str, key): question.otherwise}
         by, at_ns, how = None, clock.to_ns(cast(datetime, pause.deadline)), DEADLINE
     elif key is not None and key not in updates:
@@ -449,6 +448,13 @@ def chosen_pause(saved: State, pause_id: str | None) -> Pause:
         problem = f"it waits at {len(saved.pause.each)} pauses: say which one is answered, by pause="
         raise AnswerError(saved.run_id, saved.pause, problem)
     return to_be_answered(saved, NOTHING_GIVEN, pause_id).pause or saved.pause
+
+
+def after_deadline(run_id: str, pause: Pause) -> AnswerError:
+    """Return the error for an answer that comes after the deadline of its pause."""
+    problem = f"the answer comes too late: node {shorten(pause.node)} took one until {pause.deadline}"
+    then = "goes on with the default answer" if pause.goes_on else "goes on: the node has failed"
+    return AnswerError(run_id, pause, problem, f"resume({run_id!r}) {then}")
 
 
 def not_yet(run_id: str, pause: Pause) -> AnswerError:

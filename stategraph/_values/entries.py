@@ -103,10 +103,10 @@ _SETTERS: list[Any] = [getattr(Entry, field.name).__set__ for field in attrs.fie
 
 
 def message_of(updates: Mapping[str, Any], key: str | None, by: str | None) -> Entry:
-    """Return the entry of a message. Raises TypeError if the updates cannot be those of a State, or a key is no str."""
+    """Return the entry of a message. Raises TypeError if the updates are no State's, or the key is not allowed."""
     check_mapping(updates)
-    if not isinstance(key, str | None):
-        raise TypeError(f"the key of a message is a str, or None, not {shorten(key)}")
+    if key == "" or not isinstance(key, str | None):
+        raise TypeError(f"the key of a message is a str that is not empty, or None, not {shorten(key)}")
     return Entry("message", {plain_key(name): value for name, value in updates.items()}, name=key or "", by=by)
 
 

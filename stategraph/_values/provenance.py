@@ -226,7 +226,7 @@ class Owner:
 
     def __str__(self) -> str:
         process = "a process" if self.pid is None else f"process {self.pid}"
-        since = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        since = "" if self.since is None else f" (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
         return f"{process} on {self.host}{since}"
 
 
