@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -647,3 +649,51 @@ class TestLastError:
         play.execute(make_graph({"map": node}, store=play.store), State({"xs": [0, 1]}, run_id=RUN))
 
         assert sorted(seen, key=repr) == [(0, 1, None), (1, 1, None), (1, 2, "item 1")]
+
+
+class _Overtaken:
+    """A function whose first attempt passes its timeout, and asks for an effect while the next attempt is at work."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.refused: list[str] = []
+        self._attempts, self._follows, self._is_over = 0, threading.Event(), threading.Event()
+
+    def __call__(self, given: Any, context: NodeContext) -> Any:
+        self._attempts += 1
+        if self._attempts == 1:
+            self._follows.wait(60)
+            try:
+                context.effect("pay", lambda: self.made.append("too late"))
+            except RuntimeError as error:
+                self.refused.append(str(error))
+            self._is_over.set()
+        self._follows.set()
+        self._is_over.wait(60)
+        return {"done": 1}
+
+
+@pytest.mark.parametrize("shape", ["node", "item", "items", "branch", "nested", "nested item"])
+def test_an_attempt_that_is_over_begins_no_effect(shape: str, tmp_path: Path) -> None:
+    """The thread of an attempt that took too long goes on, but does no effect beside the attempt that follows it:
+    in a node, an item, a branch, and a nested graph."""
+    late = _Overtaken()
+    policies: Any = {"timeout": 0.1, "retry": RetryPolicy(max_attempts=100, initial_delay=0.001)}
+    inner = make_graph({"pay": late}, store=MemoryStore(), name="inner").as_node()
+    node: Any = {
+        "node": late,
+        "item": MapNode(late, over="items", into="out", **policies),
+        "items": MapNode(late, over="items", into="out"),
+        "branch": ParallelNode({"pay": late}),
+        "nested": inner,
+        "nested item": MapNode(inner, over="items", into="out"),
+    }[shape]
+    graph = StateGraph("bills", store=SqliteStore(tmp_path / "runs.db"))
+    graph.add_node("bills", node, **({} if shape == "item" else policies))
+    graph.set_entry_point("bills")
+    graph.set_exit_point("bills")
+
+    graph.execute(State({"items": [{"bill": 1}]}, run_id=RUN))
+
+    assert late.made == []
+    assert "its attempt is over" in late.refused[0]

@@ -87,6 +87,7 @@ class RunContext:
         did: The keys of the effects that the current step did or may have done.
         failures: The failures of attempts, by the step before, the node and the part.
         is_in_part: Whether the run is nested in a branch or an item.
+        is_over: Whether the attempt that ran it as a nested run has ended; threads of its nodes may go on.
     """
 
     plan: CompiledGraph
@@ -131,6 +132,7 @@ class RunContext:
     did: dict[str, None] = attrs.field(factory=dict, init=False)
     failures: dict[tuple[int, str, str], ErrorInfo] = attrs.field(factory=dict, init=False)
     is_in_part: bool = attrs.field(default=False, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:

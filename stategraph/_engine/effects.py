@@ -123,7 +123,7 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
         RuntimeError: The step or the attempt is over.
     """
     run = journal.run
-    if journal.is_over:
+    if journal.is_past:
         raise RuntimeError(f"effect {key!r} of node {journal.node!r}: its attempt is over, as after a timeout")
     if run.state.step != journal.state.step:
         raise RuntimeError(

@@ -30,7 +30,7 @@ class StepJournal:
         step: The step under which entries are kept.
         place: The node or, for a part of the step, "node/part".
         is_part: Whether it is of a part of a step, or of a graph that one runs.
-        is_over: Whether the attempt has failed; after a timeout its thread goes on.
+        is_over: Whether the attempt has ended; after a timeout its thread goes on.
         used: The keys of the effects of this attempt.
     """
 
@@ -47,6 +47,11 @@ class StepJournal:
     def is_kept(self) -> bool:
         """Whether the run is saved, so that entries outlive the process."""
         return bool(self.run.outermost_run.plan.saves)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the attempt, or one of a graph around it, has ended."""
+        return self.is_over or self.run.is_over
 
     def effect(self, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> Any:
         """Do an effect, as `NodeContext.effect`."""
@@ -111,7 +116,7 @@ class StepJournal:
         for why, is_true in (
             ("nothing of this run is saved: give the graph a store", not self.run.plan.saves),
             ("a branch or an item has no State of its own: write in a node before or after", self.is_part),
-            ("the timeout of this attempt has passed", self.is_over),
+            ("the timeout of this attempt has passed", self.is_past),
         ):
             if is_true:
                 raise RuntimeError(f"there is no context.connection: {why}")

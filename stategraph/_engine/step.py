@@ -82,7 +82,7 @@ class StepExecution:
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
     _parts_shown: Partial | None = attrs.field(default=None, init=False)
-    _journal: StepJournal | None = attrs.field(default=None, init=False)
+    _journals: dict[str, StepJournal] = attrs.field(factory=dict, init=False)
 
     @property
     def name(self) -> str:
@@ -138,14 +138,9 @@ class StepExecution:
             self.attempt = woken.attempt + 1
         while True:
             self.began_ns = clock.monotonic_ns()
-            work, seconds = stage.node.execute(self), stage.policies.timeout
-            if seconds is not None:
-                work = limited(work, seconds, stage.name, is_async=stage.node.is_async)
             try:
-                return (yield from work)
+                return (yield from self._execute())
             except Exception as error:
-                if self._journal is not None:
-                    self._journal.is_over = True
                 self.run.session.roll_back()
                 self.check_limits()
                 if copies is not None:  # undo the attempt's changes to values of the State
@@ -166,6 +161,22 @@ class StepExecution:
             yield (Sleep, None, clock.pause(delay))
             self.attempt += 1
             self._start_over()
+
+    def _execute(self) -> Task[Any]:
+        stage = self.stage
+        work, seconds = stage.node.execute(self), stage.policies.timeout
+        if seconds is not None:
+            work = limited(work, seconds, stage.name, is_async=stage.node.is_async)
+        try:
+            return (yield from work)
+        finally:
+            self.end_attempt()
+
+    def end_attempt(self, part: str = "") -> None:
+        """Let this attempt at the step or, with `part`, at that part begin no more effects: its thread may go on."""
+        for each in [part] if part else [*self._journals]:
+            if each in self._journals:  # its function takes a context
+                self._journals.pop(each).is_over = True
 
     def _paused_until_retry(self, delay: float, error: Exception) -> State:
         """Return the State with which the run waits for the next attempt, so that no process has to."""
@@ -257,8 +268,7 @@ class StepExecution:
     def context(self, part: str = "", attempt: int = 0) -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
         context = context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
-        if not part:
-            self._journal = context._journal
+        self._journals[part] = context._journal
         return context
 
     def check_limits(self) -> None:

@@ -141,6 +141,7 @@ class NestedRun:
         except AsyncNodeError as error:
             raise CannotAwait from error
         finally:  # an answer to the nested run must not answer another question of the outer one
+            run.is_over = True
             answered = run.state.progress.answered if run.state.progress else ()
             step.take_answers(key for key in answered if self._shares(key, inputs))
             step.run.did.update({**dict.fromkeys(effects_of(run.state)), **run.did})

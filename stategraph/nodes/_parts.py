@@ -358,6 +358,7 @@ class _Work:
                 result = yield from self._result_of(function, argument, is_async=node.is_async)
                 return PartOutcome(job.label, result, took=time.monotonic() - began)
             except Exception as error:  # noqa: BLE001 - an error of the part
+                self.step.end_attempt(job.label)
                 took = time.monotonic() - began
                 delay = None if retry is None else retry.delay_after(attempt, error)
                 if delay is None:

@@ -337,6 +337,9 @@ class StepContext(Protocol):
     def check_limits(self) -> None:
         """Raise LimitError if the run has spent what the limits of the call allow."""
 
+    def end_attempt(self, part: str = "") -> None:
+        """Let this attempt at the step or, with `part`, at that part begin no more effects: its thread may go on."""
+
     def note_failure(self, error: Exception, part: str = "") -> None:
         """Remember the failure of an attempt at this step or, with `part`, at that part, for the next attempt."""
 
