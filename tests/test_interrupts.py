@@ -77,6 +77,69 @@ PROGRAM = """
     sys.stdin.read()
 """
 
+IN_ONE_PIECE = """
+    import itertools, sys
+    from stategraph import CheckpointNotFoundError, RunStatus, State, StateGraph
+
+    sys.unraisablehook = lambda _: None
+
+    def pays(state, context):
+        global begun, done
+        begun += 1
+        context.spend(usd=1)
+        done += 1
+        raise OSError("no receipt")
+
+    graph = StateGraph("g", store="memory", preserve=True)
+    graph.add_node("pay", pays, on_error="refund")
+    for name in ("ship", "refund", "end"):
+        graph.add_node(name, lambda state, name=name: {name: True})
+    graph.add_sequence("pay", "ship", "end")
+    graph.add_edge("refund", "end")
+    graph.set_entry_point("pay")
+    graph.set_exit_point("end")
+
+    def run(left):
+        def interrupt(frame, event, argument):
+            nonlocal left
+            left -= event == "call"
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            graph.run(State(run_id=str(number)))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        return left >= 0
+
+    for number in itertools.count():
+        begun = done = 0
+        is_last = run(number)
+        try:
+            state = graph.store.load(str(number))
+        except CheckpointNotFoundError:
+            continue
+        if state.status is not RunStatus.COMPLETED:
+            state = graph.resume(str(number))
+        assert "refund" in state and "ship" not in state, (number, state)
+        assert done <= state.spent.get("usd", 0) <= begun, (number, state.spent, done)
+        if is_last:
+            break
+    print("ended")
+"""
+
+
+def test_a_step_is_saved_in_one_piece() -> None:
+    """An interrupt after a node, at the beginning of any function, loses nothing that the node has spent, and does not
+    lead a failed node past its handler."""
+    output, errors = start(IN_ONE_PIECE, measured=False).communicate()
+
+    assert output == "ended\n", errors
+
 
 @pytest.mark.parametrize(
     ("kind", "path"),

@@ -183,17 +183,18 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
         except (OutcomeUnknown, BaseExceptionGroup) as error:
             return stage, pause_asked_by(error), None
         before = state
-        run.state = state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
+        state = completed_by(name, state, data, monotonic_ns() - began if is_timed else None, keys)
         if step is not None:
-            run.state = state = step.completed(state, is_failed=bool(handler))
+            state = step.completed(state, is_failed=bool(handler))
         if run.did or (is_nested and before.facts is not None):
-            run.state = state = _having_done(run, before, state)
+            state = _having_done(run, before, state)
         if overtakes:
-            run.state = state = _overtaking(run, before, state)
+            state = _overtaking(run, before, state)
         if handler:
-            run.state = state = evolve(state, progress=evolved(state.progress, next_node=handler))
+            state = evolve(state, progress=evolved(state.progress, next_node=handler))
         if spending.is_new and not is_nested:
-            run.state = state = counting(run, state)
+            state = counting(run, state)
+        run.state = state  # in one piece: an interrupt saves all of the step, or nothing of it
         if watched:
             yield from announce_completion(run, handler)
         if ownership is not None and ownership.transaction is not None:

@@ -130,7 +130,7 @@ class StepExecution:
         return with_data(self.state, after)
 
     def _attempts(self) -> Task[Any]:
-        stage, retry = self.stage, self.stage.policies.retry
+        retry = self.stage.policies.retry
         changeable = {key: value for key, value in data_of(self.state).items() if retry and not is_settled(value)}
         copies = self.run.plan.copier(changeable) if changeable else None
         woken = progress_of(self.state).woken
