@@ -144,7 +144,7 @@ def _check_followed(log: RunLog, run: RunRecord, row: CheckpointRecord) -> None:
         raise _newest_missing(run)
     if log.sealer.signs:
         check_indexed(log, run, rows)
-    _check_gapless(run, [row, *rows])
+    check_gapless(run, [row, *rows])
 
 
 # --------------------------------------------------------------------------- checkpoints without their data
@@ -187,7 +187,7 @@ def check_indexed(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord])
         raise CheckpointCorruptError(run.run_id, "its checkpoints do not build on those that they name")
 
 
-def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+def check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
     """Raise CheckpointCorruptError if sequence numbers show that a checkpoint between two others was lost."""
     for row, after in pairwise(rows):
         if after.sequence != row.sequence + max(1, after.step - row.step):
@@ -210,7 +210,7 @@ def _newer(log: RunLog, run: RunRecord, after: str) -> Iterable[Summary]:
     if rows[-1].seal != run.tip:
         raise _newest_missing(run, rows)
     if run.policy.keeps_all:
-        _check_gapless(run, rows)
+        check_gapless(run, rows)
     newer = rows[max(1, run.policy.first_kept(rows)) :]
     if log.sealer.signs:
         check_indexed(log, run, newer)
@@ -256,7 +256,7 @@ def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRe
             rows = [row for row in rows if row.sequence <= run.sequence]
         if rows and not newest and not rows[0].is_snapshot:
             raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
-        _check_gapless(run, newest + rows)
+        check_gapless(run, newest + rows)
         yield rows
         newest = rows[-1:] or newest
     if not (newest and (newest[0].seal == run.tip or _is_saved_again(log, run, newest[0]))):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import cast
+from itertools import groupby, islice
+from operator import attrgetter
 
 from stategraph._owners.base import OwnableStore, owned, owned_if_free
 from stategraph._values.ids import is_parts_id
@@ -24,6 +24,7 @@ from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows.entries import copied, entry_of
 from stategraph.stores._rows.loading import (
     chains,
+    check_gapless,
     check_indexed,
     each_run,
     listing,
@@ -35,14 +36,12 @@ from stategraph.stores._rows.loading import (
 from stategraph.stores._rows.records import (
     MAX_STEP,
     CheckpointRecord,
-    EntryRecord,
     Removal,
     RunRecord,
     Unreadable,
     WriteBatch,
 )
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Damage, Pruned, Rekeyed, Verified
 
 _PAGE = 1_000  # runs to list at a time
@@ -56,11 +55,11 @@ def verify(log: RunLog) -> Verified:
     nested = checkpoints = 0
     damaged = [Damage("", reason) for reason in log.table.problems()]
     unreadable: list[Damage] = []
-    for run_id, status, copy in _all_runs(log):
+    for run_id, status, checked in _all_runs(log):
         try:
             if isinstance(status, CheckpointError):
                 raise status
-            checkpoints += _checked_copy(copy, run_id) or read(log, run_id, lambda run: _checked(log, run))
+            checkpoints += checked or read(log, run_id, lambda run: _checked(log, run))
         except CheckpointNotFoundError:  # it was deleted at the same time
             continue
         except CheckpointCorruptError as error:
@@ -76,8 +75,11 @@ def verify(log: RunLog) -> Verified:
     return Verified(dict(sorted(statuses.items())), nested, checkpoints, tuple(damaged), tuple(unreadable))
 
 
-def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, RunLog | None]]:
-    """Yield each run with its status, None if it is nested, or the error that makes it unreadable; and maybe a copy."""
+def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, int]]:
+    """Yield each run with its status, None if it is nested, or the error that makes it unreadable.
+
+    The number of its checkpoints follows; 0 if it has not been checked.
+    """
     runs = each_run(log, RunFilter(), _PAGE)
     while some := [*islice(runs, _TOGETHER)]:
         readable = {run.run_id: run for run in some if isinstance(run, RunRecord)}
@@ -87,45 +89,22 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, 
         nested_ids = log.table.nested_ids(*readable) if readable else []
         for run in some:
             if isinstance(run, Unreadable):
-                yield run.run_id, run.error, None
-            elif run.run_id in rows:
-                table = _Copy(run, rows[run.run_id])
-                yield run.run_id, run.status.value, RunLog(cast(Table, table), log.sealer, log.encoder)
+                yield run.run_id, run.error, 0
             else:
-                yield run.run_id, run.status.value, None
-        yield from ((nested_id, None, None) for nested_id in nested_ids)
+                yield run.run_id, run.status.value, _checked_rows(log, run, rows.get(run.run_id, []))
+        yield from ((nested_id, None, 0) for nested_id in nested_ids)
 
 
-class _Copy:
-    """A copy of one run that has no entries, as a table."""
-
-    def __init__(self, run: RunRecord, rows: list[CheckpointRecord]) -> None:
-        self._run, self._rows = run, rows
-
-    def run(self, run_id: str) -> RunRecord:
-        """Return the record of the run."""
-        return self._run
-
-    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
-        """Return its checkpoints, as `Table.index`."""
-        return [row for row in self._rows if first <= row.sequence <= last]
-
-    def chain(self, run_id: str, sequence: int) -> list[CheckpointRecord]:
-        """Return a checkpoint after those that it builds on, as `Table.chain`."""
-        (row,) = self.index(run_id, sequence, sequence)
-        return self.index(run_id, row.base, sequence)
-
-    def entries(self, run_id: str, first: int, last: int) -> Sequence[EntryRecord]:
-        """Return nothing."""
-        return ()
-
-
-def _checked_copy(copy: RunLog | None, run_id: str) -> int:
-    """Check a copy of a run; return the number of its checkpoints. 0 without one that is intact: the run is read."""
-    if copy is not None:
-        with suppress(CheckpointError, ConfigError):
-            run = copy.find(run_id)
-            return 0 if run is None else _checked(copy, run)
+def _checked_rows(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> int:
+    """Check a run that has these rows and no entries; return their number. 0 if it must be read: it may be damaged."""
+    with suppress(CheckpointError, ConfigError), unknown_shown():
+        log.sealer.check_run(run)
+        if rows and rows[-1].seal == run.tip:
+            if run.policy.keeps_all:
+                check_gapless(run, rows)
+            for _, chain in groupby(rows, attrgetter("base")):
+                log.encoder.check_content(run.run_id, [*chain], run.incarnation)
+            return len([*run.summaries_of(rows)])
     return 0
 
 
