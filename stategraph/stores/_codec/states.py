@@ -12,6 +12,7 @@ that only pictures use come after the fields that a resume uses; older payloads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, compress, islice, zip_longest
 from operator import attrgetter, eq, is_, is_not
 from typing import Any
@@ -365,29 +366,13 @@ def provenance_parts(state: State) -> list[Any]:
 
 
 def _progress_parts(progress: Progress) -> dict[str, Any]:
-    """Return the attributes of a progress that are not empty."""
-    parts = {
-        "next_node": progress.next_node,
-        "woken": pause_to_json(progress.woken),
-        "given": progress.given and [*progress.given],
-        "answer": _old_values("answer", progress.answer),
-        "answered": sorted(progress.answered),
-        "partial": progress.partial and [progress.partial.node, _exact("partial.chunks", progress.partial.chunks)],
-        "origins": {key: _origin_parts(origin) for key, origin in progress.origins.items()},
-        "replaced": _old_values("replaced", progress.replaced),
-        "kept_digests": dict(progress.kept_digests),
-        "kept_names": {node: [*at] for node, at in progress.kept_names.items()},
-        "overtaken": _old_values("overtaken", progress.overtaken),
-        "recoveries": progress.recoveries,
-        "turn": progress.turn,
-        "taken": progress.taken,
-        "turns": progress.turns,
-        "serves": progress.serves,
-        "due_ns": progress.due_ns,
-        "spent": dict(progress.spent),
-        "deadline_ns": progress.deadline_ns,
-    }
-    return {name: part for name, part in parts.items() if part}
+    """Return the fields of a progress that are not empty, as plain values."""
+    fields = ((name, getattr(progress, name)) for name in _PROGRESS_FIELDS)
+    return {name: _PROGRESS_TO.get(name, _as_it_is)(value) for name, value in fields if value}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _origin_parts(origin: Origin) -> list[Any]:
@@ -410,9 +395,7 @@ def _exact(path: str, values: Iterable[Any]) -> list[Any]:
 
 
 def _progress_of(parts: Mapping[str, Any]) -> Progress:
-    return Progress(
-        **{name: _PROGRESS_FROM.get(name, lambda kept: kept)(part) for name, part in expect_dict(parts).items()}
-    )
+    return Progress(**{name: _PROGRESS_FROM.get(name, _as_it_is)(part) for name, part in expect_dict(parts).items()})
 
 
 def _kept_at_from(kept: Any) -> tuple[int, str]:
@@ -447,6 +430,18 @@ def _names_in(parts: Any) -> list[str]:
     return list(parts)
 
 
+_PROGRESS_FIELDS = tuple(field.name for field in attrs.fields(Progress))
+_PROGRESS_TO: dict[str, Callable[[Any], Any]] = {
+    "woken": pause_to_json,
+    "given": list,
+    "answered": sorted,
+    "partial": lambda shown: [shown.node, _exact("partial.chunks", shown.chunks)],
+    "origins": lambda origins: {key: _origin_parts(origin) for key, origin in origins.items()},
+    "kept_names": lambda kept: {node: [*at] for node, at in kept.items()},
+    "kept_digests": dict,
+    "spent": dict,
+    **{name: partial(_old_values, name) for name in ("answer", "replaced", "overtaken")},
+}
 _PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
     "woken": pause_from_json,
     "given": _given_from,
