@@ -207,14 +207,14 @@ def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
 
 def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | None) -> Task[None]:
     """Append a message to the inbox of a run of this graph."""
-    message = message_of(updates, key, run.by)
+    message_of(updates, key, run.by)  # raises TypeError
     check_saves(run.plan)
     saved: State = yield (Load, run.session.load, check_given_id(run_id))
     check_not_of_another(run, saved)
-    sent = (yield (Load, run.session.entry_named, (run_id, "message", key))) if message.name else None
+    sent = (yield (Load, run.session.entry_named, (run_id, "message", key))) if key else None
     if sent is None:  # otherwise it was checked then, and the run may have ended since
         _check_message(run, saved, updates)
-    yield from append(run, run_id, message)
+    yield (Amend, run.session.write, partial(run.session.store.send, run_id, updates, by=run.by, key=key))
 
 
 def _check_message(run: RunContext, saved: State, updates: Mapping[str, Any]) -> None:
@@ -265,19 +265,6 @@ def _is_given_again(run_id: str, given: Entry, answers: Sequence[Entry]) -> bool
     if same is not None and same.made_of != given.made_of:
         raise EntryExistsError(run_id, "answer", key)
     return same is not None
-
-
-def append(run: RunContext, run_id: str, entry: Entry) -> Task[Entry]:
-    """Append an entry to the inbox of a run, durably; return it, or an earlier one of its key.
-
-    Raises:
-        EntryExistsError: There is one of its key with other content.
-    """
-    entry = attrs.evolve(entry, made_of=entry.made_of or run.plan.digest({"value": entry.value}))
-    (kept,) = yield (Amend, run.session.append, (run_id, [entry]))
-    if kept.made_of != entry.made_of:
-        raise EntryExistsError(run_id, entry.kind, entry.name)
-    return cast(Entry, kept)
 
 
 # --------------------------------------------------------------------------- recover

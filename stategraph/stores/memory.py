@@ -339,15 +339,12 @@ class MemoryStore(ForkSafe, CheckpointStore):
         for kept in new:
             entry = kept.entry
             same = run.entries.get(entry.identity) if entry.name else None
-            if same is not None and not entry.step:
-                found.append(_entry_of(same))
-                continue
-            if same is None:
-                run.numbers[entry.step] += 1
-            seq = run.numbers[entry.step] if same is None else same.entry.seq
-            numbered = attrs.evolve(kept, entry=attrs.evolve(entry, seq=seq))
-            run.entries[entry.identity if entry.name else (entry.step, seq)] = numbered
-            found.append(_entry_of(numbered))
+            if same is None or entry.step:  # in the inbox, the earlier one of a name stays
+                seq = same.entry.seq if same else run.numbers[entry.step] + 1
+                run.numbers[entry.step] = max(run.numbers[entry.step], seq)
+                same = attrs.evolve(kept, entry=attrs.evolve(entry, seq=seq))
+                run.entries[entry.identity if entry.name else (entry.step, seq)] = same
+            found.append(_entry_of(same))
         due_ns = due_ns_after(given)
         run.due_ns = run.due_ns if due_ns is None else due_ns
         return found
