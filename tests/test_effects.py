@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,36 @@ class TestDone:
         with pytest.raises(ExecutionError, match="effect 'a'"):
             stage.execute(stage.graph({"pay": pays(bank, "aa")}))
         assert bank.bills == ["a"]
+
+    def test_of_two_threads_with_one_key_one_is_refused(self, stage: Scene) -> None:
+        """Also if both look at the same moment whether the key is taken: none is done and lost."""
+        meeting, bank = threading.Barrier(2), Bank()
+
+        class Key(str):  # noqa: SLOT000 - a str that can tell when it is looked up
+            """A key at whose first use in each thread the threads meet."""
+
+            seen = threading.local()
+
+            def __hash__(self) -> int:
+                if not vars(self.seen):
+                    self.seen.is_met = meeting.wait(10)
+                return super().__hash__()
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            def pay(number: int) -> str | None:
+                try:
+                    context.effect(Key("pay"), lambda: bank.pay(str(number)))
+                except ValueError as error:
+                    return str(error)
+                return None
+
+            with ThreadPoolExecutor(2) as threads:
+                return {"refused": [each for each in threads.map(pay, (1, 2)) if each]}
+
+        (refused,) = stage.execute(make_graph({"a": node}, store=stage.store))["refused"]
+
+        assert "has done effect 'pay' before" in refused
+        assert len(bank.bills) == 1
 
     def test_what_cannot_be_kept_is_unknown(self, stage: Scene) -> None:
         """The effect has happened, so it must not be repeated."""

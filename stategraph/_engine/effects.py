@@ -36,10 +36,9 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     if wrong:
         way_out = "give it one, as in effect(key, lambda: pay(order))"
         raise TypeError(f"effect {key!r} calls a function, not {shorten(wrong[0])}: {way_out}")
-    journal.used = journal.used or set()
-    if key in journal.used:
+    mark = object()
+    if journal.used.setdefault(key, mark) is not mark:
         raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
-    journal.used.add(key)
     if not journal.is_kept:
         return call()
     work = _effect(journal, key, call, confirm)

@@ -31,7 +31,7 @@ class StepJournal:
         place: The node or, for a part of the step, "node/part".
         is_part: Whether it is of a part of a step, or of a graph that one runs.
         is_over: Whether the attempt has ended; after a timeout its thread goes on.
-        used: The keys of the effects of this attempt.
+        used: A mark for each key of an effect of this attempt. Threads of the node may do effects at the same time.
     """
 
     run: Any
@@ -41,7 +41,7 @@ class StepJournal:
     place: str
     is_part: bool = False
     is_over: bool = False
-    used: set[str] | None = None
+    used: dict[str, object] = attrs.field(factory=dict)
 
     @property
     def is_kept(self) -> bool:
