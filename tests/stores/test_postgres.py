@@ -469,6 +469,12 @@ def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
     return run_ids
 
 
+def _numbers(admin: Any, schema: str, pattern: str) -> list[Any]:
+    """Return the numbers and the versions of the runs with such ids."""
+    found = admin.execute(f"SELECT number, version FROM {schema}.run WHERE run_id LIKE %s", (pattern,))
+    return [*found.fetchall()]
+
+
 class TestSweepers:
     """Many sweepers that continue abandoned runs at the same time."""
 
@@ -482,6 +488,23 @@ class TestSweepers:
             swept = [one.run_id for one in make_graph(WORK, store=store, preserve=True).recover()]
             assert time.monotonic() - began < 1
         assert swept == run_ids[1:]
+
+    def test_many_runs_that_were_refused(self, opened: Callable[..., PostgresStore], schema: str, admin: Any) -> None:
+        """A claim passes over 10,000 refused runs within the patience of a call: it reads the list of them once."""
+        # As PostgreSQL often plans a statement that a connection repeats.
+        generic = f"{dsn()}&options=-cplan_cache_mode%3Dforce_generic_plan"
+        with opened(dsn=generic, patience=30) as store:
+            run_ids = leave_unfinished(store, 1)
+            changes = "jsonb_build_object('number', i, 'run_id', 'copy-' || i)"
+            copies = (
+                f"SELECT jsonb_populate_record(run, {changes}) AS r FROM {schema}.run, generate_series(1001, 11000) i"
+            )
+            admin.execute(f"INSERT INTO {schema}.run OVERRIDING SYSTEM VALUE SELECT (r).* FROM ({copies}) AS c")
+            refused: Any = {number: (version, None) for number, version in _numbers(admin, schema, "copy-%")}
+
+            swept = [ownership.run_id for ownership, *_ in table_of(store).owners.orphans("flow", refused)]
+
+        assert (swept, len(refused)) == (run_ids, 10_000)
 
     @pytest.mark.parametrize("how", ["killed", "expired"])
     def test_runs_of_those_who_are_gone(

@@ -57,7 +57,7 @@ _LAYOUT = 2  # the version of the keys: 1 had no entries
 _WRITTEN, _WAS_WRITTEN = 1, 2  # answers to a save
 _PAGE = 500  # runs per request and partition
 _MAX_VALUE = 512 * 1024 * 1024  # bytes that a server accepts by default
-_LOOK_AGAIN = 0.5  # seconds between two searches for runs of dead processes
+_LOOK_AGAIN = 1.0  # seconds between two searches for runs of dead processes
 _SPARE = 4  # runs beyond the share of a partition, because runs are not spread evenly
 
 
@@ -332,7 +332,7 @@ class RedisTable(ServerTable[Links]):
         worker_id, fence, since = self._of_lease(run_id, "worker", "fence", "since")
         if worker_id is None or fence is None:
             return None
-        worker, until_us, is_running = self._worker(worker_id)
+        worker, until_us, is_running = self._workers(worker_id)[worker_id]
         until = None if until_us is None else clock.to_datetime(until_us * 1000)
         return Lease(int(fence), worker, clock.to_datetime(int(since or 0) * 1000), until, is_running)
 
@@ -342,7 +342,7 @@ class RedisTable(ServerTable[Links]):
 
     def _leased(self) -> list[tuple[bytes, int, Worker, bool]]:
         found = [lease for leases in self._query("", *self._nodes.on_each(scripts.LEASES)) for lease in leases]
-        workers = {worker_id: self._worker(worker_id) for worker_id in {worker_id for _, _, worker_id in found}}
+        workers = self._workers(*{worker_id for _, _, worker_id in found})
         return [(run_id, int(fence), workers[by][0], workers[by][2]) for run_id, fence, by in found]
 
     def claim(self, graph: str, worker: Worker, fence: int, known: Known) -> Claim:
@@ -382,14 +382,19 @@ class RedisTable(ServerTable[Links]):
         count = self._nodes.count
         return json.dumps({number: str(known[number] or "") for number in known if number % count == partition})
 
-    def _worker(self, worker_id: bytes) -> tuple[Worker, int | None, bool]:
-        """Return a process, the time in microseconds until which it counts as alive, and whether it does now."""
-        name = worker_id.decode()
-        about = self._nodes.command(name, "HMGET", b":worker:", "host", "pid", "place", "until")
-        (host, pid, place, until), now = self._query("", about, Command(about.partition, ("TIME",)))
-        worker = Worker(name, (host or b"?").decode(), int(pid or 0), (place or b"").decode())
-        until_us = None if until is None else int(until)
-        return worker, until_us, until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1])
+    def _workers(self, *worker_ids: bytes) -> dict[bytes, tuple[Worker, int | None, bool]]:
+        """Return processes, the times in microseconds until which they count as alive, and whether they do now."""
+        names = [worker_id.decode() for worker_id in worker_ids]
+        about = [self._nodes.command(name, "HMGET", b":worker:", "host", "pid", "place", "until") for name in names]
+        clocks = (Command(each.partition, ("TIME",)) for each in about)
+        answers = self._query("", *about, *clocks) if about else []
+        found: dict[bytes, tuple[Worker, int | None, bool]] = {}
+        for name, (host, pid, place, until), now in zip(names, answers, answers[len(names) :], strict=False):
+            worker = Worker(name, (host or b"?").decode(), int(pid or 0), (place or b"").decode())
+            until_us = None if until is None else int(until)
+            is_running = until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1])
+            found[name.encode()] = worker, until_us, is_running
+        return found
 
     def free(self, run_id: str, fence: int) -> None:
         """Release a run, if this is still its fence. Without an id, release the run of an interrupted claim."""
