@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from stategraph import CheckpointError, ConfigError, State, get_checkpoint_store
+from stategraph._values.progress import Part
 from stategraph.stores import Policy, PostgresStore, RedisStore
 from stategraph.stores._servers import Connections
 from stategraph.testing import fixed
@@ -104,6 +105,20 @@ def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
     store.amend(numbered("a", 3, other=1))
 
     assert [*trips, proxy.answers] == [2, 1, 1, 1]
+
+
+def test_the_parts_of_a_step_are_loaded_at_once(store: Store, proxy: Any) -> None:
+    """However many there are, and in however many saves they came."""
+    trips = []
+    for count in (1, 20):
+        store.save(numbered(f"of-{count}", 1))
+        for number in range(count):
+            store.save_parts(f"of-{count}", [Part(2, "map", str(number), number)])
+        proxy.answers = 0
+        assert len(store.load_parts(f"of-{count}", 2, "map")) == count
+        trips.append(proxy.answers)
+
+    assert trips[0] == trips[1]
 
 
 @pytest.mark.parametrize("when", ["cut before", "cut after"])
