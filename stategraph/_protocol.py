@@ -167,9 +167,13 @@ class OutcomeUnknown(BaseException):
 
 
 def pause_asked_by(error: BaseException) -> Any:
-    """Return the Pause of an OutcomeUnknown, which may be in a group; raise any other exception."""
+    """Return the Pause of an OutcomeUnknown, which may be in a group; raise any other exception.
+
+    A StoreFailed in a group is raised alone.
+    """
     while isinstance(error, BaseExceptionGroup):  # of the tasks of an async node
-        found = error.subgroup(OutcomeUnknown)
+        found: BaseExceptionGroup[BaseException] | None = error.subgroup(StoreFailed)
+        found = error.subgroup(OutcomeUnknown) if found is None else found
         if found is None:
             raise error
         error = found.exceptions[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +26,8 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.errors import EffectsError, EntriesNotKeptError
+from stategraph._values.entries import Entry
+from stategraph.errors import CheckpointError, EffectsError, EntriesNotKeptError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import crashing, kill_at
@@ -68,6 +69,32 @@ class Bank:
             self._ends[when] = ""
             raise self._error
 
+
+class Failing(MemoryStore):
+    """A store that keeps States, and fails at entries."""
+
+    fails = True
+
+    def append(self, run_id: str, entries: Sequence[Entry]) -> list[Entry]:
+        """Append entries."""
+        return self._kept(lambda: super(Failing, self).append(run_id, entries))
+
+    def entries(self, run_id: str, **which: Any) -> list[Entry]:
+        """Return entries."""
+        return self._kept(lambda: super(Failing, self).entries(run_id, **which))
+
+    def _kept(self, call: Callable[[], list[Entry]]) -> list[Entry]:
+        if self.fails:
+            raise OSError("unplugged")
+        return call()
+
+
+ASKS: list[Callable[[NodeContext], object]] = [
+    lambda context: context.effect("a", int),
+    lambda context: context.spend(usd=1),
+    lambda context: context.status("half"),
+    lambda context: context.messages(),
+]
 
 STAGES = [
     ("memory", "sync", "sync nodes"),
@@ -242,6 +269,41 @@ class TestDone:
         graph.set_exit_point("pay")
 
         assert graph.execute(State())["paid"] == bank.bills == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("ask", ASKS, ids=["effect", "spend", "status", "messages"])
+    @pytest.mark.parametrize("is_grouped", [False, True], ids=["alone", "in a group"])
+    def test_a_store_that_fails_is_no_failure_of_the_node(
+        self, memory_scene: Scene, ask: Callable[[NodeContext], object], is_grouped: bool
+    ) -> None:
+        """The call ends with the error of the store, whatever the node catches; nothing is tried again, and the run
+        goes on later."""
+        store, calls = Failing(), list[int]()
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            calls.append(1)
+            try:
+                ask(context)
+            except Exception:
+                return {"paid": "caught"}
+            return {"paid": "asked"}
+
+        async def grouped(state: State, context: NodeContext) -> Any:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(as_async(node)(state, context))
+            return task.result()
+
+        graph = make_graph(
+            {"pay": grouped if is_grouped else memory_scene.as_node(node)},
+            store=store,
+            policies={"pay": {"retry": RetryPolicy(3, initial_delay=0)}},
+        )
+        with pytest.raises(CheckpointError, match="unplugged"):
+            memory_scene.execute(graph)
+        assert store.load(RUN).status == "active"
+        store.fails = False
+
+        assert memory_scene.resume(graph)["paid"] == "asked"
+        assert calls == [1, 1]
 
     def test_a_store_must_keep_entries(self) -> None:
         """A store of four methods is refused before anything happens."""

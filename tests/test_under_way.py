@@ -12,6 +12,7 @@ import pytest
 from stategraph import (
     AnswerError,
     CheckpointStore,
+    EntriesNotKeptError,
     ErrorInfo,
     ExecutionError,
     InterruptNode,
@@ -153,7 +154,7 @@ class TestLookingIn:
     def test_a_store_without_entries(self) -> None:
         """It refuses a status, and knows no more than its States and owners."""
         graph = make_graph({"a": lambda state, context: context.status("x")}, store=FourMethodStore())
-        with pytest.raises(ExecutionError, match="keeps entries"):
+        with pytest.raises(EntriesNotKeptError, match="keeps entries"):
             graph.execute(State(run_id=RUN))
         assert graph.store.under_way(RUN).statuses == {}
 

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 
-from stategraph._protocol import OutcomeUnknown, StoreFailed
+from stategraph._protocol import OutcomeUnknown
 from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
-from stategraph.errors import CheckpointError, NotSerializableError
 
 _Journal: TypeAlias = Any
 """A `stategraph._engine.journal.StepJournal`, which calls this module."""
@@ -129,27 +128,19 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
             f"effect {key!r} of node {journal.node!r} belongs to step {journal.step}, which is complete, and would be "
             "repeated; if keys that are not saved are computed again, give them to resume, or name them in persist"
         )
-    try:
-        journal.save_input()
-        with run.input_lock:
-            found = run.effects.get(journal.step)
-            if found is None:
-                entries = journal.entries_of_step("effect")
-                found = run.effects[journal.step] = {(entry.place, entry.name): entry for entry in entries}
-                run.did.update(dict.fromkeys(entry.name for entry in entries if entry.value))
-    except CheckpointError as error:
-        raise StoreFailed from error
+    journal.save_input()
+    with run.input_lock:
+        found = run.effects.get(journal.step)
+        if found is None:
+            entries = journal.entries_of_step("effect")
+            found = run.effects[journal.step] = {(entry.place, entry.name): entry for entry in entries}
+            run.did.update(dict.fromkeys(entry.name for entry in entries if entry.value))
     entry = found.get((journal.place, key))
     return None if entry is None else cast(Mapping[str, Any], entry.value)
 
 
 def _keep(journal: _Journal, key: str, **value: Any) -> Mapping[str, Any]:
-    try:
-        kept = journal.append("effect", value, key)
-    except NotSerializableError:  # a mistake of the node
-        raise
-    except CheckpointError as error:
-        raise StoreFailed from error
+    kept = journal.append("effect", value, key)
     journal.run.effects[journal.step][journal.place, key] = kept
     if value:
         journal.run.did[key] = None

@@ -5,7 +5,7 @@ Errors of the store become errors of stategraph that hold the affected State.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from time import monotonic
@@ -329,10 +329,12 @@ class StoreSession:
         )
         return entries
 
-    def spent_after(self, state: State) -> list[Entry]:
-        """Return the entries of what a run has spent in the step after a State."""
-        read = lambda: self.store.entries(state.run_id, step=state.step + 1, kinds=("spend",))  # noqa: E731
-        return self._query(state.run_id, "read what it has spent", read)
+    def entries(self, about: tuple[str, int, Collection[str]]) -> list[Entry]:
+        """Return the entries of a step of a run of some kinds."""
+        run_id, step, kinds = about
+        read = lambda: self.store.entries(run_id, step=step, kinds=kinds)  # noqa: E731
+        found: list[Entry] = self._query(run_id, "read its entries", read)
+        return found
 
     def entry_named(self, about: tuple[str, str, str]) -> Entry | None:
         """Return the entry of the inbox of a run that has a kind and a name."""
@@ -344,8 +346,7 @@ class StoreSession:
         state, (step, name) = about
         if not self.store.keeps_parts:
             return []
-        read = lambda: self.store.entries(state.run_id, step=step, kinds=("effect",))  # noqa: E731
-        found = self._query(state.run_id, "read its effects", read) if self.store.keeps_entries else ()
+        found = self.entries((state.run_id, step, ("effect",))) if self.store.keeps_entries else ()
         effects = [f"effect {each.name}" for each in found if each.value and f"{each.place}/".startswith(f"{name}/")]
         return [*self.load_parts((state.run_id, step, name, "part")), *effects, *self.nested_at(about)]
 

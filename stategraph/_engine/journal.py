@@ -6,16 +6,17 @@ other parts of the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import attrs
 
 from stategraph._engine.spending import check_limits
-from stategraph._owners.base import on_behalf_of
+from stategraph._protocol import StoreFailed
 from stategraph._values.entries import Entry
-from stategraph._values.ids import given_id
 from stategraph._values.spending import checked_amounts
+from stategraph.errors import CheckpointError, NotSerializableError
 from stategraph.state import State, taken_of
 
 
@@ -67,27 +68,23 @@ class StepJournal:
         """Append an entry to the journal; when this returns, it is durable.
 
         Raises:
-            CheckpointError: The store could not keep it.
-            EntriesNotKeptError: The store keeps no entries.
+            NotSerializableError: Its value cannot be kept exactly.
+            StoreFailed: The store keeps no entries, or could not keep this one.
         """
         save_input(self.run)
-        entry = Entry(kind, value, self.step, self.place, name, made_of)
-        kept: list[Entry] = self.run.session.store_entries(self.state, [entry])
-        return kept[0]
+        return _append(self.run, Entry(kind, value, self.step, self.place, name, made_of))
 
     def entries_of_step(self, *kinds: str) -> list[Entry]:
         """Return the entries of all places of the step of some kinds, in order."""
-        with on_behalf_of(self.run.session.ownership):
-            found: list[Entry] = self.run.session.store.entries(self.state.run_id, step=self.step, kinds=kinds)
-            return found
+        return _entries(self.run, self.state.run_id, self.step, kinds)
 
     def messages(self) -> list[Any]:
         """Return the updates of the messages that wait in the inbox of the outermost run."""
-        store, run_id = self.run.session.store, given_id(self.state.run_id)
-        if not self.is_kept or not store.keeps_entries:
+        outermost = self.run.outermost_run
+        if not self.is_kept or not self.run.session.store.keeps_entries:
             return []
-        found = store.entries(run_id, step=0, kinds=("message",), after=taken_of(self.run.outermost_run.state))
-        return [entry.value for entry in found]
+        found, taken = _entries(self.run, outermost.state.run_id, 0, ("message",)), taken_of(outermost.state)
+        return [entry.value for entry in found if entry.seq > taken]
 
     def spend(self, amounts: Mapping[str, Any]) -> None:
         """Keep what the node has spent, durably if the run is saved.
@@ -102,7 +99,7 @@ class StepJournal:
             if self.is_kept:
                 save_input(outermost)
                 entry = Entry("spend", amounts, outermost.state.step + 1, f"{run.nested_path}{self.place}")
-                outermost.session.store_entries(outermost.state, [entry])
+                _append(outermost, entry)
             run.spending.add(amounts)
         check_limits(run, self.node)
 
@@ -138,8 +135,12 @@ class NoJournal:
 
 
 def save_input(run: Any) -> None:
-    """Save the State that the current step of a run began with, durably, unless it is saved."""
-    with run.input_lock:
+    """Save the State that the current step of a run began with, durably, unless it is saved.
+
+    Raises:
+        StoreFailed: The store could not keep it.
+    """
+    with run.input_lock, _storing():
         if run.state is not run.saved:
             if run.outer_step is not None:
                 save_input(run.outer_step.run)
@@ -147,3 +148,26 @@ def save_input(run: Any) -> None:
             run.saved = run.state
         if run.session.queue is not None:  # then a saved State may only be queued
             run.session.flush(run.state)
+
+
+def _append(run: Any, entry: Entry) -> Entry:
+    with _storing(NotSerializableError):  # that is a mistake of the node
+        kept: list[Entry] = run.session.store_entries(run.state, [entry])
+        return kept[0]
+
+
+def _entries(run: Any, run_id: str, step: int, kinds: Collection[str]) -> list[Entry]:
+    with _storing():
+        found: list[Entry] = run.session.entries((run_id, step, kinds))
+        return found
+
+
+@contextmanager
+def _storing(*mistakes: type[BaseException]) -> Iterator[None]:
+    """Raise a failure of the store as such, and not as a failure of the node; but not mistakes of the node."""
+    try:
+        yield
+    except mistakes:
+        raise
+    except CheckpointError as error:
+        raise StoreFailed from error

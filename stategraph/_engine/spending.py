@@ -17,7 +17,7 @@ def recall(run: Any, state: State) -> Task[None]:
     """Begin with what a run has spent before: in completed steps, and in the step after a saved State."""
     entries, session = list[Entry](), run.session
     if session.ownership is not None and session.store.keeps_entries and state.status is not RunStatus.COMPLETED:
-        entries = yield (Load, session.spent_after, state)
+        entries = yield (Load, session.entries, (state.run_id, state.step + 1, ("spend",)))
     run.spending.begin(state.progress.spent if state.progress else {}, entries)
 
 

@@ -148,6 +148,9 @@ LONGEST_KEY = 255
 class NodeContext(Generic[Deps_co]):
     """The current step, for a node that takes a context.
 
+    If the store fails, or keeps no entries, `effect`, `spend`, `status` and `messages` end the call of the graph with
+    that error. The node has not failed then: it cannot catch the error, and is not tried again.
+
     For type checkers, ``NodeContext[Client]`` is one whose `deps` are a Client.
 
     Attributes:
@@ -229,8 +232,6 @@ class NodeContext(Generic[Deps_co]):
         Raises:
             LimitError: The run has reached one of its limits; the amounts count all the same.
             ValueError: An amount is not a finite, non-negative number.
-            EntriesNotKeptError: The store keeps no entries.
-            CheckpointError: The store could not keep it.
         """
         self._journal.spend(amounts)
 
@@ -242,8 +243,6 @@ class NodeContext(Generic[Deps_co]):
 
         Raises:
             TypeError: The text is not a str.
-            EntriesNotKeptError: The store keeps no entries.
-            CheckpointError: The store could not keep it.
         """
         if not isinstance(text, str):
             raise TypeError(f"a status is a str, not {type(text).__name__}")
