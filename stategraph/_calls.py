@@ -149,10 +149,12 @@ class ResumeCall(ChangedCall, total=False):
     Attributes:
         pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
         redo: Items and branches of the step under way that are done again, as in "map/3".
+        repeat_effects: Let graphs of the step under way begin again although that repeats their effects.
     """
 
     pause: Pause | str | None
     redo: Sequence[str]
+    repeat_effects: bool
 
 
 class TurnCall(RunCall, ChangedCall, total=False):
@@ -177,6 +179,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "restart": _FLAG,
     "allow_changed": _FLAG,
     "abandon_parts": _FLAG,
+    "repeat_effects": _FLAG,
     "redo": (
         lambda names: isinstance(names, list | tuple) and all(isinstance(name, str) for name in names),
         'a list of names of items and branches, as in ["map/3"]',
@@ -304,6 +307,7 @@ def resume_task(run: RunContext, how: ResumeCall, run_id: str, updates: Mapping[
     """Return the task of a call that resumes a run."""
     from stategraph._engine.resume import resume  # imported when used: most processes begin runs
 
+    run.repeat_effects = how.get("repeat_effects", False)
     return resume(run, run_id, updates, how.get("pause"), tuple(how.get("redo", ())))
 
 

@@ -240,7 +240,8 @@ class RunCompleteError(StateGraphError):
 
 
 class EffectsError(StateGraphError, ValueError):
-    """A run is to go back to a point before effects that it did, or may have done, and would then repeat.
+    """A run is to go back to a point before effects that it did, or may have done, and would then repeat; or a graph of
+    its step under way is to begin again.
 
     `effects` lists the step, the node and the key of each.
     """
@@ -252,7 +253,7 @@ class EffectsError(StateGraphError, ValueError):
         listed = [f"{brief(key)} (step {step}, node {brief(node)})" for step, node, key in self.effects[:10]]
         more = ", ..." if len(self.effects) > 10 else ""
         return (
-            f"run {self.run_id!r} has done what it would do again from there: {', '.join(listed)}{more}; "
+            f"run {self.run_id!r} has done what it would do again: {', '.join(listed)}{more}; "
             "repeat_effects=True allows that"
         )
 

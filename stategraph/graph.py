@@ -215,6 +215,8 @@ class StateGraph(GraphBuilder[S]):
             pause: The pause to answer, or its id. If the run does not wait at it, nothing changes.
             redo: Items and branches of the step under way that are done again although they are done, or their errors
                 are collected, as in ``["map/3"]``; see `CheckpointStore.under_way`. Their effects stay done.
+            repeat_effects: Let a graph of the step under way begin again, because of `redo` or of other updates,
+                although that repeats its effects.
             by: The author of the answer or the updates, for the history.
             wait: As for `execute`, like all other options.
 
@@ -229,6 +231,7 @@ class StateGraph(GraphBuilder[S]):
             CheckpointNotFoundError: The store has no checkpoint of the run.
             RunCompleteError: The run is complete.
             UnknownNameError: The step under way has no part that `redo` names.
+            EffectsError: A graph of the step under way would begin again and repeat effects. None is repeated.
             GraphMismatchError: The run belongs to another graph, or to an earlier form of this one; the error names
                 the changes.
             And all errors of `execute`.

@@ -533,6 +533,79 @@ def test_several_unknown_outcomes(play: Scene) -> None:
     assert sorted(bank.bills) == ["a", "b"]
 
 
+def graphs_that_pay(bank: Bank, kind: str, combine: Callable[[], object] = bool) -> dict[str, Any]:
+    """Return a node that runs graphs which pay, and then go on: one, two branches, or one for each item."""
+
+    def out(state: State) -> dict[str, Any]:
+        combine()
+        return {"paid": state["paid"]}
+
+    inner = make_graph({"pay": pays(bank, "a"), "last": trace("last")}, store=MemoryStore(), name="inner")
+    graph = inner.as_node(outputs=out if kind == "one" else ["paid"])
+    if kind == "branches":
+        graph = ParallelNode({"left": graph, "right": trace("right")})
+    elif kind == "items":
+        graph = MapNode(graph, over="names", into="paid")
+    return {"first": trace("first"), "pay": graph, "end": trace("end")}
+
+
+@pytest.mark.parametrize("kind", ["one", "branches", "items"])
+@pytest.mark.parametrize("at", ["last", ""], ids=["under way", "done"])
+def test_an_update_repeats_no_effects_of_graphs(play: Scene, kind: str, at: str) -> None:
+    """A graph goes on with an update, or the resume is refused and says what is done: the former values go on, or
+    `repeat_effects` gives it up."""
+    former, changed = {"names": [{"n": 1}]}, {"names": [{"n": 2}]}
+    way = {"one": "pay", "branches": "pay/left", "items": "pay"}[kind]
+    for gives_up in (False, True):
+        bank = Bank()
+        graph = make_graph(graphs_that_pay(bank, kind), store=play.store, preserve=True)
+        with kill_at(f"{way}/last" if at else "pay", saved=False):
+            play.execute(graph, State(former, run_id=RUN))
+        assert bank.bills == ["a"]
+        if (kind, at) == ("one", "last"):
+            assert play.resume(graph, changed)["names"] == changed["names"]
+            assert bank.bills == ["a"]
+        else:
+            with pytest.raises(EffectsError, match=r"repeat_effects=True") as caught:
+                play.resume(graph, changed)
+            assert {(step, key) for step, _, key in caught.value.effects} == {(2, "a")}
+            assert caught.value.effects[0][1].startswith(way)
+            final = play.resume(graph, changed if gives_up else former, repeat_effects=gives_up)
+            assert final.status == "completed"
+            assert bank.bills == ["a"] * (1 + gives_up)
+        play.store.delete(RUN)
+
+
+def test_a_graph_whose_result_does_not_fit_does_not_begin_again(play: Scene) -> None:
+    """Its effects would be repeated: the step fails until its code fits the result, or `repeat_effects` gives it up."""
+    bank, errors = Bank(), [ValueError("no")] * 2
+
+    def combine() -> None:
+        if errors:
+            raise errors.pop()
+
+    graph = make_graph(graphs_that_pay(bank, "one", combine), store=play.store)
+    for fails in (play.execute, play.resume):
+        with pytest.raises(ExecutionError):
+            fails(graph)
+    assert play.resume(graph).status == "completed"
+    assert bank.bills == ["a"]
+
+
+def test_a_graph_that_is_done_again_says_what_it_would_repeat(play: Scene) -> None:
+    """`redo` of a graph that has done effects needs `repeat_effects`."""
+    bank = Bank()
+    graph = make_graph(graphs_that_pay(bank, "items"), store=play.store)
+    with kill_at("pay", saved=False):
+        play.execute(graph, State({"names": [{"n": 1}]}, run_id=RUN))
+
+    with pytest.raises(EffectsError, match="repeat_effects=True"):
+        play.resume(graph, redo=["pay/0"])
+    assert bank.bills == ["a"]
+    assert play.resume(graph, redo=["pay/0"], repeat_effects=True).status == "completed"
+    assert bank.bills == ["a", "a"]
+
+
 # --------------------------------------------------------------------------- changed graphs
 
 

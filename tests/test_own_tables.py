@@ -267,7 +267,7 @@ def test_entries_come_before_the_connection(tmp_path: Path) -> None:
 
     with make_store("sqlite", tmp_path) as store:
         create(store)
-        with pytest.raises(ExecutionError, match=r"use context\.connection last"):
+        with pytest.raises(CheckpointError, match=r"use context\.connection last"):
             make_graph({"a": late}, store=store).execute(State(run_id=RUN))
         assert rows(store) == []
 

@@ -80,6 +80,7 @@ class RunContext:
         renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the current step that are saved only if the run ends early.
         redo: The parts of the step under way that are done again.
+        repeat_effects: Whether graphs in the step under way may begin again although that repeats effects.
         has_joined_parts: Whether an unsaved State has joined saved parts.
         input_lock: Held by a part of the step that saves its input, or looks for the effects of the step.
         spending: What the outermost run has spent, with everything nested in it.
@@ -125,6 +126,7 @@ class RunContext:
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     redo: Sequence[str] = attrs.field(default=(), init=False)
+    repeat_effects: bool = attrs.field(default=False, init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
     input_lock: Lock = attrs.field(factory=Lock, init=False)
     spending: Spending = attrs.field(factory=Spending, init=False)

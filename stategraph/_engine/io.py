@@ -357,12 +357,17 @@ class StoreSession:
         own = nested_id(state.run_id, step, name, state.generation)
         return [run.run_id for run in runs if run.run_id == own or run.run_id.startswith(f"{own}~")]
 
+    def effects_in(self, run_ids: Sequence[str]) -> list[str]:
+        """Return the keys of the effects of nested runs."""
+        read = lambda: [key for run_id in run_ids for key in self.store._effects_in(run_id)]  # noqa: E731
+        return self._query(run_ids[0], "read its effects", read)
+
     def has_parts(self, run_id: str) -> bool:
         """Return whether the step under way of a run has begun parts or a nested graph."""
         step = self._query(run_id, "find its parts", lambda: self.store.under_way(run_id))
         return bool(step.done or step.failed or step.at_work)
 
-    def redo(self, about: tuple[str, Sequence[str]]) -> None:
+    def redo(self, about: tuple[str, Sequence[str], bool]) -> None:
         """Have parts of the step under way of a run done again."""
         self._query(about[0], "find its parts", lambda: self.store._redo(*about))
 

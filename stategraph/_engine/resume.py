@@ -269,7 +269,7 @@ def revive(
         is_answer = question is not None and (question is pause or question.response_param in updates)
         run.state = recorded(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, by)
     if run.redo:  # not before: a resume that is refused does nothing again
-        yield (Parts, run.session.redo, (state.run_id, run.redo))
+        yield (Parts, run.session.redo, (state.run_id, run.redo, run.repeat_effects))
         run.redo = ()
     if is_same and not updates:
         run.found = run.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
 from time import monotonic
@@ -65,6 +65,8 @@ class StepExecution:
         state: The input State of the step.
         attempt: The number of the attempt, from 1.
         is_done_before: Whether all parts, or the nested run, had finished earlier, so that the step only combines them.
+        has_effects: Whether a nested run has done effects.
+        begun: The ids of the nested runs of its parts that an earlier call has begun.
         written: The keys that the step has written, if the graph does not save all keys.
         began_ns: When the attempt began, in clock.monotonic_ns.
     """
@@ -77,6 +79,8 @@ class StepExecution:
     _path: str = ""
     began_ns: int = attrs.field(default=0, init=False)
     is_done_before: bool = attrs.field(default=False, init=False)
+    has_effects: bool = attrs.field(default=False, init=False)
+    begun: Sequence[str] = attrs.field(default=(), init=False)
     written: Written = attrs.field(factory=Written, init=False)
     _answered: set[str] = attrs.field(factory=set, init=False)
     _reads: ReadSet | None = attrs.field(default=None, init=False)
@@ -103,12 +107,13 @@ class StepExecution:
     def _checked_attempts(self) -> Task[Any]:
         """Return the final result of the node.
 
-        Finished parts that no longer fit are executed again: their code may have been fixed since.
+        Finished parts that no longer fit are executed again: their code may have been fixed since. But a graph that has
+        done effects would repeat them.
         """
         try:
             return self.checked(unwatched((yield from self._attempts())))
         except Exception as error:
-            if not self.is_done_before:
+            if not self.is_done_before or (self.has_effects and not self.run.repeat_effects):
                 raise
             yield from self._emit_failure(error)
         yield from self.forget_parts()
@@ -373,6 +378,13 @@ class StepExecution:
         yield from self.stored((Save, run.session.save, run.state))
         run.saved = run.state
         self._stop_if_cancelled()
+
+    def find_begun(self) -> Task[None]:
+        """Note which graphs of parts an earlier call has begun."""
+        run, progress = self.run, self.state.progress
+        may_have_begun = len(run.path) == 1 or (progress is not None and bool(progress.kept_names))
+        if run.plan.loads_parts and may_have_begun:
+            self.begun = yield from self.stored((Load, run.session.nested_at, (self.state, self.kept_at)))
 
     def finished_parts(self, made_of: Mapping[str, Any], kind: str = "part") -> Task[dict[str, Any]]:
         """Return the values of finished parts that were made from the same data as now, by their labels."""

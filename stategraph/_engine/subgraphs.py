@@ -19,12 +19,13 @@ from stategraph._graph.compiled import CompiledGraph, nested_in
 from stategraph._progress import awaited, awake, before_updates, is_overdue, progress_of
 from stategraph._protocol import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
-from stategraph._values.ids import nested_id
+from stategraph._values.ids import given_id, nested_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import (
     AsyncNodeError,
     CheckpointError,
+    EffectsError,
     GraphMismatchError,
     RunCancelledError,
     SchemaError,
@@ -118,6 +119,8 @@ class NestedRun:
         yield from step.save_input()
         saved = yield from self.load()
         is_done = saved is not None and saved.status is RunStatus.COMPLETED
+        if saved is None or (is_done and updates):
+            yield from self._refuse_repeats(saved)
         if is_done and updates:
             yield from step.forget_parts()  # they were made from other data
             saved, is_done = None, False
@@ -145,6 +148,20 @@ class NestedRun:
             answered = run.state.progress.answered if run.state.progress else ()
             step.take_answers(key for key in answered if self._shares(key, inputs))
             step.run.did.update({**dict.fromkeys(effects_of(run.state)), **run.did})
+            step.has_effects |= bool(effects_of(run.state))
+
+    def _refuse_repeats(self, saved: State | None) -> Task[None]:
+        """Raise EffectsError if the graph begins again, from other data, and would repeat effects of this place."""
+        step, run = self.step, self.step.run
+        before = (
+            [saved.run_id] if saved else [other for other in step.begun if _place_of(other) == _place_of(self.run_id)]
+        )
+        if before and not run.repeat_effects:
+            keys = yield from step.stored((Load, run.session.effects_in, before))
+            name = f"{step.path}{self.part}".rstrip("/")
+            if keys:
+                error = EffectsError(given_id(self.run_id), tuple((step.kept_at[0], name, key) for key in keys))
+                raise StoreFailed from error
 
     def _context(self, plan: CompiledGraph) -> RunContext:
         step, outer = self.step, self.step.run
@@ -153,7 +170,7 @@ class NestedRun:
         run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
-        run.spending = outer.spending
+        run.spending, run.repeat_effects = outer.spending, outer.repeat_effects
         run.is_in_part = bool(self.part) or outer.is_in_part
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
@@ -230,6 +247,10 @@ class NestedRun:
         step.state = run.state
         yield from step.stored((Amend, run.session.amend, run.state))
         run.saved = run.state
+
+
+def _place_of(run_id: str) -> str:
+    return run_id.rpartition("~")[0]  # without the digest of its input
 
 
 def check_nested(run: RunContext, saved: State) -> Task[None]:

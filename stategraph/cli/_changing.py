@@ -57,6 +57,7 @@ The store is that of the graph. The history keeps --by with a change of --set, o
     RENAMES,
     ABANDON_PARTS,
     REDO,
+    REPEAT_EFFECTS,
     BY,
     WAIT,
     TAKE_OVER,

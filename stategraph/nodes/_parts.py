@@ -171,6 +171,8 @@ class PartsNode(CompositeNode):
             ExceptionGroup: some parts failed; it holds all their errors.
         """
         yield from step.save_input()
+        if self.graphs:
+            yield from step.find_begun()
         work = _Work(step, self, self.workers, {job.label: job for job in self.jobs(step)})
         yield from work.do()
         labels = work.jobs

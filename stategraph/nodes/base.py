@@ -371,6 +371,9 @@ class StepContext(Protocol):
     def save_input(self, *, at_last: bool = False) -> Task[None]:
         """Save the input State of the step, unless it is saved: saved parts refer to it."""
 
+    def find_begun(self) -> Task[None]:
+        """Note which graphs of parts an earlier call has begun."""
+
     def finished_parts(self, made_of: Mapping[str, Any], kind: str = "part") -> Task[dict[str, Any]]:
         """Return the values of the finished parts of this step, by their labels; or those of another kind of entries.
 

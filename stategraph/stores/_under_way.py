@@ -13,7 +13,7 @@ from stategraph._values.entries import Entry
 from stategraph._values.ids import generation_of, given_id, outer_id, step_of
 from stategraph._values.progress import AGAIN
 from stategraph._values.provenance import ErrorInfo, RunStatus
-from stategraph.errors import UnknownNameError
+from stategraph.errors import EffectsError, UnknownNameError
 from stategraph.state import State, taken_of
 from stategraph.stores._checks import steps_under_way
 from stategraph.stores.summaries import Summary, UnderWay
@@ -71,22 +71,28 @@ def under_way(store: _Store, run_id: str) -> UnderWay:
     )
 
 
-def redo(store: _Store, run_id: str, names: Collection[str]) -> None:
+def redo(store: _Store, run_id: str, names: Collection[str], repeat_effects: bool) -> None:
     """Have parts of the step under way done again, also those of its nested graphs, by the owner of the run.
 
     Raises:
         UnknownNameError: The step has no such part.
+        EffectsError: A graph would repeat effects, and `repeat_effects` is false.
     """
     found = _all_parts(store, run_id)
     for name in names:
         if name not in found:
             raise UnknownNameError(f"part of the step under way of run {run_id!r}", name, found)
+    again = [found[name][1].nested for name in names]
+    ended = {name: run for name, run in zip(names, again, strict=True) if run and run.status is RunStatus.COMPLETED}
+    done = [(step_of(run.run_id), name, key) for name, run in ended.items() for key in store._effects_in(run.run_id)]
+    if done and not repeat_effects:
+        raise EffectsError(run_id, tuple(done))
     for name in names:
         at, part = found[name]
         if part.entries:
             store.append(at, [attrs.evolve(entry, value=None, made_of=AGAIN) for entry in part.entries])
-        if part.nested is not None and part.nested.status is RunStatus.COMPLETED:  # others go on where they are
-            store.delete(part.nested.run_id)
+        if name in ended:  # others go on where they are
+            store.delete(ended[name].run_id)
 
 
 def _all_parts(store: _Store, run_id: str, within: str = "") -> dict[str, tuple[str, _Part]]:

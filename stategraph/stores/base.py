@@ -465,11 +465,12 @@ class CheckpointStore(ABC):
         for run in self.iter_runs(parent=run_id):
             step, place = step_of(run.run_id), run.run_id.rpartition("/")[2]
             if outer_id(run.run_id) == run_id and step > newest:  # and not a fork
-                done = [
-                    *self.history(run.run_id)[-1].effects,
-                    *(key for _, _, key in self._effects_under_way(run.run_id)),
-                ]
-                yield from ((step, place, key) for key in done)
+                yield from ((step, place, key) for key in self._effects_in(run.run_id))
+
+    def _effects_in(self, run_id: str) -> builtins.list[str]:
+        """Return the keys of the effects of a nested run."""
+        done = [key for row in self.history(run_id)[-1:] for key in row.effects]
+        return [*done, *(key for _, _, key in self._effects_under_way(run_id))]
 
     def fork(
         self,
@@ -669,15 +670,16 @@ class CheckpointStore(ABC):
 
         return under_way(self, run_id)
 
-    def _redo(self, run_id: str, names: Sequence[str]) -> None:
+    def _redo(self, run_id: str, names: Sequence[str], repeat_effects: bool) -> None:
         """Have parts of the step under way of a run done again. Only the owner of the run calls this.
 
         Raises:
             UnknownNameError: the step has no such part.
+            EffectsError: a graph would repeat effects, and `repeat_effects` is false.
         """
         from stategraph.stores._under_way import redo
 
-        redo(self, run_id, names)
+        redo(self, run_id, names, repeat_effects)
 
     def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
         """Return a new token if runs may have changed since the given one was returned; None if nothing has changed.
