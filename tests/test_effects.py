@@ -722,6 +722,20 @@ class TestGoingBack:
         assert effects == {0: (), 1: (), 2: ("a", "b", "c"), 3: ("d",)}
 
     @pytest.mark.parametrize("kind", ["nested", "branches", "items", "graphs"])
+    def test_parts_that_were_done_before_a_crash_count(self, play: Scene, kind: str) -> None:
+        """Also if the step only combines them after it."""
+        bank = Bank()
+        graph = make_graph({"pay": made(bank, kind), "last": trace("last")}, store=play.store, preserve=True)
+        names = [{"name": "a"}, {"name": "b"}] if kind == "graphs" else ["a", "b"]
+        _killed_after_paying(play, graph, bank, State({"names": names}, run_id=RUN))
+
+        with kill_at("pay"):
+            play.resume(graph)
+
+        assert set(play.store.history(RUN)[-1].effects) == ({"a", "b"} if kind in ("nested", "branches") else {"pay"})
+        assert sorted(bank.bills) == ["a", "b"]
+
+    @pytest.mark.parametrize("kind", ["nested", "branches", "items", "graphs"])
     def test_parts_and_nested_graphs_count(self, play: Scene, kind: str) -> None:
         """Their effects are those of the step around them, while it is under way as well."""
         bank = Bank(after="b")

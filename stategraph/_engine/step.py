@@ -396,6 +396,9 @@ class StepExecution:
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
+            if same and kind == "part" and run.session.store.keeps_entries:  # these parts do not run again
+                effects = yield from self.stored((Load, run.session.entries, (self.state.run_id, at[0], ("effect",))))
+                run.did.update(dict.fromkeys(entry.name for entry in effects if entry.value))
         return found
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], kind: str = "part") -> Task[None]:

@@ -44,7 +44,7 @@ _ENTRIES = (
     "SELECT substr(key, ?), value, mode = 1 AND filename IS NULL FROM Cache WHERE key > ? AND key < ? AND raw = 1"
 )
 _PUT_RUN = f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' * len(RUN_COLUMNS))})"
-_PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_COLUMNS[1:])}) VALUES ({', '.join('?' * 18)})"
+_PUT_ROW = f"INSERT INTO checkpoint (id, {', '.join(ROW_COLUMNS[1:])}) VALUES ({', '.join('?' * len(ROW_COLUMNS))})"
 _DAMAGED = "damaged"  # in the columns of entries that cannot be read: reading them remains an error
 
 

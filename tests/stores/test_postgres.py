@@ -351,6 +351,7 @@ class TestOpening:
 FIRST_VERSION = (
     "DROP TABLE SCHEMA.entry",
     "ALTER TABLE SCHEMA.run DROP due_ns, DROP inbox",
+    "ALTER TABLE SCHEMA.checkpoint DROP effects",
     *(f"DROP INDEX SCHEMA.run_by_{name}" for name in ("created", "parent", "label")),
     "ALTER TABLE SCHEMA.run DROP CONSTRAINT run_status",
     "ALTER TABLE SCHEMA.checkpoint DROP CONSTRAINT checkpoint_status, DROP CONSTRAINT checkpoint_of_run",

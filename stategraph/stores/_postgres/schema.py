@@ -109,6 +109,7 @@ ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_of_run
 """
 _THIRD = """
 ALTER TABLE {schema}.run ADD due_ns bigint, ADD inbox bigint NOT NULL DEFAULT 0;
+ALTER TABLE {schema}.checkpoint ADD effects text;
 CREATE INDEX run_by_due ON {schema}.run (due_ns) WHERE due_ns IS NOT NULL;
 CREATE TABLE {schema}.entry (
     number bigint NOT NULL REFERENCES {schema}.run ON DELETE CASCADE,

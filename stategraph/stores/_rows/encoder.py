@@ -5,6 +5,7 @@ A row names the encoding of its payload, so a store may hold rows of several enc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ from stategraph.state import State, effects_of, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord, with_effects
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
 
@@ -231,15 +232,15 @@ class CheckpointEncoder:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_to_json(state.pause)
         facts, status, node = state.facts, state.status, state.checkpoint_node
-        owner = None if current.ownership is None else process_name()
+        owner, effects = None if current.ownership is None else process_name(), None
         if facts is None and status is RunStatus.ACTIVE and node:  # the most frequent case by far
             kind, by, attempts = Kind.STEP, None, 1
         else:
             kind, by, attempts = state.kind, state.by, 1 if facts is None else facts.attempts
-            owner = with_effects(owner, effects_of(state))
+            effects = json.dumps(effects_of(state)) if effects_of(state) else None
         fields = (
             *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
-            *(by, took_ns_of(state), attempts, owner, FORMAT, *kept, b"", pause),
+            *(by, took_ns_of(state), attempts, owner, FORMAT, *kept, b"", pause, effects),
         )
         row = tuple.__new__(CheckpointRecord, fields)  # skips the constructor, for speed
         return self._sealer.seal(state.run_id, row, before, incarnation)

@@ -56,13 +56,13 @@ class CheckpointRecord(NamedTuple):
         by: The name that the caller gave for this change, if any.
         took_ns: How long its step took, in nanoseconds; None if unknown.
         attempts: The number of attempts at the step.
-        owner: The process that wrote it, as "host:pid", if known. If its step had effects, a line with their keys, as
-            JSON, follows.
+        owner: The process that wrote it, as "host:pid", if known.
         format: The version of the format of the following fields.
         encoding: The encoding of the payload, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, otherwise the changes since the row before.
         seal: A checksum or a signature of all this (see `stategraph.stores._rows.seals.Sealer`).
         pause: The pause of the run, if any, as a str (see `stategraph.stores._codec.states`).
+        effects: The keys of the effects of its step, as a list in JSON; None if it had none.
     """
 
     sequence: int
@@ -83,6 +83,7 @@ class CheckpointRecord(NamedTuple):
     payload: bytes
     seal: bytes = b""
     pause: str | None = None
+    effects: str | None = None
 
     @property
     def is_snapshot(self) -> bool:
@@ -98,9 +99,9 @@ class CheckpointRecord(NamedTuple):
     def facts(self) -> Facts | None:
         """The provenance of its State, unless the other fields imply it."""
         is_told = self.kind is kind_of(self.status, self.node)
-        if is_told and self.by is None and self.attempts == 1 and (self.owner is None or "\n" not in self.owner):
+        if is_told and self.by is None and self.attempts == 1 and self.effects is None:
             return None
-        return Facts(self.kind, self.by, self.attempts, _effects_in(self.owner))
+        return Facts(self.kind, self.by, self.attempts, _effects_in(self.effects))
 
 
 class EntryRecord(NamedTuple):
@@ -175,7 +176,7 @@ class RunRecord(NamedTuple):
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
         created = clock.to_datetime(self.created_ns)
-        shown = self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None))
+        shown = self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None, None))
         return shown if self.due_ns is None else attrs.evolve(shown, due=as_time(self.due_ns))
 
     def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
@@ -183,7 +184,7 @@ class RunRecord(NamedTuple):
         created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
         for row in rows:
             took = None if row.took_ns is None else row.took_ns / 1e9
-            yield self._summary_of(row, created, labels, row.cursor, (took, row.attempts, row.owner))
+            yield self._summary_of(row, created, labels, row.cursor, (took, row.attempts, row.owner, row.effects))
 
     def _summary_of(
         self,
@@ -191,10 +192,10 @@ class RunRecord(NamedTuple):
         created: datetime,
         labels: Mapping[str, str],
         cursor: str | None,
-        origin: tuple[float | None, int, str | None],
+        origin: tuple[float | None, int, str | None, str | None],
     ) -> Summary:
-        """Return a checkpoint without its data; `origin` is its duration, its attempts, and its owner."""
-        took, attempts, owner = origin
+        """Return a checkpoint without its data; `origin` is its duration, attempts, owner and effects."""
+        took, attempts, owner, effects = origin
         return Summary(
             self.run_id,
             self.graph,
@@ -211,10 +212,10 @@ class RunRecord(NamedTuple):
             at.by,
             took,
             attempts,
-            (owner or "").partition("\n")[0] or None,
+            owner,
             created,
             labels,
-            effects=_effects_in(owner),
+            effects=_effects_in(effects),
         )
 
     def _pause_of(self, kept: str) -> Pause | None:
@@ -225,14 +226,8 @@ class RunRecord(NamedTuple):
             raise CheckpointCorruptError(self.run_id, f"its pause cannot be restored: {error}") from error
 
 
-def with_effects(owner: str | None, effects: Sequence[str]) -> str | None:
-    """Return the owner of a row, followed by the keys of the effects of its step if there are any."""
-    return f"{owner or ''}\n{json.dumps(effects)}" if effects else owner
-
-
-def _effects_in(owner: str | None) -> tuple[str, ...]:
-    kept = (owner or "").partition("\n")[2]
-    return tuple(json.loads(kept)) if kept else ()
+def _effects_in(kept: str | None) -> tuple[str, ...]:
+    return () if kept is None else tuple(json.loads(kept))
 
 
 of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
@@ -435,6 +430,8 @@ class Columns:
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row with these columns; raise CheckpointCorruptError if they are damaged."""
         fields = [*found]
+        if len(fields) == len(CheckpointRecord._fields) - 1:  # of an older version, whose steps had no effects
+            fields.append(None)
         try:
             fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
             if fields[_AT_ERROR] is not None:
@@ -515,8 +512,9 @@ PLAIN = Columns(
 
 
 def pack_row(row: CheckpointRecord) -> bytes:
-    """Return a row as bytes."""
-    return ormsgpack.packb([None, *PLAIN.of_row(row)])  # older versions wrote a number in the first place
+    """Return a row as bytes, without the column of effects if there are none: older versions read that."""
+    columns = PLAIN.of_row(row)
+    return ormsgpack.packb([None, *(columns[:-1] if row.effects is None else columns)])  # None was once a number
 
 
 def unpack_row(run_id: str, kept: bytes) -> CheckpointRecord:

@@ -61,7 +61,9 @@ class Sealer:
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
         seal = self._digest(self._packed_row(run_id, row, before, incarnation), row.payload, self._key)
-        return _new_tuple(CheckpointRecord, (*row[:_AT_SEAL], seal, row.pause))  # skips the constructor, for speed
+        return _new_tuple(
+            CheckpointRecord, (*row[:_AT_SEAL], seal, row.pause, row.effects)
+        )  # skips the constructor, for speed
 
     def seal_chain(self, run_id: str, rows: Iterable[CheckpointRecord], incarnation: bytes) -> list[CheckpointRecord]:
         """Return a snapshot and the rows that build on it with their seals."""
@@ -83,7 +85,8 @@ class Sealer:
 
     def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
         about = PLAIN.of_row(row)[:_AT_PAYLOAD]
-        return _pack([self._store_id, run_id, incarnation, *about, before, row.pause])
+        effects = () if row.effects is None else (row.effects,)  # then the seal is that of the format without them
+        return _pack([self._store_id, run_id, incarnation, *about, before, row.pause, *effects])
 
     # ------------------------------------------------------------------ runs
 

@@ -113,6 +113,7 @@ DELETE FROM label WHERE number = OLD.number; END;
 _THIRD = """
 ALTER TABLE run ADD COLUMN due_ns INTEGER;
 ALTER TABLE run ADD COLUMN inbox INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE checkpoint ADD COLUMN effects TEXT;
 CREATE INDEX run_by_due ON run (due_ns) WHERE due_ns IS NOT NULL;
 CREATE TABLE entry (
     number INTEGER NOT NULL,
@@ -138,6 +139,7 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 _NO_ENTRIES = (
     "CREATE TEMP VIEW run AS SELECT *, NULL AS due_ns, 0 AS inbox FROM main.run",
+    "CREATE TEMP VIEW checkpoint AS SELECT *, NULL AS effects FROM main.checkpoint",
     f"CREATE TEMP TABLE entry (number, {', '.join(ENTRY_COLUMNS)})",
 )
 SUPPLEMENTS: dict[int, tuple[str, ...]] = {

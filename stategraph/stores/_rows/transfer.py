@@ -98,7 +98,8 @@ def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> 
     for row, parts in zip(chain, log.encoder.parts(run.run_id, chain, run.incarnation), strict=True):
         columns = dict(zip(row._fields, PLAIN.of_row(row), strict=True))
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
-        fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in _LEFT_OUT}
+        left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
+        fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in left_out}
         yield _written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
 
 
@@ -221,7 +222,13 @@ def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation
 
 def _row(run_id: str, fields: dict[str, Any], encoding: str, payload: bytes) -> CheckpointRecord:
     pause = fields["pause"]
-    columns = {"format": FORMAT, "encoding": encoding, "payload": payload, "seal": b""}
+    columns = {
+        "format": FORMAT,
+        "encoding": encoding,
+        "payload": payload,
+        "seal": b"",
+        "effects": fields.get("effects"),
+    }
     columns["pause"] = None if pause is None else _written(pause)
     found = [columns[name] if name in columns else fields[_NAMES.get(name, name)] for name in CheckpointRecord._fields]
     return PLAIN.row(run_id, found)
