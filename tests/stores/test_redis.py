@@ -5,22 +5,34 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
-from stategraph import CheckpointConfig, CheckpointError, ConfigError, RunLostError, RunStatus, State, StepConflictError
+from stategraph import (
+    CheckpointConfig,
+    CheckpointError,
+    ConfigError,
+    NodeContext,
+    RunLostError,
+    RunStatus,
+    State,
+    StepConflictError,
+)
 from stategraph._owners import base
 from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from stategraph.stores._redis import scripts
+from stategraph.stores._redis.table import RedisTable
+from stategraph.stores._rows.records import Write
+from stategraph.testing import kill_at
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
-from tests.scenarios import make_graph, traces
+from tests.scenarios import make_graph, trace, traces
 from tests.stores.inside import log_of, table_of
 from tests.stores.servers import again, numbered, shown, wait_until
 
@@ -449,3 +461,32 @@ def move_slot(slot: int, source: Server, target: Server, during: Callable[[], An
         during()
         for client in (other, one):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])
+
+
+def test_a_fork_that_is_killed_half_way_is_no_run(monkeypatch: pytest.MonkeyPatch, store: RedisStore) -> None:
+    """Redis has no transaction over several runs. A copy without its nested runs would repeat their effects."""
+    bills: list[int] = []
+
+    def pay(state: State, context: NodeContext) -> dict[str, Any]:
+        context.effect("pay", lambda: bills.append(1))
+        return {}
+
+    inner = make_graph({"pay": pay, "last": trace("last")}, store=store, name="inner")
+    graph = make_graph({"first": trace("first"), "inner": inner.as_node(), "end": trace("end")}, store=store)
+    with kill_at("inner/last", saved=False):
+        graph.execute(State(run_id="a"))
+    apply = RedisTable.apply
+
+    def killed(self: RedisTable, writes: Sequence[Write]) -> Any:
+        apply(self, writes[:1])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RedisTable, "apply", killed)
+        store.fork("a", "copy")
+
+    assert store.list() == ["a"]
+    assert store.verify().damaged == ()
+    store.fork("a", "copy")
+    assert graph.resume("copy").status == "completed"
+    assert bills == [1]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from stategraph._values.entries import Entry
-from stategraph._values.ids import directly_nested, is_nested_id, is_parts_id, nested_range, outer_id, parts_id, step_of
+from stategraph._values.ids import directly_nested, is_parts_id, nested_range, outer_id, parts_id, step_of
 from stategraph._values.progress import KeptParts
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
@@ -157,6 +157,9 @@ def _has_only_grown(log: RunLog, run: RunRecord) -> bool:
 def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     """Begin a run and its nested runs, which follow it, in one transaction. If that fails for one, remove all.
 
+    The run itself is written last: where a transaction has one run, a crash leaves nested runs without it, which are no
+    runs.
+
     Raises:
         RunExistsError: a run with one of the ids exists.
     """
@@ -164,11 +167,14 @@ def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
         log.remove_left_over(batch.run_id)
         if log.table.run(batch.run_id) is not None:
             raise RunExistsError(batch.run_id, log.table.store)
+    batches = [*batches[1:], batches[0]]
     outcomes = log.table.apply(batches)
     if all(outcome is True for outcome in outcomes):
         return
-    if outcomes[0]:  # also if it is unknown: no other run has this version
-        log.table.apply([Removal(batches[0].run_id, batches[0].run.version)])
+    # Also if it is unknown: no other run has this version.
+    written = [batch for batch, outcome in zip(batches, outcomes, strict=True) if outcome]
+    if written:
+        log.table.apply([Removal(batch.run_id, batch.run.version) for batch in written])
     for batch, outcome in zip(batches, outcomes, strict=True):
         if isinstance(outcome, CheckpointError):
             outcome.run_id = outcome.run_id or batch.run_id
@@ -190,10 +196,9 @@ def _copied_run(
     row, _ = log.encoder.encode(copy, incarnation, (at.sequence, at.revision))
     run = log.next_run(None, row, copy, incarnation, policy=source.policy)
     copies = _copied_rows(log, source, copy.run_id, incarnation, earlier)
-    outer = incarnation if is_nested_id(copy.run_id) else None  # which is begun in the same batch
     steps = sorted(steps_under_way(copy)) if with_journal else ()
     journal = tuple(entry for step in steps for entry in copied(log, source, step, copy.run_id, incarnation))
-    return WriteBatch(run, None, (*copies, row), outer=outer, entries=journal, taken=taken_of(copy))
+    return WriteBatch(run, None, (*copies, row), entries=journal, taken=taken_of(copy))
 
 
 def _copied_rows(
@@ -226,7 +231,7 @@ def _copied_parts(
         return None
     parent, tip = ParentStep(outer.run_id, step_of(new_id) - 1), copies[-1].seal
     copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
-    return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies), outer=incarnation)]
+    return [WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies))]
 
 
 def _copied_nested_run(log: RunLog, run: RunRecord, new_id: str, outer: State, incarnation: bytes) -> list[WriteBatch]:

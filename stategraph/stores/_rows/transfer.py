@@ -169,12 +169,10 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
         if counted != found:  # an incomplete export
             number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
             raise FormatError(run_id, f"lines are missing: {number}; it was not imported; export it again")
-    return [_batch(log, run, lines, incarnation, is_nested=run is not outer) for run, *lines in runs]
+    return [_batch(log, run, lines, incarnation) for run, *lines in runs]
 
 
-def _batch(
-    log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes, *, is_nested: bool
-) -> WriteBatch:
+def _batch(log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes) -> WriteBatch:
     """Return the batch that begins a run."""
     run_id = str(fields.get("run_id"))
     if fields.get("format") != FORMAT:
@@ -192,8 +190,7 @@ def _batch(
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
         raise FormatError(run_id, "its checkpoints are not in order")
-    outer = incarnation if is_nested else None
-    return WriteBatch(run, None, tuple(rows), outer=outer, taken=taken, entries=kept)
+    return WriteBatch(run, None, tuple(rows), taken=taken, entries=kept)
 
 
 def _separated(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
