@@ -237,8 +237,8 @@ def test_parts_and_a_run_within_a_run(store, serializer):
 
     for run_id in (outer, "copy"):
         loaded = store.load_parts(run_id, 3, "map")
-        assert loaded.keys() == expected.keys()
-        assert all(is_same(loaded[label], value) for label, value in expected.items())
+        assert {"None", "list"} <= loaded.keys() <= expected.keys()  # later versions keep values of more kinds
+        assert all(is_same(value, expected[label]) for label, value in loaded.items())
         assert is_same(dict(store.load(f"{run_id}/#3/child")), {"inner": (1,)})
         assert store.load(f"{run_id}/#3/child").parent == ParentStep(run_id, 2)
         assert store.load_parts(f"{run_id}/#3/child", 2, "map") == {"x": [1]}
