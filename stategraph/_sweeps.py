@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from itertools import chain, count
+from itertools import chain, count, repeat
 
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import drive
@@ -45,18 +45,19 @@ def sweep(
     plan = new_run().plan
     check_saves(plan)
     refused, refused_due = refusals
-    orphans = chain(_due(store, plan.graph, refused_due), _orphans(store, plan.graph, refused))
+    due = zip(repeat(refused_due), _due(store, plan.graph, refused_due), strict=False)
+    orphans = chain(due, zip(repeat(refused), _orphans(store, plan.graph, refused), strict=False))
 
     def recover_one() -> Task[Recovered | None]:
         while signal is None or not signal.is_due():
-            orphan: Orphan | None = yield (Load, lambda _: next(orphans, None), None)
-            if orphan is None:
+            found: tuple[Refused, Orphan] | None = yield (Load, lambda _: next(orphans, None), None)
+            if found is None:
                 return None
-            ownership, key, mark = orphan
+            aside, (ownership, key, mark) = found
             recovered = yield from recover(new_run(), ownership, max_recoveries)
             if recovered is not None:
                 if isinstance(recovered.error, _REFUSALS):
-                    (refused_due if isinstance(mark, _Due) else refused)[key] = mark, recovered
+                    aside[key] = mark, recovered
                 if not isinstance(recovered.error, LeftAloneError):
                     return recovered
         return None
@@ -66,10 +67,6 @@ def sweep(
 
 _REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError, LeftAloneError)
 """Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
-
-
-class _Due(int):
-    """The time at which a run is due, in nanoseconds since 1970. It changes with the run."""
 
 
 _PAGE = 100  # runs that are due and are read at a time
@@ -92,7 +89,7 @@ def _due(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orpha
         for at, run_id in ahead[first:] + ahead[:first]:
             tried.add(run_id)
             if refused.get(run_id, (None,))[0] != at:
-                yield Ownership(run_id), run_id, _Due(at)
+                yield Ownership(run_id), run_id, at
     for run_id in refused.keys() - tried:
         refused.pop(run_id, None)
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from stategraph import get_checkpoint_store
+from stategraph._values.entries import Entry
 from stategraph._values.ids import check_run_id
 from stategraph.errors import CheckpointNotFoundError, ConfigError
 from stategraph.stores import CheckpointStore
@@ -165,3 +166,12 @@ class TestPaths:
 
 
 CLASSES: dict[str, Any] = {"sqlite": SqliteStore, "disk": DiskStore}
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "wrong"), [("letter", 0, "kind"), ("message", 3, "step"), ("spend", 0, "step")]
+)
+def test_an_entry_is_of_its_step(kind: str, step: int, wrong: str) -> None:
+    """A kind is known, and either of the journal of a step or of the inbox."""
+    with pytest.raises(ValueError, match=wrong):
+        Entry(kind, step=step)
