@@ -407,6 +407,7 @@ class StateGraph(GraphBuilder[S]):
         Raises:
             CheckpointNotFoundError: There is no such run.
             RunCompleteError: The run is complete.
+            GraphMismatchError: It is a run of another graph.
             RunLostError: The run was taken over, rolled back or deleted during the call. Nothing has changed.
         """
         return drive(*self._task(Call, cancel_task, {"by": by, "wait": wait}, run_id, blocks=False))

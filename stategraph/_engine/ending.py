@@ -67,7 +67,7 @@ def complete(run: RunContext) -> Task[None]:
         NewEntriesError: Its inbox has entries that it has not taken in.
     """
     step = run.state
-    if run.session.ownership is not None and (run.session.ownership.inbox or 0) > taken_of(step):
+    if run.session.inbox > taken_of(step):
         run.state = yield from due_if_turns_wait(run, step)
     # `run.state` becomes this one when no nested run is left: if that is interrupted, the next call does it.
     state = recorded(run.state, status=RunStatus.COMPLETED)

@@ -90,9 +90,3 @@ def answered_before(run_id: str, entry: Entry) -> AnswerError:
         f"resume({run_id!r}) goes on with it"
     )
     return AnswerError(run_id, None, problem)
-
-
-def has_unread(run: RunContext, state: State) -> bool:
-    """Return whether the inbox is known to have entries that a State has not taken in."""
-    ownership = run.session.ownership
-    return ownership is not None and (ownership.inbox or 0) > taken_of(state)

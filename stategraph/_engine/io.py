@@ -88,6 +88,11 @@ class StoreSession:
         """Whether the run is known to be lost."""
         return self.ownership is not None and self.ownership.is_lost
 
+    @property
+    def inbox(self) -> int:
+        """The number of the newest entry that the inbox of the run is known to have had; 0 for none."""
+        return (self.ownership.inbox or 0) if self.ownership is not None else 0
+
     def own(self, about: tuple[Ownership, bool]) -> None:
         """Become the owner of a run; if the second item is true, take it from its owner."""
         ownership, take_over = about
@@ -253,7 +258,7 @@ class StoreSession:
     def delete(self, state: State) -> None:
         """Delete the run of a completed State; raise a CheckpointError if the deletion or an earlier save fails."""
         self.flush(state)  # otherwise a failed save would look like a failed deletion
-        if self.ownership is not None and (self.ownership.inbox or 0) > taken_of(state):
+        if self.inbox > taken_of(state):
             raise NewEntriesError(state.run_id)
         try:
             self._query(state.run_id, "delete it, which is complete", lambda: self.store._discard(state.run_id))

@@ -12,7 +12,7 @@ import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
 from stategraph._engine.ending import handle, save_pending, too_late
-from stategraph._engine.inbox import answered_before, has_unread, stored_answers, unread, updates_of
+from stategraph._engine.inbox import answered_before, stored_answers, unread, updates_of
 from stategraph._engine.loop import prepared, run_from, with_all_keys
 from stategraph._engine.owning import owning_saved
 from stategraph._engine.saving import amend, save
@@ -34,7 +34,7 @@ from stategraph._values.registered_types import Older, as_stored
 from stategraph._values.sameness import differing_items
 from stategraph.errors import AnswerError, ExecutionError, GraphMismatchError, SchemaError
 from stategraph.nodes.base import NOTHING, Question
-from stategraph.state import State, completed_by, data_of, evolve, recorded, with_data
+from stategraph.state import State, completed_by, data_of, evolve, recorded, taken_of, with_data
 
 
 def resume(
@@ -91,7 +91,7 @@ def resume_owned(
         except NewEntriesError:  # while this was decided: perhaps an answer
             continue
         state = yield from run_from(run, stage)
-        if state.status is not RunStatus.PAUSED or not has_unread(run, state):
+        if state.status is not RunStatus.PAUSED or run.session.inbox <= taken_of(state):
             return state
         updates, pause_id, turn = NOTHING_GIVEN, None, 0  # an answer to another pause of the same step may be there
         if not stored_answers(state, (yield from unread(run, state))):

@@ -100,12 +100,12 @@ def waiting_turns(run: RunContext, state: State) -> Task[list[Entry]]:
 
 def _turns_and_taken(run: RunContext, state: State) -> Task[tuple[list[Entry], int]]:
     """Return the turns that wait, and the number up to which the State has taken in everything else."""
-    turns, taken, ownership = turns_of(state), taken_of(state), run.session.ownership
-    known = ownership.inbox or 0 if ownership is not None else 0  # those up to it that are not found were taken in
+    turns, taken = turns_of(state), taken_of(state)
     entries = yield from inbox_after(run, state, min(turns, taken))
-    others = [entry.seq for entry in entries if entry.seq > taken and entry.kind != "turn"]
     waiting = [entry for entry in entries if entry.seq > turns and entry.kind == "turn"]
-    return waiting, taken if others else max(taken, known, entries[-1].seq if entries else 0)
+    if any(entry.seq > taken and entry.kind != "turn" for entry in entries):
+        return waiting, taken
+    return waiting, max(taken, run.session.inbox)  # others up to there, which are not found, were taken in
 
 
 def due_if_turns_wait(run: RunContext, state: State) -> Task[State]:

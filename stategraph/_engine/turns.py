@@ -108,7 +108,7 @@ def _executed(run: RunContext, turn: Turn) -> Task[State]:
         return state  # its end is not kept
     state = yield from serve(run, state, discards=turn.discards, until=entry)
     if entry is None and turn.key is not None:
-        known = getattr(run.session.ownership, "inbox", 0) or 0
+        known = run.session.inbox
         entry = yield from _append(run, turn, state)
         if entry.seq != known + 1:  # others came in between, or another call has stored this one
             return (yield from _executed(run, turn))
@@ -169,7 +169,7 @@ def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
     entry = attrs.evolve(entry, made_of=_digest(run, turn))
     (found,) = yield (Amend, run.session.append, (turn.run_id, [entry]))
     if run.session.ownership is not None:
-        run.session.ownership.inbox = max(run.session.ownership.inbox or 0, found.seq)
+        run.session.ownership.inbox = max(run.session.inbox, found.seq)
     return _checked(run, turn, found)
 
 
@@ -201,7 +201,7 @@ def _begin(run: RunContext, state: State, given: Mapping[str, Any], entry: Entry
     """Execute a run with new input: that of an entry of its inbox, or that of a call."""
     state = fitting_saved(run, state, given).update(given)
     if entry is not None or state.progress is not None:
-        seq, newest = (entry.seq, 0) if entry else (0, getattr(run.session.ownership, "inbox", 0) or 0)
+        seq, newest = (entry.seq, 0) if entry else (0, run.session.inbox)
         progress = evolved(state.progress, serves=seq, turns=max(seq, newest, turns_of(state)))
         if seq == taken_of(state) + 1:  # nothing else has come
             progress = evolved(progress, taken=seq)
