@@ -34,6 +34,7 @@ class World:
     is_cancelled = False
     ownership = None
     look_at = 1.0
+    inbox = 0
 
     def __init__(self) -> None:
         self.kept: State | None = None
