@@ -17,6 +17,7 @@ import pytest
 from stategraph import (
     ExecutionError,
     GraphMismatchError,
+    InterruptNode,
     MapNode,
     NodeContext,
     NotSerializableError,
@@ -33,7 +34,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import crashing, kill_at
 from stategraph.testing.crashing import MortalStore
 from tests.conftest import staged
-from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, reopened, trace
+from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, raises, reopened, trace
 
 
 class Killed(BaseException):
@@ -785,6 +786,24 @@ class TestGoingBack:
         assert caught.value.effects == ((2, "pay", "a"), (2, "pay", "b"))
         stage.store.fork(RUN, "copy", 1)
         assert stage.call(graph, "resume", "copy")["paid"] == ["a", "b"]
+        assert bank.bills == ["a", "b"]
+
+    def test_a_fork_that_asks_again_is_refused(self, play: Scene) -> None:
+        """A copy of a step that has used an answer takes it back and begins again, with what its other branches did."""
+        bank = Bank()
+        asks = make_graph({"ask": InterruptNode("names", "answer"), "fail": raises(OSError())}, store=MemoryStore())
+        nodes = {"pay": ParallelNode({"now": pays(bank, "ab"), "later": asks})}
+        graph = make_graph(nodes, store=play.store, preserve=True)
+        play.execute(graph, State({"names": []}, run_id=RUN))
+        play.store.fork(RUN, "waits")
+        with pytest.raises(ExecutionError):
+            play.resume(graph, {"answer": True})
+
+        for step in (None, 0):
+            with pytest.raises(EffectsError) as caught:
+                play.store.fork(RUN, "copy", step)
+            assert caught.value.effects == ((1, "pay/now", "a"), (1, "pay/now", "b"))
+        play.store.fork(RUN, "copy", repeat_effects=True)
         assert bank.bills == ["a", "b"]
 
 

@@ -46,6 +46,7 @@ from stategraph.stores._checks import (
     filtered,
     forked_from,
     from_cursor,
+    keeps_nested,
     later,
     rolled_back,
     row_cursor,
@@ -438,8 +439,11 @@ class CheckpointStore(ABC):
         """Return the time in nanoseconds since 1970, by the clock of the server if there is one."""
         return clock.now_ns()
 
-    def _check_effects(self, run_id: str, step: int, *, forks: bool = False) -> None:
-        """Raise EffectsError if a run that goes back to a step would repeat effects."""
+    def _check_effects(self, run_id: str, step: int, *, keeps_newest: bool = False) -> None:
+        """Raise EffectsError if a run that goes back to a step, or a copy of it, would repeat effects.
+
+        With `keeps_newest`, a copy of the newest step has the entries of the step under way.
+        """
         done: dict[tuple[int, str, str], None] = {}
         newest, last = None, sys.maxsize
         for row in reversed(self.history(run_id)):
@@ -448,7 +452,7 @@ class CheckpointStore(ABC):
                 done |= dict.fromkeys((row.step, row.checkpoint_node, key) for key in row.effects)
             if row.kind is Kind.ROLLBACK:  # later steps were rolled back before
                 last = min(last, row.step)
-        if not (forks and step == newest):  # otherwise the copy has the entries of the step under way
+        if not (keeps_newest and step == newest):
             done |= dict.fromkeys(self._effects_under_way(run_id, newest or 0))
         if done:
             raise EffectsError(run_id, tuple(sorted(done)))
@@ -500,8 +504,11 @@ class CheckpointStore(ABC):
         """
         check_numbers(step, revision)
         with owned(self, check_given_id(new_run_id)):
-            if not repeat_effects and step is not None:
-                self._check_effects(check_run_id(run_id), step, forks=True)
+            if not repeat_effects:
+                source = self._revision(check_run_id(run_id), step, revision)
+                keeps_newest = keeps_nested(source)  # not if the copy asks again: then its step begins again
+                if step is not None or not keeps_newest:
+                    self._check_effects(run_id, source.step, keeps_newest=keeps_newest)
             return self._fork(check_run_id(run_id), new_run_id, step, revision)
 
     def _fork(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
