@@ -38,7 +38,20 @@ _HOMES = {
 """The public names by the modules that define them."""
 
 __all__ = sorted(" ".join(_HOMES.values()).split())  # noqa: PLE0605 - made of what is above
-_ROOMS = ("config", "edges", "errors", "graph", "nodes", "observers", "picture", "policies", "state", "stores", "turns")
+_ROOMS = (
+    "config",
+    "edges",
+    "errors",
+    "graph",
+    "nodes",
+    "observers",
+    "picture",
+    "policies",
+    "state",
+    "stores",
+    "turns",
+    "types",
+)
 
 
 def __getattr__(name: str) -> object:

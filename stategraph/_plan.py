@@ -100,11 +100,11 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
 
 def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
     """Return the graph with its schema, which knows the saved keys, and with defaults that it has checked."""
-    from stategraph._values.registered_types import find_by_class
+    from stategraph._values.registered_types import call_for, find_by_class
 
     problems = tuple(
         f"its schema {schema.name} holds values of class {cls.__qualname__}, which no store can save: "
-        f"stategraph.register_type({cls.__name__}) says why"
+        + (call_for(cls) or f"stategraph.register_type({cls.__name__}) says why")
         for cls in schema.classes
         if plan.saves and find_by_class(cls) is None
     )

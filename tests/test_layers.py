@@ -12,9 +12,9 @@ import stategraph
 PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
-    _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores picture _calls _batches _sweeps _following _plan graph turns _dbos dbos __init__ testing cli
-    web
+    _text errors _util _values types _owners state _progress edges policies _protocol _schema nodes _graph _engine
+    _drivers config observers stores picture _calls _batches _sweeps _following _plan graph turns _dbos dbos __init__
+    testing cli web
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -34,7 +34,7 @@ EXCEPTIONS = {
 """Imports that point upward, or close a circle, each with its reason. Those of State are by name, when it is used."""
 
 PUBLIC = """
-    __init__ config dbos edges errors graph nodes observers picture policies state testing turns
+    __init__ config dbos edges errors graph nodes observers picture policies state testing turns types
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
     stores.serializers stores.sqlite stores.summaries stores.toolkit cli.__init__ web.__init__
 """.split()

@@ -26,6 +26,7 @@ from stategraph._text.shown import describe_exception, meant
 from stategraph._util.callables import answered
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
 from stategraph._values.registered_types import (
+    call_for,
     field_types,
     find_by_class,
     is_model,
@@ -256,7 +257,7 @@ def schema_of(cls: Any) -> Schema:
         raise ConfigError("schema", cls, f"{kinds}, whose fields are the keys of the States")
     schema = _schema_of(cls)
     for value_class in schema.classes:
-        if find_by_class(value_class) is None:
+        if find_by_class(value_class) is None and not call_for(value_class):
             with suppress(TypeError, ValueError):  # reported by the validation of a graph that saves anything
                 register_type(value_class)
     return schema

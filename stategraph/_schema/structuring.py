@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast, get_args
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._values.registered_types import field_types, is_model, is_record
+from stategraph._values.registered_types import call_for, field_types, is_model, is_record
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -142,7 +142,7 @@ def hook_for(expected: Any) -> Hook:
 
 
 def classes_in(types: Iterable[Any]) -> list[type]:
-    """Return the record classes and the enums in types, at all levels."""
+    """Return the record classes, the enums and the classes of other libraries in types, at all levels."""
     found: dict[type, None] = {}
     dicts: list[Any] = []
     ahead = list(types)
@@ -151,13 +151,22 @@ def classes_in(types: Iterable[Any]) -> list[type]:
         args = get_args(expected)
         ahead += map(type, args) if get_origin(expected) is Literal else args
         cls = get_origin(expected) or getattr(expected, "__supertype__", expected)
-        if isinstance(cls, type) and cls not in found and (_is_record(cls) or issubclass(cls, Enum)):
+        if (
+            isinstance(cls, type)
+            and cls not in found
+            and (_is_record(cls) or issubclass(cls, Enum) or _is_foreign(cls))
+        ):
             found[cls] = None
             ahead += field_types(cls).values() if _is_record(cls) else ()
         elif typing.is_typeddict(cls) and cls not in dicts:
             dicts.append(cls)
             ahead += field_types(cls).values()
     return list(found)
+
+
+def _is_foreign(cls: type) -> bool:
+    """Return whether a class is one of `stategraph.types`. A TypedDict of their libraries has plain dicts."""
+    return bool(call_for(cls)) and not hasattr(cls, "__required_keys__")
 
 
 # --------------------------------------------------------------------------- the converter

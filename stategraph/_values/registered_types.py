@@ -141,7 +141,9 @@ class RegisteredType:
         return instance
 
     def _of_fields(self, values: Any, version: int, upgrade: Upgrade | None) -> object:
-        values = self._with_defaults(values) if type(values) is dict else {"": values}
+        if type(values) is not dict:
+            raise ValueError(f"it holds {shorten([version, values])} where a version and fields should be")
+        values = self._with_defaults(values)
         if {*values} - _BESIDE != {*self.fields}:
             origin = f"its upgrade from version {version} returned" if upgrade else f"{self.name} was saved with"
             raise ValueError(
@@ -230,6 +232,19 @@ def _slots_of(cls: type) -> tuple[str, ...]:
     """Return the slots of classes that attrs did not make: slots of attrs classes are fields or caches."""
     plain = [base for base in cls.__mro__ if "__attrs_attrs__" not in vars(base)]
     return tuple(name for base in plain for name, kind in vars(base).items() if isinstance(kind, MemberDescriptorType))
+
+
+CALLS = {name: name for name in ("numpy", "openai", "pandas", "polars", "pydantic_ai")} | {
+    "langchain_core": "langchain"
+}
+"""The functions of `stategraph.types` that have not been called, by the package whose classes they register."""
+
+
+def call_for(cls: type) -> str:
+    """Return the call that lets States hold instances of a class of another library; empty if there is none."""
+    packages = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    name = next((CALLS[package] for package in packages if package in CALLS), "")
+    return name and f"stategraph.types.{name}()"
 
 
 _by_class: dict[type, RegisteredType] = {}

@@ -296,7 +296,7 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 def _object_of(parts: Any) -> object:
     name, version, values = expect_list(parts, 3)
     if type(version) is not int:
-        raise DecodeError(f"it holds {shorten(version)} where a version should be")
+        raise DecodeError(f"it holds {shorten([version, values])} where a version and fields should be")
     registered = _registered(name)
     if registered.is_enum:
         raise UnusableValueError(f"{name} was saved as an object with fields and is none now")

@@ -12,7 +12,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
-from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
+from stategraph._values.registered_types import RegisteredType, call_for, can_be_registered, find_by_class
 from stategraph._values.sameness import check_kept
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import (
@@ -215,6 +215,8 @@ def _path_to(key: object) -> str:
 def _why_not(value: Any) -> str:
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+    if call_for(cls):
+        return f"class {name} is not registered: {call_for(cls)} does that for all classes of its library"
     if can_be_registered(cls):
         return f"class {name} is not registered: stategraph.register_type({cls.__name__})"
     if isinstance(value, Awaitable):
