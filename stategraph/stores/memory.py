@@ -108,7 +108,8 @@ class _Run:
         policy: Its retention policy.
         kept: Its checkpoints, in order; never empty, because readers take no lock.
         created_ns: When it began; nanoseconds since 1970, UTC.
-        entries: Its entries, those with names by these.
+        entries: Its entries, those with names by these, except:
+        named: The entries of its inbox that have names: no save removes them, or looks at them.
         numbers: The number of the newest entry of each step, and of the inbox (0), even if that is removed.
         due_ns: The time at which it can go on by itself, in nanoseconds since 1970; None if it waits for a caller.
     """
@@ -118,6 +119,7 @@ class _Run:
     kept: list[_Kept]
     created_ns: int
     entries: dict[object, _KeptEntry] = attrs.field(factory=dict)
+    named: dict[object, _KeptEntry] = attrs.field(factory=dict)
     numbers: Counter[int] = attrs.field(factory=Counter)
     due_ns: int | None = None
 
@@ -131,7 +133,7 @@ class _Run:
             for key, kept in self.entries.items()
             if kept.entry.step > last
             or (kept.entry.kind in lasting and kept.entry.step > after)
-            or (not kept.entry.step and (kept.entry.name or kept.entry.seq > taken))
+            or (not kept.entry.step and kept.entry.seq > taken)
         }
         over = min(last, after)
         self.entries = left
@@ -216,7 +218,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
             if run is None:
                 run = self._begin(run_id, RetentionPolicy(), [kept], time_ns_of(state))
                 if ownership.run_id == run_id:
-                    run.entries = {entry.identity: _as_kept_entry(entry, run_id) for entry in ownership.brings}
+                    run.named = {entry.identity: _as_kept_entry(entry, run_id) for entry in ownership.brings}
             elif run.kept[-1].step >= state.step or run.kept[-1].generation > state.generation:
                 newest = _head_of(run.kept[-1])
                 self._keep_again(run, kept, state, may_change_data)
@@ -332,18 +334,19 @@ class MemoryStore(ForkSafe, CheckpointStore):
         if run is None:
             raise CheckpointNotFoundError(run_id, str(self))
         newest = _head_of(run.kept[-1])
-        given = [kept.entry for kept in new if not kept.entry.step and kept.entry.identity not in run.entries]
+        given = [kept.entry for kept in new if not kept.entry.step and kept.entry.identity not in run.named]
         check_taken(given, newest)
         self._changes += 1
         found: builtins.list[Entry] = []
         for kept in new:
             entry = kept.entry
-            same = run.entries.get(entry.identity) if entry.name else None
+            kept_here = run.named if entry.name and not entry.step else run.entries
+            same = kept_here.get(entry.identity) if entry.name else None
             if same is None or entry.step:  # in the inbox, the earlier one of a name stays
                 seq = same.entry.seq if same else run.numbers[entry.step] + 1
                 run.numbers[entry.step] = max(run.numbers[entry.step], seq)
                 same = attrs.evolve(kept, entry=attrs.evolve(entry, seq=seq))
-                run.entries[entry.identity if entry.name else (entry.step, seq)] = same
+                kept_here[entry.identity if entry.name else (entry.step, seq)] = same
             found.append(_entry_of(same))
         due_ns = due_ns_after(given)
         run.due_ns = run.due_ns if due_ns is None else due_ns
@@ -354,7 +357,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
     ) -> builtins.list[Entry]:
         check_kinds(kinds)
         run = self._runs_by_id.get(check_run_id(run_id))
-        return [] if run is None else selected(map(_entry_of, tuple(run.entries.values())), step, kinds, after)
+        entries = () if run is None else (*run.entries.values(), *(run.named.values() if not step else ()))
+        return selected(map(_entry_of, entries), step, kinds, after)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         with owned(self, check_run_id(run_id)) as ownership, self.alone(run_id):
