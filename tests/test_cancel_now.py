@@ -16,9 +16,18 @@ from typing import Any
 
 import pytest
 
-from stategraph import MapNode, ParallelNode, RetryPolicy, RunCancelledError, RunStatus, State
+from stategraph import (
+    CheckpointError,
+    InterruptNode,
+    MapNode,
+    ParallelNode,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+)
 from tests.conftest import make_store
-from tests.scenarios import DRIVERS, RUN, make_graph, reopened, trace
+from tests.scenarios import DRIVERS, RUN, FourMethodStore, make_graph, reopened, trace
 from tests.test_cancellations import PATIENCE
 
 pytestmark = pytest.mark.timeout(600)
@@ -204,6 +213,26 @@ def test_a_node_that_ignores_it_completes(driver: Any, tmp_path: Path) -> None:
         canceller.join()
 
         assert (store.load(RUN).step, store.load(RUN)["kept"]) == (1, True)
+
+
+def test_a_store_of_your_own_fails_to_cancel() -> None:
+    """Its error becomes a CheckpointError, as in every other call of a graph."""
+
+    class Full(FourMethodStore):
+        is_full = False
+
+        def save(self, state: State) -> None:
+            if self.is_full:
+                raise OSError("no space is left")
+            super().save(state)
+
+    store = Full()
+    graph = make_graph({"ask": InterruptNode(None, "go")}, store=store)
+    graph.execute(State(run_id=RUN))
+    store.is_full = True
+
+    with pytest.raises(CheckpointError, match="no space is left"):
+        graph.cancel(RUN)
 
 
 def test_cancel_on_an_event_loop(tmp_path: Path) -> None:

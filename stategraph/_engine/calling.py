@@ -183,7 +183,7 @@ def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunS
     """
     check_saves(run.plan)
     check_not_of_another(run, (yield from newest_of(run, check_given_id(run_id))))
-    yield (Amend, run.session.write, partial(run.session.store.cancel, run_id, by=run.by))
+    yield (Amend, run.session.write, (run_id, partial(run.session.store.cancel, run_id, by=run.by)))
     if wait is None:
         return None
     until, delay = monotonic() + wait, SOONEST
@@ -198,7 +198,7 @@ def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
     save_cancelled = partial(run.session.store._save_cancelled, saved.run_id, by)
-    cancelled: State = yield (Amend, run.session.write, save_cancelled)
+    cancelled: State = yield (Amend, run.session.write, (saved.run_id, save_cancelled))
     return cancelled
 
 
@@ -214,7 +214,8 @@ def send(run: RunContext, run_id: str, updates: Mapping[str, Any], key: str | No
     sent = (yield (Load, run.session.entry_named, (run_id, "message", key))) if key else None
     if sent is None:  # otherwise it was checked then, and the run may have ended since
         _check_message(run, saved, updates)
-    yield (Amend, run.session.write, partial(run.session.store.send, run_id, updates, by=run.by, key=key))
+    sending = partial(run.session.store.send, run_id, updates, by=run.by, key=key)
+    yield (Amend, run.session.write, (run_id, sending))
 
 
 def _check_message(run: RunContext, saved: State, updates: Mapping[str, Any]) -> None:

@@ -100,4 +100,4 @@ def clear_cancellation(run: RunContext) -> Task[None]:
     """Clear the cancellation of the run, if there is one."""
     ownership = run.session.ownership
     if ownership is not None and ownership.is_cancelled:
-        yield (Amend, run.session.write, partial(run.session.store._take_up, ownership))
+        yield (Amend, run.session.write, (ownership.run_id, partial(run.session.store._take_up, ownership)))

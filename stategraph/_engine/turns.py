@@ -215,7 +215,7 @@ def _ended(run: RunContext, state: State, policies: set[str]) -> Task[State]:
         _check_answered(state)
     if "rollback" in policies:
         write = partial(_without_last_turn, run.session.store, state.run_id, run.by)
-        state = yield (Amend, run.session.write, write)
+        state = yield (Amend, run.session.write, (state.run_id, write))
     elif state.status is not RunStatus.CANCELLED and "interrupt" not in policies:
         state = yield from resume_owned(_beside(run, None), state.run_id)
         _check_answered(state)
