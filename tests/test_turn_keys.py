@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -426,3 +427,29 @@ def test_what_is_accepted_is_not_lost(tmp_path: Path, desk: Desk, how: str, earl
         assert graph.turn(RUN, {"message": "one"}, key="one") == recovered.state
     assert desk.calls == [*earlier, "one"]
     store.close()
+
+
+def test_a_stored_turn_that_a_sweep_has_ended(tmp_path: Path) -> None:
+    """The call that waits for its turn returns the State at its end, whoever has executed it."""
+    store, is_at_work, goes_on = SqliteStore(tmp_path / "runs.db"), threading.Event(), threading.Event()
+
+    def work(state: State) -> dict[str, Any]:
+        is_at_work.set()
+        goes_on.wait(60)
+        return {"done": state["n"]}
+
+    graph = make_graph({"work": work}, store=store, preserve=True)
+
+    async def second() -> State:
+        turn = asyncio.create_task(graph.aturn(RUN, {"n": 2}, busy="enqueue"))
+        while not store.entries(RUN, step=0, kinds=("turn",)):  # noqa: ASYNC110 - nothing tells of an entry
+            await asyncio.sleep(0.01)
+        goes_on.set()
+        first.join()  # the loop stands still meanwhile
+        assert [run.state and run.state["done"] for run in graph.recover()] == [2]
+        return await turn
+
+    first = threading.Thread(target=graph.turn, args=(RUN, {"n": 1}))
+    first.start()
+    is_at_work.wait(60)
+    assert asyncio.run(second())["done"] == 2

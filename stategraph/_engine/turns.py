@@ -103,7 +103,8 @@ def _executed(run: RunContext, turn: Turn) -> Task[State]:
             return found
     entry = turn.entry
     if entry is not None and entry.seq <= turns_of(state):
-        if _serves(state) == entry.seq:  # it was interrupted, or has failed
+        is_over = state.status in (RunStatus.COMPLETED, RunStatus.PAUSED)
+        if _serves(state) == entry.seq and not is_over:  # it was interrupted, or has failed
             return (yield from resume_owned(run, turn.run_id))
         return state  # its end is not kept
     state = yield from serve(run, state, discards=turn.discards, until=entry)
