@@ -15,6 +15,7 @@ import pytest
 
 from stategraph import ErrorInfo, ExecutionError, MapNode, State
 from stategraph.stores.memory import MemoryStore
+from tests.cli.shop import process
 from tests.scenarios import DRIVERS, RUN, make_graph
 
 pytestmark = pytest.mark.timeout(600)
@@ -198,23 +199,47 @@ def test_an_item_that_exits(driver: Any) -> None:
 
 
 SLOW = """
-import time
+import multiprocessing, time
 
-time.sleep(2)
+if multiprocessing.parent_process():
+    time.sleep(3)
+
+
+class Number(int):
+    pass
 
 
 def double(item):
     return 2 * item
 """
+FLOW = """
+from stategraph import MapNode, StateGraph
+from slow_to_import import Number, double
+
+
+def flow(function, store=None):
+    graph = StateGraph("flow", store=store)
+    graph.add_node("map", MapNode(function, "items", "made", processes=True, timeout=2, max_workers=1))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    return graph
+
+
+kept = flow(double, "runs.db")
+"""
 
 
 def test_a_slow_import_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timeout of an item begins when the module of its function is imported, in each new process."""
+    """The timeout of an item begins when the modules of the function and of the item are imported in the process, in a
+    program and in a worker."""
     (tmp_path / "slow_to_import.py").write_text(SLOW)
+    (tmp_path / "slow_flow.py").write_text(FLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    double = import_module("slow_to_import").double
+    monkeypatch.chdir(tmp_path)
+    flow = import_module("slow_flow")
 
-    node = MapNode(double, "items", "made", processes=True, timeout=1.5, max_workers=1)
-    graph = make_graph({"a": node}, store=MemoryStore())
-
-    assert graph.execute(State({"items": [1, 2]}))["made"] == [2, 4]
+    assert flow.flow(flow.double).execute(State({"items": [1, 2]}))["made"] == [2, 4]
+    assert flow.flow(abs).execute(State({"items": [flow.Number(-1)]}))["made"] == [1]
+    flow.kept.submit(State({"items": [1, 2]}, run_id=RUN))
+    flow.kept.store.close()
+    assert process("work", "slow_flow:kept", "--once", cwd=tmp_path).out == f"{RUN}  completed\n"

@@ -166,7 +166,7 @@ class _Process:
         theirs.close()  # so that the connection ends with the process
 
     def call(self, packed: tuple[bytes, bytes], seconds: float | None) -> bytes:
-        """Return the reply to a call. The time to start, and to import the module of the function, does not count."""
+        """Return the reply to a call. The time to start, and to import what it needs, does not count."""
         with suppress(OSError):  # it has died: the wait below notices
             for part in packed:
                 self._connection.send_bytes(part)
@@ -254,24 +254,25 @@ def _work(connection: Connection) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)  # a call may handle it; otherwise it has some time to end
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
-            function = _imported(connection.recv_bytes())
+            call = _unpacked(connection.recv_bytes(), connection.recv_bytes())
             connection.send_bytes(b"ready")
-            connection.send_bytes(_reply_to(function, connection.recv_bytes()))
+            connection.send_bytes(_reply_to(call))
 
 
-def _imported(packed: bytes) -> Any:
-    """Return a function from its module, or the exception of the import."""
+def _unpacked(function: bytes, argument: bytes) -> tuple[Any, Any] | Exception:
+    """Return a function and its argument, or the exception of importing their modules."""
     try:
-        return pickle.loads(packed)  # noqa: S301 - made by the parent process
+        return pickle.loads(function), pickle.loads(argument)  # noqa: S301 - made by the parent process
     except Exception as error:  # noqa: BLE001 - raised by the call
         return error
 
 
-def _reply_to(function: Any, argument: bytes) -> bytes:
-    """Call a function with a pickled argument; return the result or the failure, pickled."""
+def _reply_to(call: tuple[Any, Any] | Exception) -> bytes:
+    """Call a function with its argument; return the result or the failure, pickled."""
     try:
-        if isinstance(function, Exception):
-            return bytes(ForkingPickler.dumps(_Failure.of(function)))
-        return _packed("result", function(pickle.loads(argument)))  # noqa: S301 - made by the parent process
+        if isinstance(call, Exception):
+            return bytes(ForkingPickler.dumps(_Failure.of(call)))
+        function, argument = call
+        return _packed("result", function(argument))
     except Exception as error:  # noqa: BLE001 - raised in the process of the run
         return bytes(ForkingPickler.dumps(_Failure.of(error)))
