@@ -40,7 +40,7 @@ from stategraph._dbos.workers import Worker
 from stategraph.dbos import DBOSRunner, Queue
 from stategraph.stores import PostgresStore, SqliteStore
 
-LAPSE = 2.0  # seconds; on SQLite, DBOS may tell time in whole seconds
+LAPSE = 4.0  # seconds; on SQLite, DBOS may tell time in whole seconds
 QUEUES = {
     "one": Queue(concurrency=1),
     "ten": Queue(per_worker=10),
@@ -209,7 +209,7 @@ def square(number: int) -> int:
 
 def wait_until(is_so: Any, what: str) -> None:
     """Wait until something is so. The limit is there for a test that would never end."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < until, what
         time.sleep(0.01)

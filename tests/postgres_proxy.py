@@ -101,7 +101,7 @@ class Proxy:
         for one in self._sockets:
             one.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         self._own.cleanup()
 
 

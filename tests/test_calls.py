@@ -485,8 +485,8 @@ class TestCancel:
         graph = make_graph({**traces("ab"), node: work}, store=any_play.store, preserve=preserve)
 
         def cancel() -> None:
-            begun.wait(60)
-            assert graph.cancel(RUN, wait=60) == status
+            begun.wait(300)
+            assert graph.cancel(RUN, wait=300) == status
 
         def execute() -> None:
             with contextlib.suppress(RunCancelledError):

@@ -26,6 +26,7 @@ from stategraph import (
     RunStatus,
     State,
 )
+from stategraph.nodes import _processes
 from tests.conftest import make_store
 from tests.scenarios import DRIVERS, RUN, FourMethodStore, make_graph, reopened, trace
 from tests.test_cancellations import PATIENCE
@@ -130,8 +131,12 @@ def cancelling(store: Any, is_waiting: Callable[[], bool]) -> Iterator[Any]:
     canceller.join()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pair", [("memory", "sync"), ("sqlite", "async"), ("disk", "sync")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("pair", "kind"),
+    [(("memory", "sync" if number % 2 else "async"), kind) for number, kind in enumerate(KINDS)]
+    + [(pair, kind) for pair in (("sqlite", "async"), ("disk", "sync")) for kind in ("items", "retry", "generator")],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_it_stops_where_it_waits(pair: tuple[str, str], kind: str, tmp_path: Path) -> None:
     """An async node is cancelled at its await, wherever it is nested, and a delay before a retry ends.
 
@@ -265,7 +270,7 @@ def item_in_a_process(about: tuple[str, str]) -> str:
     elif kind == "finishes":
         signal.signal(signal.SIGTERM, lambda *_: Path(folder, "asked").touch())
     Path(folder, kind).write_text(str(os.getpid()))
-    give_up = time.monotonic() + (0.2 if kind == "quick" else PATIENCE)
+    give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up and not Path(folder, "asked").exists():
         time.sleep(0.01)
     return kind
@@ -291,8 +296,11 @@ class TestProcesses:
     """Those of a map, at work when another process cancels the run."""
 
     @pytest.mark.parametrize("driver", DRIVERS.values(), ids=[*DRIVERS])
-    def test_they_are_killed_after_a_grace(self, driver: Any, cancelled_map: Any, tmp_path: Path) -> None:
+    def test_they_are_killed_after_a_grace(
+        self, driver: Any, cancelled_map: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """One that ignores the request is killed; one that ends because of it has not failed."""
+        monkeypatch.setattr(_processes, "_PATIENCE", 1)
         graph = cancelled_map(driver, "hangs", "handles")
 
         for kind in ("hangs", "handles"):
@@ -301,8 +309,11 @@ class TestProcesses:
         kept = graph.store.load(RUN)
         assert (kept.status, kept.error) == (RunStatus.CANCELLED, None)
 
-    def test_one_that_finishes_in_time_is_kept(self, cancelled_map: Any, tmp_path: Path) -> None:
+    def test_one_that_finishes_in_time_is_kept(
+        self, cancelled_map: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """It is asked first, by SIGTERM. A resume does not repeat it."""
+        monkeypatch.setattr(_processes, "_PATIENCE", PATIENCE)
         graph = cancelled_map(DRIVERS["sync"], "finishes")
         (tmp_path / "finishes").unlink()
 

@@ -18,7 +18,7 @@ def test_a_suspect_that_a_run_at_work_waits_for_begins_in_the_end(monkeypatch: p
     def work(state: State) -> dict[str, bool]:
         if state["waits"]:
             other_began.set()
-            return {"met": suspect_ran.wait(60)}
+            return {"met": suspect_ran.wait(300)}
         suspect_ran.set()
         return {}
 
@@ -30,7 +30,7 @@ def test_a_suspect_that_a_run_at_work_waits_for_begins_in_the_end(monkeypatch: p
     graph.submit(State({"waits": True}, run_id="other"))
     thread = threading.Thread(target=lambda: [*graph.recover()])
     thread.start()
-    assert other_began.wait(60)
+    assert other_began.wait(300)
     store.save(State({"waits": False}, run_id="suspect", graph="crowd", progress=Progress(recoveries=1)))
 
     assert [recovered.run_id for recovered in graph.recover()] == ["suspect"]

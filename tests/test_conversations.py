@@ -125,7 +125,7 @@ def test_waiting_turns_are_served_in_the_order_in_which_they_came() -> None:
     graph = make_graph({"listen": listen}, store=MemoryStore(), preserve=True)
 
     async def talk() -> list[State | BaseException]:
-        calls = [graph.aturn(RUN, {"n": n}, wait=0.001 if n == 2 else 60) for n in range(12)]
+        calls = [graph.aturn(RUN, {"n": n}, wait=0.001 if n == 2 else 300) for n in range(12)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     outcomes = asyncio.run(talk())

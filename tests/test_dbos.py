@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default::ResourceWarning"),  # DBOS leaves connections to the garbage collection
 ]
 NUMBERS = count()
-LONG = 60.0  # seconds for a test that would never end
+LONG = 300.0  # seconds for a test that would never end
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from stategraph import RunStatus, State
 from tests.dbos_worker import Scene, wait_until
 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")  # DBOS leaves connections to the collection
-LONG = 60.0  # seconds for a test that would never end
+LONG = 300.0  # seconds for a test that would never end
 
 
 class Workers:

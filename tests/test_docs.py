@@ -55,7 +55,7 @@ def test_the_store_that_is_shown_passes_the_contract(tmp_path):
     (tmp_path / "test_shown.py").write_text(program_of("docs/own-store.md"), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "test_shown.py"]
 
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
 
     assert result.returncode == 0, result.stdout
     assert int(re.findall(r"(\d+) passed", result.stdout)[0]) > 50

@@ -115,7 +115,7 @@ def test_a_task_that_is_cancelled_is_saved(store: CheckpointStore, as_node: Any,
     async def main() -> None:
         async def wait(state: State) -> dict[str, Any]:
             task.cancel()
-            await asyncio.sleep(60)
+            await asyncio.sleep(300)
             return {}
 
         graph = make_graph(

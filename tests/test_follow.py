@@ -162,7 +162,7 @@ def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path
     """A run of another process is followed step by step, and after its death until it is resumed here."""
     graph = counting(store := SqliteStore(tmp_path / "runs.db"))
     followed: list[State] = []
-    for state in graph.follow("a", wait=60, timeout=60):
+    for state in graph.follow("a", wait=300, timeout=300):
         followed.append(state)
         if state.step == 1 and state.status is RunStatus.ACTIVE:
             assert other_process.stdin is not None

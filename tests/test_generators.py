@@ -169,7 +169,7 @@ def test_a_plain_function_returns_a_generator(graph_of: Any) -> None:
 # --------------------------------------------------------------------------- what an async one may hold
 
 
-@pytest.mark.parametrize(("limit", "result"), [(0.05, "cut off"), (50, "in time")])
+@pytest.mark.parametrize(("limit", "result"), [(0.05, "cut off"), (300, "in time")])
 def test_a_timeout_around_chunks(make: Any, said: Any, limit: float, result: str) -> None:
     async def node(state: State) -> AsyncIterator[Any]:
         found = "in time"
@@ -177,7 +177,7 @@ def test_a_timeout_around_chunks(make: Any, said: Any, limit: float, result: str
             async with asyncio.timeout(limit):
                 yield "one"
                 yield "two"
-                await asyncio.sleep(40 if limit < 1 else 0)
+                await asyncio.sleep(300 if limit < 1 else 0)
         except TimeoutError:
             found = "cut off"
         yield Updates({"said": [found]})
@@ -196,19 +196,19 @@ class TestEnds:
         async def node(state: State) -> AsyncIterator[Any]:
             task = asyncio.current_task()
             try:
-                async with asyncio.timeout(50):
+                async with asyncio.timeout(300):
                     yield "one"
                     if how == "cancelled":
                         cancel.set()
                     if how == "out of time":
-                        await asyncio.sleep(40)
+                        await asyncio.sleep(300)
                     yield "two"
                     yield "three"
             finally:
                 await asyncio.sleep(0.01)
                 seen.append(task is asyncio.current_task())
 
-        graph = alone(node, policies={"talks": {"timeout": 1 if how == "out of time" else 50}})
+        graph = alone(node, policies={"talks": {"timeout": 1 if how == "out of time" else 300}})
         match how:
             case "left":
                 stream(memory_play, graph, "stream", State(run_id=RUN), most=1)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -45,12 +46,17 @@ def _module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-MODULES = {_module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {_module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imports_of(module: str) -> Iterator[tuple[str, int]]:
-    """Yield the modules of stategraph that a module imports anywhere, each with the line."""
-    for node in ast.walk(MODULES[module]):
+@cache
+def imports_of(module: str) -> list[tuple[str, int]]:
+    """Return the modules of stategraph that a module imports anywhere, each with the line."""
+    return [*_imports_in(module)]
+
+
+def _imports_in(module: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "stategraph":

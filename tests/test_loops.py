@@ -91,7 +91,7 @@ class TestInterrupts:
         async def node(state: State) -> dict[str, Any]:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(300)
             finally:
                 seen.append("cleaned up")
             return {}

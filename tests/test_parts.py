@@ -163,7 +163,7 @@ class TestTime:
 
         async def endless(state: State) -> dict[str, Any]:
             finished.set()
-            await asyncio.sleep(60)
+            await asyncio.sleep(300)
             return {}
 
         graph = make_graph({"work": ParallelNode({"first": first, "endless": endless}, 1)}, store=play.store)

@@ -282,7 +282,7 @@ class TestPartsThatFinishTogether:
 
         stream(play, graph, "stream", State({"items": list(range(8))}, run_id=RUN), most=1)
         assert play.store.load(RUN).status is not RunStatus.COMPLETED
-        final = play.resume(graph, wait=5)
+        final = play.resume(graph, wait=300)
 
         assert final.status is RunStatus.COMPLETED
         assert sorted(done) == [*range(8)]

@@ -209,7 +209,7 @@ class TestDeadlines:
             return {}
 
         async def forever(state: State) -> dict[str, Any]:
-            await asyncio.sleep(60)
+            await asyncio.sleep(300)
             return {}
 
         graph = graph_of(local, ("first", slow if kind == "sync" else forever), ("end", done))

@@ -141,11 +141,11 @@ class TestKeys:
             results.append(play.turn(desk.graph(reopened(play.store)), {"message": "one"}, key="one", **how))
 
         def in_between() -> None:
-            assert desk.is_at_work.wait(60)
+            assert desk.is_at_work.wait(300)
             with pytest.raises(RunBusyError):
                 give()
             desk.go.set()
-            give(wait=60)
+            give(wait=300)
 
         assert in_threads(give, in_between) == []
         assert results[0] == results[1]
@@ -212,7 +212,7 @@ class Crowd:
     def calls(self, *turns: dict[str, Any]) -> None:
         """Make the calls, each once the one before is stored, then let the first one go on."""
         before, threads = len(self._turns()), [self._begin("slow", {})]
-        assert self.desk.is_at_work.wait(60)
+        assert self.desk.is_at_work.wait(300)
         for number, how in enumerate(turns):
             threads.append(self._begin(str(number), how))
             until(lambda stored=before + number: len(self._turns()) > stored)  # type: ignore[misc]

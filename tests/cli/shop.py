@@ -212,7 +212,7 @@ def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C is to come to the command
     )
     os.close(follower)
-    seen, until = b"", time.monotonic() + 60
+    seen, until = b"", time.monotonic() + 300
     while time.monotonic() < until:
         if not select.select([leader], [], [], 0.1)[0]:
             continue

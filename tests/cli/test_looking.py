@@ -443,7 +443,7 @@ def test_texts_of_exceptions_forge_no_lines(shop):
     """No line of the output begins with a text of others, and no character of theirs moves the cursor."""
     for name in ("forger.py", "forged.py"):
         (shop / name).write_text(FORGER, encoding="utf-8")
-    subprocess.run([sys.executable, "forger.py"], cwd=shop, env=environment(), check=True, timeout=60)
+    subprocess.run([sys.executable, "forger.py"], cwd=shop, env=environment(), check=True, timeout=300)
     shown = ("runs", "show a", "history a", "--import forged runs", "watch a")
     changed = ("work forger:graph --once", "resume a --graph forger:graph")
 

@@ -241,7 +241,7 @@ class TestHealth:
             health = until(lambda: json.loads(file.read_text()), lambda found: found["refused"])
             assert (health["alive"], health["at_work"]) == (True, [])
             worker.send_signal(signal.SIGTERM)
-            _, log = worker.communicate(timeout=60)
+            _, log = worker.communicate(timeout=300)
 
         assert (worker.returncode, file.exists()) == (0, False)
         lines = log.splitlines()
@@ -261,11 +261,11 @@ class TestHealth:
 
         before, file = threading.enumerate(), tmp_path / "health.json"
         health = Health(str(file), look)
-        assert begins.wait(60)
+        assert begins.wait(300)
         health.end()
 
         for thread in set(threading.enumerate()) - {*before}:
-            thread.join(60)
+            thread.join(300)
         assert [*tmp_path.iterdir()] == []
 
     def test_a_log_in_json(self, jobs, tmp_path):

@@ -66,7 +66,7 @@ def _call(name: str, folder: Path, arguments: str, typed: str, killed_after: flo
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments.split()]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            printed, _ = process.communicate(typed, timeout=60 if killed_after is None else killed_after)
+            printed, _ = process.communicate(typed, timeout=300 if killed_after is None else killed_after)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             return None

@@ -42,7 +42,7 @@ def run_on_a_terminal(folder: Path, name: str, *arguments: str, typed: str = "")
     seen = b""
     while True:
         try:
-            ready, _, _ = select.select([ours], [], [], 60)
+            ready, _, _ = select.select([ours], [], [], 300)
             part = os.read(ours, 4096) if ready else b""
         except OSError:  # Linux says so when the program has closed its end
             part = b""

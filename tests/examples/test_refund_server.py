@@ -45,7 +45,7 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:  # Python 3.14 warns of one that is left open

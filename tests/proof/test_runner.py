@@ -17,7 +17,7 @@ BROKEN = "tests.proof.broken"
 def proofs(*arguments):
     """Run ``python -m proof``; return its status and what it printed."""
     command = [sys.executable, "-m", "proof", *map(str, arguments)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -260,7 +260,7 @@ class StoreContract(CheckpointStoreContract):
         """Until its owner has let go of it."""
         ended: list[State] = []
         waits = graph_of(store)
-        thread = threading.Thread(target=lambda: ended.append(waits.execute(State(run_id=RUN), wait=60)))
+        thread = threading.Thread(target=lambda: ended.append(waits.execute(State(run_id=RUN), wait=300)))
 
         graph_of(store, thread.start, preserve=False).execute(State(run_id=RUN))
         thread.join()

@@ -134,8 +134,8 @@ def shown(error: BaseException | None) -> str:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, for ten seconds at most."""
-    give_up = time.monotonic() + 10
+    """Wait until something is so, for five minutes at most."""
+    give_up = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < give_up
         time.sleep(0.01)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,7 +36,7 @@ from stategraph.errors import RunLostError
 from stategraph._owners import leases
 
 leases.machine_name = lambda: "elsewhere"  # as seen from any other machine
-checkpoint = CheckpointConfig(interval=1, preserve=True, lease=1.0, **json.loads(sys.argv[1]))
+checkpoint = CheckpointConfig(interval=1, preserve=True, lease=2.0, **json.loads(sys.argv[1]))
 graph = StateGraph(GraphConfig("chain", observer="noop", checkpoint=checkpoint))
 
 def node(state):
@@ -84,7 +85,7 @@ def opened(server: StoreServer, place: str) -> Iterator[Callable[..., Store]]:
 
 @pytest.fixture
 def elsewhere(server: StoreServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Yield a function that starts an owner of the run on another machine, with a lease of one second."""
+    """Yield a function that starts an owner of the run on another machine, with a lease of two seconds."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -132,13 +133,12 @@ def test_an_owner_on_another_machine(
     assert owner.since is not None
     assert owner.until is not None
     process.send_signal(how)
-    began = time.monotonic()
     with pytest.raises(RunBusyError):
         going_on(store).resume(RUN, allow_changed=True)
 
-    state = going_on(store).resume(RUN, allow_changed=True, wait=10)
+    state = going_on(store).resume(RUN, allow_changed=True, wait=300)
 
-    assert 0.3 < time.monotonic() - began < 1 + 2
+    assert datetime.now(UTC) >= owner.until
     assert state.checkpoint_node == "b"
     if how is signal.SIGSTOP:
         process.send_signal(signal.SIGCONT)
@@ -153,7 +153,7 @@ def test_an_owner_that_lives_keeps_its_run(
     """It keeps the run for longer than the lease; another process waits for it, or takes it over."""
     process, store = elsewhere(), opened()
     with pytest.raises(RunBusyError):
-        going_on(store).resume(RUN, allow_changed=True, wait=2)
+        going_on(store).resume(RUN, allow_changed=True, wait=3)
 
     state = going_on(store).resume(RUN, allow_changed=True, take_over=True)
 
@@ -485,6 +485,6 @@ def test_an_owner_that_proc_hides(server: StoreServer, place: str) -> None:
         make_graph({"a": lambda state: {}}, store=store, preserve=True).submit(State(run_id=RUN))
 
     command = [*HIDDEN, sys.executable, "-c", USERS, json.dumps(options), WORKER, SWEEPER]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=50).stdout
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
 
     assert said.splitlines() == ["[]", "['run']"]

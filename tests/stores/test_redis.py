@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -311,14 +310,12 @@ class TestFaults:
     def test_a_memory_that_is_full(self, servers: Callable[..., Server], prefix: str) -> None:
         """The error says so, nothing is half written, and room can be made."""
         small = servers(*KEEPS)
-        with open_redis(prefix, url=small.url, patience=2) as store, small.client() as client:
+        with open_redis(prefix, url=small.url, patience=3600) as store, small.client() as client:
             limit = client.info("memory")["used_memory"] + 5_000_000  # an empty server of version 8 takes some MB
             client.config_set("maxmemory", limit)
-            began = time.monotonic()
-            with pytest.raises(CheckpointSaveError, match="memory is full"):
+            with pytest.raises(CheckpointSaveError, match="memory is full"):  # without waiting
                 for number in range(100):
                     store.save(State({"b": os.urandom(200_000)}, run_id=f"run-{number}", step=1))
-            assert time.monotonic() - began < 2
             count = len(store.list())
             assert 3 < count < 100
             client.config_set("maxmemory", client.info("memory")["used_memory"])  # the last request had some of it

@@ -87,7 +87,7 @@ def test_a_store_that_is_closed_during_a_request(store: Store, proxy: Any) -> No
 
     _, *links = proxy._threads
     for link in links:
-        link.join(5)
+        link.join(300)
     assert links
     assert not any(link.is_alive() for link in links)
 
@@ -160,11 +160,11 @@ def test_calls_that_need_a_lease_while_the_server_is_away(server: StoreServer, p
         threading.Timer(1, proxy.__setattr__, ("mode", "pass")).start()
         assert make_graph(traces("a"), store=store).execute(State(run_id="patient")).step == 1
 
-    with server.open(place, patience=1, lease=0.6, **server.through(proxy)) as store, ThreadPoolExecutor(20) as threads:
+    with server.open(place, patience=4, lease=0.6, **server.through(proxy)) as store, ThreadPoolExecutor(20) as threads:
         graph = make_graph(traces("a"), store=store)
         proxy.mode = "hole"
         calls = [threads.submit(graph.execute, State(run_id=f"{number}")) for number in range(20)]
-        raised = wait(calls, timeout=10).done
+        raised = wait(calls, timeout=60).done  # one after the other, they would wait for 80 s
         proxy.mode = "pass"
         assert len(raised) == 20
         assert all(isinstance(call.exception(), CheckpointError) for call in raised)
@@ -231,7 +231,7 @@ def test_a_thread_that_waits_for_a_connection() -> None:
     ends = threading.Event()
 
     def work(name: str) -> None:
-        connections.use(lambda _: time.sleep(0.001), time.monotonic() + 10)
+        connections.use(lambda _: time.sleep(0.001), time.monotonic() + 300)
         used.append(name)
 
     def work_again_and_again() -> None:

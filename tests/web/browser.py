@@ -45,7 +45,7 @@ def launched():
 def window(browser, address, token, **options):
     """Yield a page with its own cookies and a session; errors and refused requests fail the test."""
     context = browser.new_context(**options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(300_000)
     shown = context.new_page()
     problems = []
     shown.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)

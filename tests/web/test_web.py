@@ -37,7 +37,7 @@ def pause_of(store, run_id):
     return store.load(run_id).pause.id
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=300):
     """Wait for something that comes soon."""
     end = time.monotonic() + seconds
     while not condition():
@@ -572,9 +572,9 @@ def test_half_open_requests_do_not_block_the_page(tmp_path):
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1_024, 1_024))
         port = int(address.partition("127.0.0.1:")[2].partition("/")[0])
         for number in range(1_100):
-            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=300))
             if number % 2:
                 half.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             half.sendall(b"GET / HTTP/1.1\r\nHost:")
 
-        assert ">one<" in httpx.get(address, follow_redirects=True, timeout=60).text
+        assert ">one<" in httpx.get(address, follow_redirects=True, timeout=300).text
