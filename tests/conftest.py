@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stategraph import CheckpointStore
 from stategraph.stores.disk import DiskStore
@@ -32,6 +33,9 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9:
     tempfile.tempdir = None
 # Processes that tests start compile stategraph only once, even if PYTHONDONTWRITEBYTECODE is set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A busy machine is late.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 _OPTIONAL = {
@@ -164,7 +168,10 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     yield from staged((*request.param, "sync nodes"), tmp_path)
 
 
-@pytest.fixture(params=[*PLAYS, ("four methods", "sync")], ids=" ".join)
+ANY_PLAYS = [*PLAYS, ("four methods", "sync")]
+
+
+@pytest.fixture(params=ANY_PLAYS, ids=" ".join)
 def any_play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Every driver, and every store; nodes are as they are given."""
     yield from staged((*request.param, "sync nodes"), tmp_path)

@@ -15,6 +15,7 @@ import pytest
 from stategraph import CheckpointStore, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
+from tests.pairs import every_pair
 from tests.scenarios import RUN, WatchedStore, fails_always, make_graph, traces
 
 SAVED: dict[str, dict[str, Any]] = {
@@ -161,8 +162,13 @@ class TestThrow:
 
         asyncio.run(main())
 
-    @pytest.mark.parametrize("is_async", [False, True])
-    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), ValueError])
+    @every_pair(
+        error=[ValueError("no"), KeyboardInterrupt(), ValueError],
+        is_async=[False, True],
+        some=["every 4th", "async"],
+        some_store=["memory", "sqlite"],
+        indirect=["some", "some_store"],
+    )
     def test_the_run_is_saved(
         self,
         some_store: CheckpointStore,

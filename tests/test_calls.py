@@ -34,7 +34,8 @@ from stategraph import (
     register_type,
 )
 from stategraph.turns import Order, perform
-from tests.conftest import make_store
+from tests.conftest import ANY_PLAYS, PLAYS, make_store
+from tests.pairs import every_pair
 from tests.scenarios import (
     HOW,
     RUN,
@@ -149,8 +150,7 @@ class TestRun:
         assert (again.status, again.pause) == (RunStatus.PAUSED, paused.pause)
         assert any_play.resume(graph, {"ok": 1})["trace"] == ["b"]
 
-    @pytest.mark.parametrize("begun_by", ["run", "execute", "submit", "perform"])
-    @pytest.mark.parametrize("how", HOW)
+    @every_pair(how=HOW, begun_by=["run", "execute", "submit", "perform"], any_play=ANY_PLAYS, indirect=["any_play"])
     def test_it_began_with_other_data(self, any_play: Scene, how: str, begun_by: str) -> None:
         """Other data under the id of a run are refused in each of its states; the data that it began with never are."""
         nodes = {
@@ -256,8 +256,13 @@ class TestTurn:
             assert state.labels == {"user": expected}
         assert [run.run_id for run in any_play.store.runs(labels={"user": "bob"})] == [RUN]
 
-    @pytest.mark.parametrize("how", ["failed", "interrupted", "cancelled", "before its first node"])
-    @pytest.mark.parametrize(("completed", "durability"), [(0, "sync"), (2, "sync"), (2, "async")])
+    @every_pair(
+        how=["failed", "interrupted", "cancelled", "before its first node"],
+        completed=[0, 2],
+        durability=["sync", "async"],
+        play=PLAYS,
+        indirect=["play"],
+    )
     def test_a_turn_that_is_discarded(self, play: Scene, how: str, completed: int, durability: str) -> None:
         """The next turn continues from the end of the last completed turn, however many were discarded."""
         broken = KeyboardInterrupt() if how == "interrupted" else ValueError()

@@ -194,14 +194,14 @@ def test_an_answer_counts_once(scene, runner, run_id):
 
 
 def test_paused_runs_hold_no_slot(scene, runner):
-    """Thirty of them wait that came through a queue for ten, and others go by."""
-    ids = [f"many-{number}" for number in range(30)]
+    """Fifteen of them wait that came through a queue for ten, and others go by."""
+    ids = [f"many-{number}" for number in range(15)]
     handles = [runner.start(scene.asks, State(run_id=run_id), queue="ten") for run_id in ids]
     assert {handle.result(LONG).status for handle in handles} == {RunStatus.PAUSED}
 
     assert runner.start(scene.work, State(run_id="goes-by"), queue="ten").result(LONG).status is RunStatus.COMPLETED
 
-    assert len(runner.runs("paused", scene.asks, limit=1000)) >= 30
+    assert len(runner.runs("paused", scene.asks, limit=1000)) >= 15
 
 
 # --------------------------------------------------------------------------- queues

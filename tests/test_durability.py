@@ -13,9 +13,12 @@ from stategraph import CheckpointError, CheckpointSaveError, CheckpointStore, Ex
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.conftest import PLAYS
+from tests.pairs import every_pair
 from tests.scenarios import (
     DRIVERS,
     HOW,
+    NODES,
     RUN,
     Scene,
     WatchedStore,
@@ -30,7 +33,10 @@ from tests.scenarios import (
 NAMES = "abcdefg"
 
 
-@pytest.fixture(params=[MemoryStore, DiskStore, SqliteStore], ids=["memory", "disk", "sqlite"])
+STORES = [MemoryStore, DiskStore, SqliteStore]
+
+
+@pytest.fixture(params=STORES, ids=["memory", "disk", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """An empty store of each kind that stategraph has."""
     with request.param(*[tmp_path / "runs"] * (request.param is not MemoryStore)) as store:
@@ -58,7 +64,7 @@ def kept_of(steps: list[int], how: dict[str, Any]) -> list[int]:
 # --------------------------------------------------------------------------- runs that complete
 
 
-@pytest.mark.parametrize("interval", [1, 3])
+@every_pair(how=HOW, interval=[1, 3], play=PLAYS, indirect=["how", "play"])
 def test_the_final_state_is_the_same(scene: Scene, how: dict[str, Any], interval: int) -> None:
     """The final State is returned and saved, and the history has every due step."""
     undisturbed = make_graph(traces(NAMES), store=MemoryStore()).execute(State(run_id=RUN))
@@ -86,7 +92,7 @@ def test_a_run_that_is_not_kept_leaves_nothing(scene: Scene, how: dict[str, Any]
 # --------------------------------------------------------------------------- runs that end early
 
 
-@pytest.mark.parametrize("interval", [1, 4])
+@every_pair(how=HOW, interval=[1, 4], play=PLAYS, indirect=["how", "play"])
 def test_a_run_that_fails_is_saved_and_goes_on(scene: Scene, how: dict[str, Any], interval: int) -> None:
     """The State of the error is saved when it is raised, and no completed step runs again."""
     log: list[int] = []
@@ -108,6 +114,7 @@ def test_a_run_that_fails_is_saved_and_goes_on(scene: Scene, how: dict[str, Any]
         assert steps == ([0, 1, 2, 3, 4, 5, 5, 6, 7, 7] if interval == 1 else [0, 4, 5, 5, 7, 7])
 
 
+@every_pair(how=HOW, store=STORES, as_node=NODES, indirect=["how", "store", "as_node"])
 def test_a_task_that_is_cancelled_is_saved(store: CheckpointStore, as_node: Any, how: dict[str, Any]) -> None:
     """Completed steps are saved when the cancellation is raised."""
     scene = Scene(store, DRIVERS["async"], as_node)

@@ -34,6 +34,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import crashing, kill_at
 from stategraph.testing.crashing import MortalStore
 from tests.conftest import staged
+from tests.pairs import every_pair
 from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, raises, reopened, trace
 
 
@@ -335,8 +336,7 @@ def test_what_is_no_function_is_refused_before_anything_is_kept(stage: Scene, wr
 class TestUnknown:
     """Between the intention and the result, no one but the service knows."""
 
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize("is_async", [False, True])
+    @every_pair(when=["before", "after"], is_async=[False, True], stage=STAGES, indirect=["stage"])
     def test_confirm_decides(self, stage: Scene, when: str, is_async: bool) -> None:
         """It returns the result if the effect happened; otherwise the call is made."""
         bank = Bank("b") if when == "before" else Bank(after="b")
@@ -355,8 +355,7 @@ class TestUnknown:
 
         assert (stage.resume(graph)["paid"], bank.bills) == (["a", "b", "c"], ["a", "b", "c"])
 
-    @pytest.mark.parametrize("answer", [{"receipt": "b"}, Repeat()])
-    @pytest.mark.parametrize("how", ["resume", "answer"])
+    @every_pair(answer=[{"receipt": "b"}, Repeat()], how=["resume", "answer"], stage=STAGES, indirect=["stage"])
     def test_the_run_pauses(self, stage: Scene, answer: Any, how: str) -> None:
         """Without confirm, it asks for the result, or whether to repeat the call; also where errors are caught."""
         bank = Bank(after="b")

@@ -258,7 +258,7 @@ def containers_in(value: Any) -> list[Any]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(VALUES)
 def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
     """A frozen value is equal, cannot be changed, and is the same object when it is frozen again."""

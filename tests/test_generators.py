@@ -18,7 +18,8 @@ import pytest
 
 from stategraph import ExecutionError, RunCancelledError, State, StateGraph, Updates
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, as_async_chunks, as_sync, call_async, make_graph
+from tests.pairs import every_pair
+from tests.scenarios import DRIVERS, RUN, Scene, as_async_chunks, as_sync, call_async, make_graph
 from tests.test_streams import stream
 
 pytestmark = pytest.mark.timeout(600)
@@ -52,13 +53,16 @@ def typed(node: Any) -> StateGraph:
     return alone(node, schema=Talk)
 
 
-@pytest.fixture(params=[alone, limited, nested, typed])
+GRAPHS, KINDS = [alone, limited, nested, typed], [as_sync, as_async_chunks]
+
+
+@pytest.fixture(params=GRAPHS)
 def make(request: pytest.FixtureRequest) -> Any:
     """Makes a graph of a node."""
     return request.param
 
 
-@pytest.fixture(params=[as_sync, as_async_chunks], ids=["sync", "async"])
+@pytest.fixture(params=KINDS, ids=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> Any:
     """Makes a sync or an async generator of a sync one."""
     return request.param
@@ -96,10 +100,16 @@ def named(state: State) -> Iterator[Any]:
 class TestContext:
     """The context variables of a generator."""
 
-    @pytest.mark.parametrize(("node", "found"), [(precise, ["0." + 50 * "3"]), (named, ["caller", "unset"])])
-    def test_it_is_set_until_the_generator_resets_it(
-        self, make: Any, said: Any, kind: Any, node: Any, found: list[str]
-    ) -> None:
+    @every_pair(
+        generator=[(precise, ["0." + 50 * "3"]), (named, ["caller", "unset"])],
+        make=GRAPHS,
+        kind=KINDS,
+        said=["execute", "stream"],
+        driver=DRIVERS,
+        indirect=["make", "kind", "said", "driver"],
+    )
+    def test_it_is_set_until_the_generator_resets_it(self, make: Any, said: Any, kind: Any, generator: Any) -> None:
+        node, found = generator
         assert said(make(kind(node))) == found
 
     def test_it_is_not_set_for_readers_and_later_nodes(self, memory_play: Scene, kind: Any) -> None:

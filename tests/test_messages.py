@@ -24,6 +24,7 @@ from stategraph import (
 )
 from stategraph.errors import EntriesNotKeptError, EntryExistsError
 from tests.conftest import staged
+from tests.pairs import every_pair
 from tests.scenarios import HOW, RUN, FourMethodStore, Scene, broken_first, make_graph, trace
 
 PLAYS = [("memory", "sync"), ("sqlite", "async"), ("disk", "sync"), ("postgres", "async"), ("redis", "sync")]
@@ -115,10 +116,7 @@ class TestWhenTheyAreTakenIn:
 
         assert (final["notes"], final["trace"]) == (["1", "2"], ["a", "b", "c"])
 
-    @pytest.mark.parametrize("how", HOW)
-    @pytest.mark.parametrize("preserve", [True, False])
-    @pytest.mark.parametrize("interval", [1, 2, 5])
-    @pytest.mark.parametrize("kind", ["memory", "sqlite"])
+    @every_pair(how=HOW, interval=[1, 2, 5], preserve=[True, False], kind=["memory", "sqlite"])
     def test_however_a_run_is_saved(self, tmp_path: Path, kind: str, how: str, preserve: bool, interval: int) -> None:
         """No message is lost, whether each step is saved or not, and whether a complete run is kept or not."""
         for play in staged((kind, "sync", "sync nodes"), tmp_path):

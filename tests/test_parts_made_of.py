@@ -10,6 +10,8 @@ import pytest
 
 from stategraph import CheckpointStore, ExecutionError, MapNode, ParallelNode, State, StateGraph, register_type
 from stategraph.nodes.base import Node
+from tests.conftest import PLAYS
+from tests.pairs import every_pair
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
 pytestmark = pytest.mark.timeout(600)
@@ -199,9 +201,7 @@ LATER: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", LATER)
-@pytest.mark.parametrize("retention", ["latest", "full"])
-@pytest.mark.parametrize("door", ["resume", "run"])
+@every_pair(change=LATER, retention=["latest", "full"], door=["resume", "run"], play=PLAYS, indirect=["play"])
 def test_a_class_of_items_that_was_upgraded(change: str, retention: str, door: str, play: Scene) -> None:
     """Finished items stay finished, however often the step fails after that."""
     paid: list[str] = []

@@ -23,6 +23,8 @@ from stategraph import (
     register_type,
 )
 from stategraph.testing import Killed, MortalStore
+from tests.conftest import PLAYS
+from tests.pairs import every_pair
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, reopened, returns, trace, traces
 
 ASK = InterruptNode("draft", "verdict", reason="needs a review")
@@ -173,8 +175,12 @@ class TestAnswering:
         assert shown == ["draft 1", "draft 3", "draft 5"][len(given) :]
         assert (state["draft"], state.step) == ("draft 5", 7)
 
-    @pytest.mark.parametrize("take_given", [False, True])
-    @pytest.mark.parametrize("how", ["input", "default", "node", "update", "turn", "restart", "nested", "item"])
+    @every_pair(
+        how=["input", "default", "node", "update", "turn", "restart", "nested", "item"],
+        take_given=[False, True],
+        play=PLAYS,
+        indirect=["play"],
+    )
     def test_only_a_resume_of_the_pause_answers(self, play: Scene, how: str, take_given: bool) -> None:
         """A value that the key had before the question is no answer, unless the node takes it."""
         given: dict[str, Any] = {"ok": True} if how in ("input", "nested", "item") else {}

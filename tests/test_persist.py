@@ -26,7 +26,8 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.conftest import staged
+from tests.conftest import SCENES, staged
+from tests.pairs import every_pair
 from tests.scenarios import DRIVERS, RUN, Scene, broken_first, each_pair_of, make_graph, raises
 
 Log = list[str]
@@ -98,14 +99,14 @@ def begin(scene: Scene, steps: Mapping[str, Any], data: Mapping[str, Any], persi
 class TestGoingOn:
     """A run that is resumed ends like one that never stopped."""
 
-    @pytest.mark.parametrize("failing", STEPS)
-    @pytest.mark.parametrize(
-        "options",
-        [
+    @every_pair(
+        failing=STEPS,
+        options=[
             *({}, {"interval": 3}, {"durability": "async"}, {"durability": "exit"}),
             {"persist": {"except": ["index", "size"]}},
         ],
-        ids=str,
+        scene=SCENES,
+        indirect=["scene"],
     )
     def test_a_run_that_failed(self, scene: Scene, failing: str, options: dict[str, Any]) -> None:
         """Wherever it failed, it ends with the same data, step and node."""
@@ -282,19 +283,17 @@ def refused(value: object) -> Exception:
     return PermissionError(f"401: Bearer {value}")
 
 
-@pytest.mark.parametrize("persist", [{"except": ["token", "known"]}, ["topic", "done", "error"]])
-@pytest.mark.parametrize(
-    "failing",
-    {
+@every_pair(
+    persist=[{"except": ["token", "known"]}, ["topic", "done", "error"]],
+    failing={
         "its text": lambda state, fail: fail(refused(state["token"])),
         "a part of it": lambda state, fail: fail(refused(state["token"][:40])),
         "a key": lambda state, fail: fail(KeyError(state["token"])),
         "within a value": lambda state, fail: fail(refused(state["known"]["keys"][0])),
         "in a group": lambda state, fail: fail(ExceptionGroup(f"both {state['token']}", [ValueError()] * 2)),
     }.items(),
-    ids=lambda failing: failing[0],
+    place=["node", "handled", "part", "collected part", "predicate"],
 )
-@pytest.mark.parametrize("place", ["node", "handled", "part", "collected part", "predicate"])
 def test_values_that_are_not_saved_are_in_no_saved_error(
     place: str, failing: Any, persist: Any, tmp_path: Path
 ) -> None:
@@ -433,7 +432,7 @@ def resume_program(graph: StateGraph, call: Any, updates: dict[str, str], data: 
 _UPDATES = st.dictionaries(st.sampled_from("pqr"), st.sampled_from(["0", "u"]), max_size=1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     program=programs(),
     crashes=st.lists(st.tuples(st.integers(0, 12), _UPDATES), max_size=3),

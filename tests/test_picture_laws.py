@@ -45,7 +45,7 @@ def structures(draw, nested=None):
 
 
 STRUCTURES = structures(structures())
-FEW = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=10)
 
 
 STATUSES = ("", "done", "handled", "failed", "waiting", "under way", "next", "maybe")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
@@ -16,75 +13,10 @@ import pytest
 from stategraph import ErrorInfo, ExecutionError, MapNode, State
 from stategraph.stores.memory import MemoryStore
 from tests.cli.shop import process
+from tests.in_processes import MadeOfACodeError, NotMadeAgain, Unsent, leaving, noted, trouble
 from tests.scenarios import DRIVERS, RUN, make_graph
 
 pytestmark = pytest.mark.timeout(600)
-
-
-class TwoArgumentsError(Exception):
-    """An exception that cannot be unpickled, as it passes one argument on and takes two."""
-
-    def __init__(self, a: int, b: int) -> None:
-        super().__init__(f"{a} and {b}")
-
-
-class MadeOfACodeError(Exception):
-    """Would be made again of the text that it has made of its argument."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"code {code}")
-
-
-class HoldsALockError(Exception):
-    """Cannot be pickled."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.lock = threading.Lock()
-
-
-class NotMadeAgain:
-    """Can be pickled, and never be made again."""
-
-    def __reduce__(self) -> Any:
-        return _refuse, ()
-
-
-class Unsent:
-    """Cannot be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise ValueError("no")
-
-
-def _refuse() -> None:
-    raise ValueError("never again")
-
-
-def trouble(kind: str) -> Any:
-    """Make the trouble of this kind; an item of which nothing is known is done."""
-    match kind:
-        case "two arguments":
-            raise TwoArgumentsError(1, 2)
-        case "code":
-            raise MadeOfACodeError(5)
-        case "holds a lock":
-            raise HoldsALockError("locked")
-        case "lock":
-            return [threading.Lock()]
-        case "not made again":
-            return NotMadeAgain()
-        case "death":
-            os.kill(os.getpid(), signal.SIGKILL)
-    return kind
-
-
-def noted(about: tuple[str, str]) -> str:
-    """Note in a file that an item was begun, and do it."""
-    folder, item = about
-    with (Path(folder) / item).open("a") as file:
-        file.write("x")
-    return str(trouble("death" if item == "3" else item))
 
 
 def mapping(kinds: list[Any], driver: Any, function: Any = trouble, **options: Any) -> State:
@@ -183,11 +115,6 @@ class TestDeath:
             mapping(["a", "death", "b"], driver)
 
         assert [type(error) for error in errors_of(caught)] == [BrokenProcessPool]
-
-
-def leaving(item: int) -> int:
-    """Exit, if it is 2."""
-    return sys.exit(3) if item == 2 else item
 
 
 def test_an_item_that_exits(driver: Any) -> None:

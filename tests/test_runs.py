@@ -20,6 +20,8 @@ from stategraph import (
     key_equals,
 )
 from stategraph.stores.disk import DiskStore
+from tests.conftest import SCENES
+from tests.pairs import every_pair
 from tests.scenarios import (
     RUN,
     Scene,
@@ -197,8 +199,7 @@ class Quit(BaseException):
 class TestBaseExceptions:
     """Exceptions that end the program and are no errors of nodes."""
 
-    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Quit])
-    @pytest.mark.parametrize("interval", [1, 10])
+    @every_pair(kind=[KeyboardInterrupt, SystemExit, Quit], interval=[1, 10], scene=SCENES, indirect=["scene"])
     def test_they_pass_unchanged(self, scene: Scene, kind: type[BaseException], interval: int) -> None:
         """They pass unchanged; the run stays active with all completed steps, and can be resumed."""
         nodes = {**traces("abcd"), "c": broken_first(trace("c"), kind())}

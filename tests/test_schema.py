@@ -39,6 +39,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from tests.conftest import make_store
+from tests.pairs import every_pair
 from tests.scenarios import DRIVERS, RUN, as_async, as_sync, broken_first, make_graph
 from tests.scenarios import returns as returning
 
@@ -531,7 +532,7 @@ DOORS: dict[str, Callable[[Call, StateGraph], object]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@every_pair(door=DOORS, call=DRIVERS, store=["memory", "sqlite"], indirect=["call", "store"])
 def test_a_saved_state_that_does_not_fit_any_more_goes_on_by_no_door(
     door: str, call: Call, store: CheckpointStore
 ) -> None:
@@ -594,9 +595,14 @@ STANDINGS: dict[str, Callable[[type, CheckpointStore, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("retention", ["latest", "full"])
-@pytest.mark.parametrize("door", ["resume", "run", "recover"])
-@pytest.mark.parametrize("standing", STANDINGS)
+@every_pair(
+    standing=STANDINGS,
+    door=["resume", "run", "recover"],
+    retention=["latest", "full"],
+    call=DRIVERS,
+    store=["memory", "sqlite"],
+    indirect=["call", "store"],
+)
 def test_a_field_whose_type_was_widened(
     standing: str, door: str, retention: str, call: Call, store: CheckpointStore
 ) -> None:

@@ -161,18 +161,18 @@ class TestOnEveryStore:
     def test_what_is_due_is_taken_up_by_one(self, each: CheckpointStore) -> None:
         """In every store: waits, unanswered pauses with an `otherwise`, stored answers and submitted runs are taken up
         when they are due, the first due one first, and others are left alone."""
-        asks = InterruptNode(None, "ok", deadline=0.2, otherwise="late")
+        asks = InterruptNode(None, "ok", deadline=0.5, otherwise="late")
         open_end = InterruptNode(None, "open")
-        graph = graph_of(each, ("wait", WaitNode(0.5)), ("ask", asks), ("open", open_end), ("end", done))
+        graph = graph_of(each, ("wait", WaitNode(3)), ("ask", asks), ("open", open_end), ("end", done))
         graph.submit(State(run_id="later"), at=0.1)
         graph.execute(State(run_id="waits"))
         graph.submit(State(run_id="tomorrow"), at=DAY)
-        time.sleep(1)
+        time.sleep(3.5)
 
         assert {run.run_id for run in each.runs(overdue=True)} == {"waits", "later"}
         assert (each.count(overdue=True), each.count(overdue=False)) == (2, 1)
         assert [recovered.run_id for recovered in graph.recover()] == ["later", "waits"]
-        time.sleep(1)
+        time.sleep(3.5)
         assert [recovered.run_id for recovered in graph.recover()] == ["waits", "later"]
         assert (each.load("waits")["ok"], "ok" in each.load("later")) == ("late", False)
         graph.answer("waits", True)

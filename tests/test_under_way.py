@@ -26,6 +26,7 @@ from stategraph._values.entries import Entry
 from stategraph.stores import UnderWay
 from stategraph.testing import kill_at
 from tests.conftest import make_store
+from tests.pairs import every_pair
 from tests.scenarios import DRIVERS, RUN, FourMethodStore, as_async, make_graph, trace
 
 pytestmark = pytest.mark.timeout(600)
@@ -46,8 +47,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Chec
 class TestLookingIn:
     """At the step under way."""
 
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    @pytest.mark.parametrize("as_node", [lambda node: node, as_async], ids=["sync nodes", "async nodes"])
+    @every_pair(
+        durability=["sync", "async", "exit"], as_node=[lambda node: node, as_async], place=STORES, indirect=["place"]
+    )
     def test_a_status_is_there_while_the_node_runs(self, place: Any, durability: str, as_node: Any) -> None:
         """It is durable when it is said, the newest replaces the one before, and the next step has none."""
         store, call = place

@@ -143,7 +143,7 @@ _STEPS = """
 import os, pathlib, sys, time
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 
-where = {"dsn": "RUNS_DSN", "patience": 0.5} if "RUNS_DSN" in os.environ else {"path": "steps.db"}
+where = {"dsn": "RUNS_DSN", "patience": 5} if "RUNS_DSN" in os.environ else {"path": "steps.db"}
 kind = "postgres" if "RUNS_DSN" in os.environ else "sqlite"
 keeps = {"preserve": True, "retention": "full", "interval": 1}
 checkpoint = CheckpointConfig(store=kind, options=where, **keeps)

@@ -97,7 +97,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, print_blob=True)
+@settings(max_examples=25, print_blob=True)
 @given(_VALUES)
 def test_every_value_comes_back_exactly(value: Any) -> None:
     """A loaded value is the same in values and types, and encodes to the same bytes."""

@@ -9,6 +9,7 @@ from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, InvalidRunIdError
 from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
+from tests.pairs import every_pair
 from tests.stores.inside import log_of, table_of
 
 OVER = Policy(ttl=1e-9)
@@ -147,9 +148,11 @@ class TestTheWayOut:
             store.delete(run_id)
 
 
-@pytest.mark.parametrize("sign_with", [None, lambda: b"k" * 32], ids=["checksum", "signature"])
-@pytest.mark.parametrize("value", ["5", "1.5", "'text'", "x''", "-1"])
-@pytest.mark.parametrize("column", ["run.seal", "run.tip", "checkpoint.seal", "checkpoint.payload"])
+@every_pair(
+    column=["run.seal", "run.tip", "checkpoint.seal", "checkpoint.payload"],
+    value=["5", "1.5", "'text'", "x''", "-1"],
+    sign_with=[None, lambda: b"k" * 32],
+)
 def test_a_column_of_bytes_that_holds_another_type(path, column, value, sign_with):
     with SqliteStore(path, sign_with=sign_with) as store:
         saved(store, 1, 2, policy=Policy("full"))

@@ -111,11 +111,14 @@ WRONG = [BUSY, [BUSY] * 3, {"x": BUSY}, {"$type": "range", "value": [0, 3, 1]}, 
 
 @pytest.mark.parametrize("field", ["changes", "pause"])
 def test_no_code_of_a_registered_class_runs(lines, field, tmp_path):
-    """Whatever stands in a place of a checkpoint, it is refused or loaded, and only makes declared values."""
+    """Whatever stands in a place of a checkpoint, it is refused or loaded, and only makes declared values.
+
+    A third of the values is tried in each place.
+    """
     run, checkpoint = lines
     with SqliteStore(tmp_path / "other.db") as store:
-        for at in places(checkpoint[field]):
-            for wrong in WRONG:
+        for number, at in enumerate(places(checkpoint[field])):
+            for wrong in WRONG[number % 3 :: 3]:
                 called.clear()
                 changed = checkpoint | {field: put(checkpoint[field], at, wrong)}
                 with suppress(FormatError, CheckpointCorruptError):

@@ -12,6 +12,7 @@ from stategraph.stores import CheckpointStore, Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.pairs import every_pair
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 from tests.scenarios import HANDLES
@@ -49,9 +50,7 @@ class TestRevisions:
         with pytest.raises(ValueError, match="revision"):
             store.load("a", 1, -1)
 
-    @pytest.mark.parametrize("policy", [_FULL, Policy("latest")], ids=lambda policy: policy.retention)
-    @pytest.mark.parametrize("saves", [1, 3])
-    @pytest.mark.parametrize("step", [None, 1])
+    @every_pair(policy=[_FULL, Policy("latest")], saves=[1, 3], step=[None, 1])
     def test_a_revision_of_the_newest_step_that_is_not_there(
         self, kind: str, policy: Policy, saves: int, step: int | None, tmp_path: Path
     ) -> None:

@@ -45,7 +45,7 @@ class TestSqliteStore(StoreContract):
 class TestPostgresStore(StoreContract):
     @pytest.fixture
     def store(self):
-        with open_postgres() as store:
+        with open_postgres(patience=300) as store:
             yield store
 
 
@@ -59,7 +59,7 @@ class TestSignedJsonOnPostgresBehindAPooler(ValuesContract):
 class TestRedisStore(StoreContract):
     @pytest.fixture
     def store(self):
-        with open_redis() as store:
+        with open_redis(patience=300) as store:
             yield store
 
 
