@@ -13,18 +13,16 @@ import os
 import random
 import signal
 import socket
-import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from proof.children import Killer, distributed, forked, lines_of
 from proof.report import Report
 from proof.workload import open_store
 from stategraph import (
@@ -200,61 +198,37 @@ def live(folder: Path, case: Case) -> None:
 # --------------------------------------------------------------------------- killing it
 
 
-class _Killer:
+class _Killer(Killer):
     """Kills runs of one case, and compares the log of the service with what each run should have done."""
 
-    def __init__(self, case: Case, kills: int, seed: int) -> None:
-        self._case, self._kills = case, kills
-        self._random = random.Random(seed)  # noqa: S311 - no secret
-        self.report = Report(str(case))
+    def around(self, folder: Path) -> AbstractContextManager[object]:
+        return _service(folder, self.random)
 
-    def run(self) -> Report:
-        """Kill processes, run after run."""
-        while self._kills > 0 and not self.report.failures:
-            with (
-                tempfile.TemporaryDirectory(prefix="stategraph-proof-") as folder,
-                _service(Path(folder), self._random),
-            ):
-                while not self._life(Path(folder)) and not self.report.failures:
-                    self._kills -= 1
-                    self.report.tried["kills"] += 1
-                if not self.report.failures:
-                    self._compare(Path(folder))
-        return self.report
-
-    def _life(self, folder: Path) -> bool:
+    def life(self, folder: Path) -> bool:
         """Run a process for a while; return whether the run has ended."""
-        child = _child(lambda: live(folder, self._case))
-        until = time.monotonic() + self._random.expovariate(8)
+        child = forked(lambda: live(folder, self.case))
+        until = time.monotonic() + self.random.expovariate(8)
         while time.monotonic() < until:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                return self._has_ended(status)
+                return self.has_ended(status)
             time.sleep(0.0005)
         os.kill(child, signal.SIGKILL)
-        return self._has_ended(os.waitpid(child, 0)[1])
+        return self.has_ended(os.waitpid(child, 0)[1])
 
-    def _has_ended(self, status: int) -> bool:
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-            self._fail("a process ended in an error")
-        return os.WIFEXITED(status)
-
-    def _compare(self, folder: Path) -> None:
+    def compare(self, folder: Path) -> None:
         """Check that each refund was paid once."""
-        paid = Counter(_lines(folder / "service.log"))
+        paid = Counter(lines_of(folder / "service.log"))
         with open_store(folder) as store:
             state, left = store.load(_RUN), store.entries(_RUN)
         twice = [name for name, number in paid.items() if number > 1]
         if state.status != "completed" or left:
-            self._fail(f"the run is {state.status}, and {len(left)} entries are left")
+            self.fail(f"the run is {state.status}, and {len(left)} entries are left")
         if twice or len(paid) != _REFUNDS:
-            self._fail(f"doubled: {twice[:5]}; {len(paid)} of {_REFUNDS} were paid")
+            self.fail(f"doubled: {twice[:5]}; {len(paid)} of {_REFUNDS} were paid")
         self.report.tried["runs"] += 1
         self.report.found["effects, each done once"] += len(paid)
-        self.report.found["unknown outcomes that were asked for"] += len(_lines(folder / "asked.log"))
-
-    def _fail(self, what: str) -> None:
-        self.report.failures.append(f"{self._case}: {what}")
+        self.report.found["unknown outcomes that were asked for"] += len(lines_of(folder / "asked.log"))
 
 
 class _service:  # noqa: N801 - a context manager
@@ -263,7 +237,7 @@ class _service:  # noqa: N801 - a context manager
         listener.bind(str(folder / "service"))
         listener.listen(100)
         seed = choice.randrange(2**32)
-        self._pid = _child(lambda: serve(folder, listener, seed))
+        self._pid = forked(lambda: serve(folder, listener, seed))
         listener.close()
 
     def __enter__(self) -> None:
@@ -274,37 +248,9 @@ class _service:  # noqa: N801 - a context manager
         os.waitpid(self._pid, 0)
 
 
-def _child(work: Any) -> int:
-    """Call a function in a forked process, which ends with it; return the process id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:  # noqa: BLE001 - a forked process must not return
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
     whole = Report("effects happen once each, wherever the run is killed, and unknown outcomes are asked for")
-    for killer in _dealt(share, seed):
-        whole.add(killer.run())
+    for given in distributed(max(1, round(KILLS * share)), CASES, seed):
+        whole.add(_Killer(*given).run())
     return [whole]
-
-
-def _dealt(share: float, seed: int) -> Iterator[_Killer]:
-    """Distribute the kills evenly over the cases."""
-    kills = max(1, round(KILLS * share))
-    for number, case in enumerate(CASES):
-        some = kills // len(CASES) + (number < kills % len(CASES))
-        if some:
-            yield _Killer(case, some, seed + number)

@@ -23,6 +23,7 @@ from typing import Any, cast
 import attrs
 
 from proof import TOP
+from proof.children import distributed, lines_of
 from proof.report import Report
 from proof.workload import open_store
 from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateGraph
@@ -258,11 +259,7 @@ class _Killer:
 
 def _log(folder: Path) -> list[tuple[int, int]]:
     """Return the runs and steps that were entered, in all lives."""
-    try:
-        lines = (folder / "log").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [(int(number), int(step)) for number, step in map(str.split, lines)]
+    return [(int(number), int(step)) for number, step in map(str.split, lines_of(folder / "log"))]
 
 
 def _state_of(store: CheckpointStore, number: int) -> State:
@@ -285,11 +282,9 @@ def _dealt(share: float, seed: int) -> Iterator[_Killer]:
     """Distribute the kills evenly over the cases."""
     cases, kills = CASES[:], max(1, round(KILLS * share))
     random.Random(seed).shuffle(cases)  # noqa: S311 - no secret
-    for number, case in enumerate(cases):
-        some = kills // len(cases) + (number < kills % len(cases))
+    for case, some, own_seed in distributed(kills, cases, seed):
         runs = case.runs if case.runs == 1 else max(40, round(CROWD * min(1.0, share)))
-        if some:
-            yield _Killer(attrs.evolve(case, runs=runs), some, seed + number)
+        yield _Killer(attrs.evolve(case, runs=runs), some, own_seed)
 
 
 if __name__ == "__main__":

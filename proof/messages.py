@@ -12,14 +12,14 @@ import random
 import signal
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from proof.children import forked
 from proof.report import Report
 from proof.serving.server import SERVERS
 from stategraph import (
@@ -87,21 +87,6 @@ def own(kind: str, options: Any, total: int) -> None:
         graph_of(store, total).resume(RUN, take_over=True)
 
 
-def _forked(work: Callable[[], None]) -> int:
-    """Return the id of a new process that works."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:  # noqa: BLE001 - a forked process must not return
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
 def _sent(kind: str, options: Any, each: int, randomness: random.Random, report: Report) -> None:
     """Send messages to a run whose owners are killed, and check where they are."""
     total = SENDERS * each
@@ -109,7 +94,7 @@ def _sent(kind: str, options: Any, each: int, randomness: random.Random, report:
         with opened(kind, options) as store:  # closed before a process is forked
             graph_of(store, total).submit(State({"count": 0}, run_id=RUN))
         files = [Path(folder) / str(name) for name in range(SENDERS)]
-        senders = [_forked(partial(send, kind, options, name, each, file)) for name, file in enumerate(files)]
+        senders = [forked(partial(send, kind, options, name, each, file)) for name, file in enumerate(files)]
         _owned(kind, options, total, senders, randomness, report)
         times = {name: json.loads(file.read_text()) for name, file in enumerate(files) if file.exists()}
     report.tried[f"messages on {kind}"] += total
@@ -120,7 +105,7 @@ def _sent(kind: str, options: Any, each: int, randomness: random.Random, report:
 def _owned(kind: str, options: Any, total: int, senders: list[int], randomness: random.Random, report: Report) -> None:
     """Let owners work, one after the other, and kill each; the one after the last message ends by itself."""
     while True:
-        owner = _forked(partial(own, kind, options, total))
+        owner = forked(partial(own, kind, options, total))
         if senders:
             time.sleep(randomness.uniform(_LEAST, _MOST))
             os.kill(owner, signal.SIGKILL)

@@ -8,7 +8,6 @@ import random
 import signal
 import tempfile
 import time
-import traceback
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from proof.children import forked
 from proof.report import Report
 from proof.stores import STORES
 from stategraph import (
@@ -109,16 +109,7 @@ class _Killer:
         table = folder.name
         is_over = False
         while not is_over:
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    _go_on(self.case, reopen(), table)
-                    status = 0
-                except Exception:  # noqa: BLE001 - the child of a fork ends here
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
+            child = forked(lambda: _go_on(self.case, reopen(), table))
             is_over = self._killed(child, chance)
             with closing(reopen()) as store:
                 self._compare(store, table, is_over=is_over)

@@ -7,18 +7,15 @@ at a kill, once or not at all. A limit stops the run after at most one call of e
 from __future__ import annotations
 
 import os
-import random
 import signal
-import tempfile
 import time
-import traceback
-from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from proof.children import Killer, distributed, forked, lines_of
 from proof.report import Report
 from proof.workload import open_store
 from stategraph import (
@@ -162,54 +159,24 @@ def _spent(store: CheckpointStore) -> dict[str, float]:
 # --------------------------------------------------------------------------- killing it
 
 
-class _Killer:
+class _Killer(Killer):
     """Kills runs of one case, and compares their sums with the log."""
 
-    def __init__(self, case: Case, kills: int, seed: int) -> None:
-        self._case, self._kills = case, kills
-        self._random = random.Random(seed)  # noqa: S311 - no secret
-        self.report = Report(str(case))
-
-    def run(self) -> Report:
-        """Kill processes, run after run."""
-        while self._kills > 0 and not self.report.failures:
-            with tempfile.TemporaryDirectory(prefix="stategraph-proof-") as folder:
-                while not self._life(Path(folder)) and not self.report.failures:
-                    self._kills -= 1
-                    self.report.tried["kills"] += 1
-                if not self.report.failures:
-                    self._compare(Path(folder))
-        return self.report
-
-    def _life(self, folder: Path) -> bool:
+    def life(self, folder: Path) -> bool:
         """Run a process for a while; return whether the run has ended."""
-        before, lines = len(_log(folder)), self._random.randint(0, 40)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                live(folder, self._case)
-                status = 0
-            except BaseException:  # noqa: BLE001 - a forked process must not return
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        while self._kills > 0 and len(_log(folder)) < before + lines:
+        before, lines = len(_log(folder)), self.random.randint(0, 40)
+        child = forked(lambda: live(folder, self.case))
+        while self.kills > 0 and len(_log(folder)) < before + lines:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                return self._has_ended(status)
+                return self.has_ended(status)
             time.sleep(0.0005)
-        if self._kills > 0:
-            time.sleep(self._random.uniform(0, 0.004))
+        if self.kills > 0:
+            time.sleep(self.random.uniform(0, 0.004))
             os.kill(child, signal.SIGKILL)
-        return self._has_ended(os.waitpid(child, 0)[1])
+        return self.has_ended(os.waitpid(child, 0)[1])
 
-    def _has_ended(self, status: int) -> bool:
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-            self._fail("a process ended in an error")
-        return os.WIFEXITED(status)
-
-    def _compare(self, folder: Path) -> None:
+    def compare(self, folder: Path) -> None:
         """Check that what returned is counted once, and what did not at most once."""
         log = _log(folder)
         begun, returned = ({name for kind, name in log if kind == which} for which in "br")
@@ -217,42 +184,26 @@ class _Killer:
             state, left = store.load(_RUN), store.entries(_RUN)
         counted = {name: number for name, number in state.spent.items() if name != "usd"}
         if state.status != "completed" or left:
-            self._fail(f"the run is {state.status}, and {len(left)} entries are left")
+            self.fail(f"the run is {state.status}, and {len(left)} entries are left")
         if not returned <= counted.keys() <= begun or set(counted.values()) != {1}:
             lost, twice = returned - counted.keys(), [name for name, number in counted.items() if number != 1]
-            self._fail(f"lost: {sorted(lost)[:5]}; twice: {twice[:5]}; unknown: {sorted(counted.keys() - begun)[:5]}")
+            self.fail(f"lost: {sorted(lost)[:5]}; twice: {twice[:5]}; unknown: {sorted(counted.keys() - begun)[:5]}")
         if state.spent["usd"] != round(_PRICE * len(counted), 6):
-            self._fail(f"{len(counted)} calls at {_PRICE} are not {state.spent['usd']}")
+            self.fail(f"{len(counted)} calls at {_PRICE} are not {state.spent['usd']}")
         self.report.tried["runs"] += 1
         self.report.found["calls that returned, counted once"] += len(returned)
         self.report.found["calls under way at a kill, counted"] += len(counted.keys() - returned)
         self.report.found["calls under way at a kill, not counted"] += len(begun - counted.keys())
 
-    def _fail(self, what: str) -> None:
-        self.report.failures.append(f"{self._case}: {what}")
-
 
 def _log(folder: Path) -> list[tuple[str, str]]:
     """Return what was written of each call, in all lives."""
-    try:
-        text = (folder / "log").read_text()
-    except FileNotFoundError:
-        return []
-    return [(line[0], line[2:]) for line in text.splitlines()]
+    return [(line[0], line[2:]) for line in lines_of(folder / "log")]
 
 
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
     whole = Report("what a run spends is counted once, wherever it is killed, and limits stop it")
-    for killer in _dealt(share, seed):
-        whole.add(killer.run())
+    for given in distributed(max(1, round(KILLS * share)), CASES, seed):
+        whole.add(_Killer(*given).run())
     return [whole]
-
-
-def _dealt(share: float, seed: int) -> Iterator[_Killer]:
-    """Distribute the kills evenly over the cases."""
-    kills = max(1, round(KILLS * share))
-    for number, case in enumerate(CASES):
-        some = kills // len(CASES) + (number < kills % len(CASES))
-        if some:
-            yield _Killer(case, some, seed + number)

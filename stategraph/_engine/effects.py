@@ -150,7 +150,7 @@ def _keep(journal: _Journal, key: str, **value: Any) -> Mapping[str, Any]:
 
 
 def _asking(journal: _Journal, key: str) -> Pause:
-    """Return the pause that asks for the outcome of an effect. However often it is asked, it is the same pause."""
+    """Return the pause that asks for the outcome of an effect. Each call returns the same pause."""
     kept: Entry = journal.run.effects[journal.step][journal.place, key]
     run_id = journal.state.run_id
     at: tuple[Any, ...] = run_id.removeprefix(given_id(run_id)), kept.step, kept.place

@@ -47,8 +47,8 @@ class Pause:
             ``resume(run_id, updates, pause=id)`` answers no other pause.
         part: The item or branch whose graph asks; for a nested part, "outer/nested".
         others: Pauses of other parts of the same step.
-        effect: The place of the effect whose outcome is asked for: the end of the id of the nested run, the step, and
-            the place in it. Empty for other pauses.
+        effect: The place of the effect whose outcome the pause asks for: the end of the id of the nested run, the step,
+            and the place in it. Empty for other pauses.
         goes_on: Whether the run goes on by itself once the deadline has passed.
         attempt: The number of the failed attempt after which the node waits for the next one; 0 for other pauses.
     """

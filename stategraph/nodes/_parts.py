@@ -367,8 +367,8 @@ class _Work:
                     return attrs.evolve(self._failed(job, error), took=took)
                 self.step.note_failure(error, job.label)
                 yield (Report, None, PartOutcome(job.label, error=error, took=took, attempt=attempt, delay=delay))
-            except (OutcomeUnknown, BaseExceptionGroup) as asked:
-                return PartOutcome(job.label, pauses=(attrs.evolve(pause_asked_by(asked), part=job.label),))
+            except (OutcomeUnknown, BaseExceptionGroup) as error:
+                return PartOutcome(job.label, pauses=(attrs.evolve(pause_asked_by(error), part=job.label),))
             yield (Sleep, None, clock.pause(delay))
             attempt += 1
             argument = argument if copied is None else copied()

@@ -205,7 +205,7 @@ class _Process:
             self.check_asked()
 
     def check_asked(self) -> None:
-        """Raise Stopped if the process was asked to end: a failure since then may come from that."""
+        """Raise Stopped if the process got SIGTERM: a failure since then may come from that."""
         if self._asked_until:
             raise Stopped("it was cancelled")
 
