@@ -49,7 +49,7 @@ class Server:
         command = [_program(), *place, "--dir", str(self.folder), "--logfile", "log", *self.options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with self.client() as client:
-            for _ in range(1000):
+            while True:
                 with contextlib.suppress(redis.ConnectionError):
                     if client.ping():
                         return

@@ -367,7 +367,7 @@ status, policy, created_ns, labels, incarnation, tip, seal, fence) SELECT 'many-
 def _wait_for_use(admin: Any, schema: str, index: str) -> None:
     """Wait until the counters of the server show that an index was used."""
     used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s"
-    for _ in range(500):
+    for _ in range(15_000):
         if admin.execute(used, (schema, index)).fetchone() > (0,):
             return
         time.sleep(0.02)
