@@ -11,6 +11,7 @@ import pytest
 from stategraph import NotSerializableError, State, register_type
 from stategraph._values.frozen import freeze_items
 from stategraph.stores._codec import msgpack as codec
+from stategraph.stores._codec import value_encoder
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 
@@ -55,9 +56,10 @@ def test_some_repetition_is_written(shared: list[Any]) -> None:
 )
 @pytest.mark.parametrize("serializer", ["msgpack", "json"])
 def test_a_small_value_that_would_fill_the_memory_is_refused(
-    make: Callable[[Any], Any], serializer: str, tmp_path: Path
+    make: Callable[[Any], Any], serializer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 levels are written as a million million values."""
+    monkeypatch.setattr(value_encoder, "_MOST_REPEATED", 100_000)  # the real one takes seconds to reach
     store = SqliteStore(tmp_path / "runs.db", serializer=serializer)
 
     with pytest.raises(NotSerializableError, match=r"^value.*refers to the same containers so often"):
