@@ -250,7 +250,8 @@ def answer(run: RunContext, run_id: str, value: Any, pause: Pause | str | None, 
     saved = yield from compatible(run, saved)  # its nodes may be renamed
     yield from check_answer(run, saved, chosen_pause(saved, asked.id), value)
     given = attrs.evolve(given, place=asked.id, name=asked.id)  # named: a pause has one answer
-    (kept,) = yield (Amend, run.session.append, (run_id, [given]))
+    append = partial(run.session.store.append, run_id, [given])
+    (kept,) = yield (Amend, run.session.write, (run_id, append))
     if attrs.evolve(kept, seq=0) != given and not _is_given_again(run_id, given, [kept]):
         raise answered_before(run_id, kept)
 

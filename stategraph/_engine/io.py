@@ -309,12 +309,6 @@ class StoreSession:
             value = {} if isinstance(answer, Repeat) else {**effect.value, "result": answer}
             self.store.append(f"{state.run_id}{suffix}", [attrs.evolve(effect, value=value)])
 
-    def append(self, about: tuple[str, Sequence[Entry]]) -> list[Entry]:
-        """Append entries to the inbox of a run, for any caller."""
-        run_id, entries = about
-        kept: list[Entry] = self._query(run_id, "take them in", lambda: self.store.append(run_id, entries))
-        return kept
-
     def watch_inbox(self, run: Any) -> None:
         """Let the saves of a run notice new entries of its inbox, unless it is nested or its store keeps none."""
         ownership = self.ownership

@@ -168,7 +168,8 @@ def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
     value = [kept, turn.busy, run.deadline_ns]
     entry = Entry("turn", value, name=turn.key or os.urandom(8).hex(), by=run.by)
     entry = attrs.evolve(entry, made_of=_digest(run, turn))
-    (found,) = yield (Amend, run.session.append, (turn.run_id, [entry]))
+    append = partial(run.session.store.append, turn.run_id, [entry])
+    (found,) = yield (Amend, run.session.write, (turn.run_id, append))
     if run.session.ownership is not None:
         run.session.ownership.inbox = max(run.session.inbox, found.seq)
     return _checked(run, turn, found)
