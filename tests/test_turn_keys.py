@@ -49,6 +49,7 @@ class Desk:
         self.is_at_work, self.go = threading.Event(), threading.Event()
         self.slow = ""
         self.error: BaseException | None = None
+        self.during: Callable[[], None] = lambda: None
 
     def answer(self, state: State, context: NodeContext) -> dict[str, Any]:
         """Answer a message; the slow one once it may go on, or is to stop."""
@@ -56,6 +57,7 @@ class Desk:
         if state["message"] == self.slow:
             self.is_at_work.set()
             until(lambda: self.go.is_set() or context.cancelled)
+        self.during()
         if self.error is not None:
             raise self.error
         return {"log": [*state.get("log", ()), state["message"]]}
@@ -300,6 +302,37 @@ class TestBusy:
 
         assert desk.calls == ["slow", "0"]
         assert play.store.load(RUN).status == "completed"
+
+    @pytest.mark.parametrize("who", ["store", "owner"])
+    def test_it_comes_while_the_run_is_being_cancelled(self, desk: Desk, who: str) -> None:
+        """Between the last look at the inbox and the save: the next sweep executes it all the same."""
+
+        class Crossed(MemoryStore):
+            crosses = False
+
+            def entries(self, run_id: str, **which: Any) -> list[Entry]:
+                found = super().entries(run_id, **which)
+                if self.crosses and which["step"] == 0:
+                    self.crosses = False
+                    self.append(run_id, [Entry("turn", [{"message": "late"}, "enqueue", 0], name="late")])
+                return found
+
+        def cancel() -> None:
+            graph.cancel(RUN)
+            store.crosses = True
+
+        store = Crossed()
+        graph, desk.error = desk.graph(store), RuntimeError("broken")
+        if who == "owner":
+            desk.during, desk.error = cancel, None
+        with pytest.raises(RunCancelledError if who == "owner" else ExecutionError):
+            graph.turn(RUN, {"message": "slow"})
+        desk.error, desk.during, store.crosses = None, lambda: None, who == "store"
+        if who == "store":
+            store.cancel(RUN)
+
+        assert [each.error for each in graph.recover()] == [None]
+        assert desk.calls == ["slow", "late"]
 
     def test_the_next_turn_serves_those_before_it(self, play: Scene, desk: Desk) -> None:
         """A later turn, with a key or without, comes after the turns that wait."""

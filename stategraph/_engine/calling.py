@@ -11,7 +11,7 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.ending import canceller_of, failure_at, noting
+from stategraph._engine.ending import canceller_of, failure_at, noting, save_cancelled
 from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.owning import LATEST, SOONEST, check_saves, clear_cancellation, owning, owning_saved
@@ -197,9 +197,7 @@ def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunS
 def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
     by = yield from canceller_of(run, saved)
-    save_cancelled = partial(run.session.store._save_cancelled, saved.run_id, by)
-    cancelled: State = yield (Amend, run.session.write, (saved.run_id, save_cancelled))
-    return cancelled
+    return (yield from save_cancelled(run, saved.run_id, by))
 
 
 # --------------------------------------------------------------------------- messages and answers

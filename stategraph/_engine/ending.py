@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -18,7 +19,6 @@ from stategraph._engine.context import (
     emit,
     fitting,
 )
-from stategraph._engine.owning import clear_cancellation
 from stategraph._engine.saving import (
     amend,
     drop_joined_parts,
@@ -32,7 +32,7 @@ from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
 from stategraph._progress import is_late
-from stategraph._protocol import CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
+from stategraph._protocol import Amend, CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import begin_with_users, failures
 from stategraph._values import clock
@@ -160,7 +160,8 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     yield from save_pending(run, public)
     if run.state.status is RunStatus.CANCELLED and run.saved is run.state:
         # The State records the cancellation now, so the store can forget the request.
-        yield from noting(public, "While its cancellation was being cleared", clear_cancellation(run))
+        known = save_cancelled(run, run.state.run_id, run.state.by)
+        yield from noting(public, "While its cancellation was being cleared", known)
     if public is not error:
         raise public from public.__cause__
 
@@ -191,6 +192,13 @@ def _cancelled(run: RunContext, error: BaseException) -> Task[RunCancelledError]
     stopped = RunCancelledError(run.state, "it was cancelled" if is_failure else str(error))
     stopped.__cause__ = error if is_failure else error.__cause__
     return stopped
+
+
+def save_cancelled(run: RunContext, run_id: str, by: str | None) -> Task[State]:
+    """Save a run as cancelled, if it is not, and due if turns wait; return its State. The store forgets the request."""
+    save_idle = partial(run.session.store._save_cancelled, run_id, by)
+    cancelled: State = yield (Amend, run.session.write, (run_id, save_idle))
+    return cancelled
 
 
 def canceller_of(run: RunContext, state: State) -> Task[str | None]:

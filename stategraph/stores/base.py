@@ -597,10 +597,12 @@ class CheckpointStore(ABC):
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
                 raise RunCompleteError(run_id, state.checkpoint_node)
-            if state.status is not RunStatus.CANCELLED:
-                has_inbox, begun = self.keeps_entries, turns_of(state)
+            has_inbox, begun = self.keeps_entries, turns_of(state)
+            while True:  # again: a turn may come before the save, which would take back that it made the run due
                 turns = self.entries(run_id, step=0, kinds=("turn",), after=begun) if has_inbox else ()
                 progress = evolved(state.progress, due_ns=turns[0].at_ns if turns else 0)
+                if state.status is RunStatus.CANCELLED and progress == state.progress:
+                    break
                 state = recorded(state, by=by, status=RunStatus.CANCELLED, progress=progress)
                 self.save(state)
             if ownership.is_cancelled:  # the State records it now
