@@ -14,7 +14,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.validators import naming_arguments
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
-from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
+from stategraph._values.frozen import Carried, are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import (
     NO_LABELS,
@@ -29,7 +29,7 @@ from stategraph._values.provenance import (
     checked_labels,
     kind_of,
 )
-from stategraph.errors import InvalidRunIdError, StepConflictError
+from stategraph.errors import FormatError, InvalidRunIdError, StepConflictError
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
@@ -281,7 +281,17 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return None if self.facts is None else self.facts.by
 
     def __getitem__(self, key: str) -> Any:
-        return self._data[key]
+        value = self._data[key]
+        if type(value) is Carried:
+            raise self._unreadable(key, value)
+        return value
+
+    def _unreadable(self, key: str, carried: Carried) -> FormatError:
+        return FormatError(self.run_id, f"its value {key!r} is carried as it was stored: {carried.problem}")
+
+    def _check_readable(self) -> None:
+        if Carried in map(type, dict.values(self._data)):
+            raise next(self._unreadable(key, value) for key, value in dict.items(self._data) if type(value) is Carried)
 
     if not TYPE_CHECKING:  # a type checker would accept any attribute, and assignments to keys
 
@@ -308,7 +318,10 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
 
     def get(self, key: str, /, default: Any = None) -> Any:
         """Return the value of `key`, or `default`."""
-        return self._data.get(key, default)
+        value = self._data.get(key, default)
+        if type(value) is Carried:
+            raise self._unreadable(key, value)
+        return value
 
     def keys(self) -> KeysView[str]:
         """Return the keys in the order in which they were first set."""
@@ -316,10 +329,12 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
 
     def values(self) -> ValuesView[Any]:
         """Return the values in the order of `keys`."""
+        self._check_readable()
         return self._data.values()
 
     def items(self) -> ItemsView[str, Any]:
         """Return pairs of key and value in the order of `keys`."""
+        self._check_readable()
         return self._data.items()
 
     def to(self, schema: type[_Value]) -> _Value:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from fractions import Fraction
+from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
@@ -347,7 +347,7 @@ class Whole:
         (Whole(), r"Whole is not kept exactly; make it an int: int\(value\)"),
         (SecretStr("s"), r"pydantic\.types\.SecretStr, which is not kept.*such as str\(value\) if that is exact"),
         (HttpUrl("http://a.example"), r"HttpUrl.* not kept.*str\(value\)"),
-        (Fraction(1, 3), r"fractions\.Fraction, which is not kept.*such as str\(value\) if that is exact"),
+        (IPv4Address("10.0.0.1"), r"ipaddress\.IPv4Address, which is not kept.*such as str\(value\) if that is exact"),
     ],
 )
 def test_the_error_for_a_value_of_another_library_says_how_to_keep_it(value: Any, way_out: str) -> None:

@@ -24,7 +24,7 @@ from stategraph._schema.structuring import (
 )
 from stategraph._text.shown import describe_exception, meant
 from stategraph._util.callables import answered
-from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
+from stategraph._values.frozen import Carried, changed_items, freeze, is_settled, lay_over
 from stategraph._values.registered_types import (
     call_for,
     field_types,
@@ -115,9 +115,10 @@ class Schema:
                 wrong.append(self._no_field(key))
                 continue
             try:
-                checked[key] = self._made(field, value)
+                checked[key] = value if type(value) is Carried else self._made(field, value)
             except Exception as error:  # noqa: BLE001 - reported as a mismatch
                 wrong += mismatches(error, key, field.type)
+        beside = data_of(beside) if isinstance(beside, State) else beside
         self._raise(node, wrong or list(self._refused(checked, {**beside, **checked})))
         return checked
 
@@ -126,7 +127,7 @@ class Schema:
         if isinstance(result, State):
             if result.run_id != state.run_id:  # its data are not used
                 return result
-            changed = changed_items(data_of(state), result)
+            changed = changed_items(data_of(state), data_of(result))
             if result.pause is not None and not changed:
                 return result
             return with_data(result, lay_over(data_of(result), self.checked(node, changed, result)))

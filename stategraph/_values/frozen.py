@@ -118,6 +118,28 @@ class UnsettledSet(FrozenSet):
     __slots__ = ()
 
 
+class Carried:
+    """A value of a State with a part whose class this process lacks: it is saved again as it was, and not read.
+
+    Attributes:
+        value: The value, with stand-ins for such parts.
+        problem: Why it cannot be read, and the way out.
+    """
+
+    __slots__ = ("problem", "value")
+
+    def __init__(self, value: Any, problem: str) -> None:
+        self.value, self.problem = value, problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Carried, (self.value, self.problem)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Carried and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 _DICT: frozenset[type] = frozenset({dict})
 
 SETTLED: set[type] = {

@@ -30,17 +30,24 @@ Older: TypeAlias = dict[int, tuple[object, int, Any]]
 """Instances that were made of older fields, by their ids, each with the version and the fields that were loaded."""
 
 _noted: ContextVar[Older | None] = ContextVar("stategraph_noted", default=None)
+_carried: ContextVar[list[str] | None] = ContextVar("stategraph_carried", default=None)
 _as_stored: ContextVar[Older] = ContextVar("stategraph_as_stored", default={})  # noqa: B039 - never changed
 
 
 @contextmanager
 def noting_older(found: Older) -> Iterator[None]:
-    """In the block and in this thread, note instances that are made of older fields."""
-    token = _noted.set(found)
+    """In the block and in this thread, note instances that are made of older fields, and carry values whose classes
+    are not there."""
+    token, others = _noted.set(found), _carried.set([])
     try:
         yield
     finally:
         _noted.reset(token)
+        _carried.reset(others)
+
+
+problems_carried: Callable[[], list[str] | None] = _carried.get
+"""Returns why values could not be made that this block carries; None outside of a block of `noting_older`."""
 
 
 @contextmanager
@@ -133,7 +140,7 @@ class RegisteredType:
         if upgrade is not None:
             values = self._upgraded(upgrade, values, version)
         if self.decode is None:
-            instance, same = self._of_fields(values, version, upgrade), values.keys() == stored.keys()
+            instance, same = self._of_fields(values, version, upgrade), {*stored} - _BESIDE == {*self.fields}
         else:
             instance, same = self._called("decode", self.decode, values), True
         if noted is not None and not (same and version == self.version):
@@ -369,21 +376,26 @@ def find_by_name(name: str) -> RegisteredType | None:
 
 def forms_in(values: Iterable[Any]) -> dict[str, str]:
     """Return the versions and the fields of the classes with fields that values hold, by name."""
-    ahead, seen, forms = [*values], dict[int, Any](), dict[str, str]()
+    found = [registered for part in parts_in(values) if (registered := find_by_class(type(part))) is not None]
+    return {each.name: f"{each.version} {' '.join(each.fields)}" for each in found if not each.is_enum}
+
+
+def parts_in(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield values and the parts of containers and objects in them, each object once."""
+    ahead, seen = [*values], dict[int, Any]()
     while ahead:
         part = ahead.pop()
         if id(part) in seen:
             continue
         seen[id(part)] = part
+        yield part
         registered = find_by_class(type(part))
-        if registered is not None and not registered.is_enum:
-            forms[registered.name] = f"{registered.version} {' '.join(registered.fields)}"
+        if registered is not None:
             ahead += [getattr(part, name, None) for name in registered.fields]
         elif isinstance(part, dict):
             ahead += [*part, *part.values()]
         elif isinstance(part, list | tuple | set | frozenset):
             ahead += part
-    return forms
 
 
 def can_be_registered(cls: type) -> bool:

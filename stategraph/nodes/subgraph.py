@@ -21,7 +21,7 @@ from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
 from stategraph.nodes.base import CompositeNode, NestedStep, Node, Question, StepContext
 from stategraph.nodes.function import with_changes
-from stategraph.state import State, evolve
+from stategraph.state import State, data_of, evolve
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
@@ -89,20 +89,20 @@ class GraphNode(CompositeNode):
         """Return the result for a State, from the input and the final State of the graph."""
         if self._outputs is not None:
             return _selected("outputs", self._outputs, final)
-        changed = differing_items(given, final)
+        changed = differing_items(given, data_of(final))
         gone = [key for key in given if key not in final] if self._inputs is None else []
         return with_changes(state, changed, gone)
 
     def left_of_item(self, final: State) -> dict[str, Any]:
         """Return the result for an item: the outputs or, if there are none, all data of the final State."""
-        return dict(final) if self._outputs is None else _selected("outputs", self._outputs, final)
+        return dict(data_of(final)) if self._outputs is None else _selected("outputs", self._outputs, final)
 
     def given(self, state: State) -> dict[str, Any]:
         """Return the input of the nested run: selected by `inputs`, otherwise the State or the fields of its schema."""
         if self._inputs is not None:
             return _selected("inputs", self._inputs, state)
         schema = self._plan().schema
-        return {key: value for key, value in state.items() if schema is None or key in schema.fields}
+        return {key: value for key, value in data_of(state).items() if schema is None or key in schema.fields}
 
     def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs that a resume has changed since the nested run began."""
@@ -207,4 +207,4 @@ def _selected(option: str, keys: Any, state: State) -> dict[str, Any]:
     missing = [source for source in keys.values() if source not in state]
     if missing:
         raise KeyError(f"{missing[0]!r}, named in its {option}, is not in the State of run {state.run_id!r}")
-    return {target: state[source] for target, source in keys.items()}
+    return {target: data_of(state)[source] for target, source in keys.items()}

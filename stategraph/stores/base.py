@@ -23,6 +23,7 @@ from stategraph._values.entries import Entry, message_of
 from stategraph._values.ids import check_given_id, check_run_id, given_id, outer_id, step_of
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
+from stategraph._values.registered_types import noting_older
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -503,7 +504,7 @@ class CheckpointStore(ABC):
             RunExistsError: there is a run with the new id, or with the id of a nested run of the copy.
         """
         check_numbers(step, revision)
-        with owned(self, check_given_id(new_run_id)):
+        with owned(self, check_given_id(new_run_id)), noting_older({}):
             if not repeat_effects:
                 source = self._revision(check_run_id(run_id), step, revision)
                 keeps_newest = keeps_nested(source)  # not if the copy asks again: then its step begins again
@@ -553,8 +554,9 @@ class CheckpointStore(ABC):
         check_number(step)
         check_numbers(revision=revision)
         if take_over:  # first check that the step exists; else an owner would lose its run for nothing
-            self._revision(run_id, step, revision)
-        with owned(self, check_run_id(run_id), take_over=take_over):
+            with noting_older({}):
+                self._revision(run_id, step, revision)
+        with owned(self, check_run_id(run_id), take_over=take_over), noting_older({}):
             if not repeat_effects:
                 self._check_effects(run_id, step)
             return self._roll_back(run_id, step, revision, by)
@@ -593,7 +595,7 @@ class CheckpointStore(ABC):
 
     def _save_cancelled(self, run_id: str, by: str | None) -> State:
         """Save a run as cancelled, as its owner or if it has none; return its State. Turns that wait come next."""
-        with owned(self, check_given_id(run_id)) as ownership:
+        with owned(self, check_given_id(run_id)) as ownership, noting_older({}):
             state = self.load(run_id)
             if state.status is RunStatus.COMPLETED:
                 raise RunCompleteError(run_id, state.checkpoint_node)

@@ -21,14 +21,22 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_utf8
-from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
+from stategraph._values.frozen import SETTLED, Carried, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep, check_step
+from stategraph._values.registered_types import parts_in, problems_carried
 from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, data_of, provenance_of, since_of
 from stategraph.stores._codec.msgpack import encode_value
-from stategraph.stores._codec.type_codecs import ATOMS, DecodeError, UnavailableValueError, expect_dict, expect_list
+from stategraph.stores._codec.type_codecs import (
+    ATOMS,
+    DecodeError,
+    Opaque,
+    UnavailableValueError,
+    expect_dict,
+    expect_list,
+)
 from stategraph.stores._codec.value_encoder import EncodedValue, is_writable
 from stategraph.stores.serializers import find_format
 
@@ -124,6 +132,12 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             expect_list(data[key]).extend(expect_list(items))
         if newer is not None:
             provenance = _merged(expect_list(provenance), newer) if type(newer) is dict else expect_list(newer)
+    problems = problems_carried()
+    if problems:
+        data = {
+            key: Carried(value, problems[0]) if any(type(part) is Opaque for part in parts_in([value])) else value
+            for key, value in data.items()
+        }
     return freeze_items(data), provenance_from(provenance)
 
 

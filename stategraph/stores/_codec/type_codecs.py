@@ -31,7 +31,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_utf8
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet, atoms, freeze
-from stategraph._values.registered_types import RegisteredType, find_by_name, register_type
+from stategraph._values.registered_types import RegisteredType, find_by_name, problems_carried, register_type
 
 ATOMS = atoms()
 
@@ -157,9 +157,13 @@ def unknown_shown() -> Iterator[None]:
 
 
 def shown_as_opaque(codec: TypeCodec, parts: Any, error: Exception) -> Opaque:
-    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown."""
+    """Return an Opaque for a value that cannot be constructed here. Raise the error unless Opaque values are shown, or
+    the value is carried because its class is not there."""
     if not _is_shown.get():
-        raise error
+        problems = problems_carried() if isinstance(error, UnavailableValueError) else None
+        if problems is None:
+            raise error
+        problems.append(str(error))
     return Opaque(codec.name, parts)
 
 

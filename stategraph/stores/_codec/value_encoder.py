@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
+from stategraph._values.frozen import MAX_DEPTH, Carried, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, call_for, can_be_registered, find_by_class
 from stategraph._values.sameness import check_kept
 from stategraph.errors import NotSerializableError
@@ -194,6 +194,7 @@ _CONTAINERS: dict[type, Callable[[ValueEncoder, Any, int], Any]] = {
     **dict.fromkeys((*SET.types, frozenset), ValueEncoder._set),
     tuple: ValueEncoder._tuple,
     Opaque: ValueEncoder._opaque,
+    Carried: lambda encoder, carried, depth: encoder.prepared(carried.value, depth - 1),
 }
 _LEAVES: dict[type, Callable[[ValueEncoder, Any], Any]] = {
     **dict.fromkeys(CODEC_OF.keys() - _CONTAINERS.keys(), ValueEncoder._leaf),
