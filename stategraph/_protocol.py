@@ -109,6 +109,9 @@ class Gathered(Protocol):
         at most twice the number that run at the same time.
         """
 
+    def emit(self, report: Any, /) -> object:
+        """Add a report of a running task, from any thread."""
+
     def stop(self, _: object = None, /) -> Any:
         """Stop the running tasks, wait for their end, and return their reports; called by `Assist`."""
 

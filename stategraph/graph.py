@@ -499,6 +499,17 @@ class StateGraph(GraphBuilder[S]):
         """Continue a run as `resume` does, yielding States as `astream` does."""
         return self._astream(ResumeCall, resume_task, how, run_id, updates)
 
+    def stream_turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> Stream[S]:
+        """Continue a conversation as `turn` does, yielding States as `stream` does.
+
+        A turn whose result is known, because its key was given before, yields that alone.
+        """
+        return self._stream(TurnCall, turn_task, how, run_id, input)
+
+    def astream_turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> AsyncStream[S]:
+        """Continue a conversation as `turn` does, yielding States as `astream` does."""
+        return self._astream(TurnCall, turn_task, how, run_id, input)
+
     def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State[S]]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
 

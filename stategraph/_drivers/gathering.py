@@ -16,7 +16,7 @@ import attrs
 from stategraph._drivers.calls import Outcome, Threads
 from stategraph._drivers.limits import LOOK_OUT, EitherEvent, Limits, StopSignal
 from stategraph._protocol import Task
-from stategraph._util.cancellation import outlast
+from stategraph._util.cancellation import from_any_thread, outlast
 
 _Tasks = Iterator[Task[Any]]
 _LOOK = 0.05  # seconds between two checks whether cancelled tasks can end
@@ -88,6 +88,7 @@ class InThreads(_Gathering):
         super().__init__(
             tasks, most, attrs.evolve(limits, notifying=limits.notifying or threading.RLock()), self._reports
         )
+        self.emit = self._reports.put
         self._threads = Threads(most, "stategraph part")
         self._new_driver = partial(new_driver, self._signal, self._limits, self._reports.put)
         self._of_thread = threading.local()  # its driver: to make one takes longer than many a task
@@ -159,12 +160,15 @@ class OnLoop(_Gathering):
         self._reports: asyncio.Queue[Any] = asyncio.Queue()
         super().__init__(tasks, most, limits, self._reports)
         self.report = self._reports.put_nowait
+        self.emit: Callable[[Any], object] = self.report
         self._drive, self._is_run_stopping = drive, is_stopping
         self._free = asyncio.Semaphore(most)
         self._works: set[asyncio.Task[None]] = set()
 
     async def reports(self, _: object = None) -> list[Any]:
         """Wait for reports and return them."""
+        if not self._works:
+            self.emit = from_any_thread(self._reports.put_nowait)
         for task in self._next_tasks():
             work = asyncio.create_task(self._work(task))
             self._works.add(work)

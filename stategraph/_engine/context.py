@@ -89,6 +89,8 @@ class RunContext:
         failures: The failures of attempts, by the step before, the node and the part.
         is_in_part: Whether the run is nested in a branch or an item.
         is_over: Whether the attempt that ran it as a nested run has ended; threads of its nodes may go on.
+        part: The part of the outer step that runs it; empty if the whole step does.
+        streams: Whether the caller of the outermost run iterates over it, and so gets the chunks of nodes.
     """
 
     plan: CompiledGraph
@@ -135,6 +137,12 @@ class RunContext:
     failures: dict[tuple[int, str, str], ErrorInfo] = attrs.field(factory=dict, init=False)
     is_in_part: bool = attrs.field(default=False, init=False)
     is_over: bool = attrs.field(default=False, init=False)
+    part: str = attrs.field(default="", init=False)
+    streams: bool = attrs.field(init=False)
+
+    @streams.default
+    def _streams_to_caller(self) -> bool:
+        return self.shows
 
     @place.default
     def _place_of_call(self) -> Mapping[str, Any]:
@@ -147,6 +155,11 @@ class RunContext:
         while run.outer_step is not None:
             run = run.outer_step.run
         return run
+
+    @property
+    def emits(self) -> bool:
+        """Whether anyone wants the chunks of nodes."""
+        return self.streams or EventType.NODE_CHUNK in self.wanted
 
     def under_way(self) -> tuple[str, datetime] | tuple[()]:
         """Return the current node and the time at which it began; an empty tuple before the first node."""

@@ -15,6 +15,7 @@ import attrs
 from stategraph._engine.spending import check_limits
 from stategraph._protocol import StoreFailed
 from stategraph._values.entries import Entry
+from stategraph._values.frozen import freeze
 from stategraph._values.spending import checked_amounts
 from stategraph.errors import CheckpointError, NotSerializableError
 from stategraph.state import State, taken_of
@@ -33,6 +34,7 @@ class StepJournal:
         is_part: Whether it is of a part of a step, or of a graph that one runs.
         is_over: Whether the attempt has ended; after a timeout its thread goes on.
         used: A mark for each key of an effect of this attempt. Threads of the node may do effects at the same time.
+        sink: Takes the chunks that are emitted; None if no one wants them.
     """
 
     run: Any
@@ -43,6 +45,7 @@ class StepJournal:
     is_part: bool = False
     is_over: bool = False
     used: dict[str, object] = attrs.field(factory=dict)
+    sink: Callable[[Any], None] | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -59,6 +62,11 @@ class StepJournal:
         from stategraph._engine.effects import effect  # imported when used
 
         return effect(self, key, call, confirm)
+
+    def emit(self, chunk: Any) -> None:
+        """Emit a chunk, as `NodeContext.emit`."""
+        if self.sink is not None and not self.is_past:
+            self.sink(freeze(chunk))
 
     def save_input(self) -> None:
         """Save the State that the step began with, durably, unless it is saved."""
@@ -129,8 +137,8 @@ class NoJournal:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise RuntimeError(
-            "effects, spending, status and messages are not available in a process of ParallelNode or MapNode: it has "
-            "no store; use threads (processes=False), or do it in a node before or after"
+            "effects, spending, status, messages and chunks are not available in a process of ParallelNode or MapNode: "
+            "it has no store; use threads (processes=False), or do it in a node before or after"
         )
 
 

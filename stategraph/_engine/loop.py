@@ -130,7 +130,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
     if ownership is not None and run.outer_step is None:
         yield (Watch, partial(session.look_out, run), None)
     data, overtakes = data_of(state), state.progress is not None and bool(state.progress.kept_names)
-    limits, spending, is_nested = run.limits, run.spending, run.outer_step is not None
+    limits, spending, is_nested, emits = run.limits, run.spending, run.outer_step is not None, run.emits
     records_nodes = not is_nested and interval == 1 and not plan.write_behind
     owners = ownership.owners if records_nodes and ownership is not None else None
     record_node = None if owners is None or ownership is None else owners.node_recorder(ownership)
@@ -159,10 +159,10 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[_Paus
         stage, step, keys, handler = stages[name], None, None, ""
         began = monotonic_ns() if is_timed else 0
         try:
-            if stage.execution is None:
+            if stage.execution is None and (stage.function is not None or not emits):
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
             else:
-                step = stage.execution(run, stage, state)
+                step = _execution(run, stage, state)
                 result = yield from step.result()
                 data = data_of(step.state)  # a retry may have begun with copies
             if type(result) is dict:  # by far the most frequent case
@@ -258,6 +258,15 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """Return the function of a node that takes a context, bound to the context of the current step."""
     context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
     return lambda state: function(state, context)
+
+
+def _execution(run: RunContext, stage: CompiledNode, state: State) -> Any:
+    """Return the execution of a node that is more than a function call, or whose chunks someone wants."""
+    if stage.execution is None:
+        from stategraph._engine.step import StepExecution  # imported when used: few graphs need it
+
+        return StepExecution(run, stage, state)
+    return stage.execution(run, stage, state)
 
 
 # --------------------------------------------------------------------------- beginning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
@@ -18,7 +19,6 @@ from stategraph._engine.context import (
     described,
     emit_at,
     kept_at,
-    show,
 )
 from stategraph._engine.journal import StepJournal
 from stategraph._engine.spending import check_limits
@@ -33,12 +33,25 @@ from stategraph._progress import (
     unwatched,
     watched,
 )
-from stategraph._protocol import Await, Command, Load, Parts, Save, Sleep, Stopped, StoreFailed, Task, limited
+from stategraph._protocol import (
+    Await,
+    Command,
+    Load,
+    Parts,
+    Report,
+    Save,
+    Show,
+    Sleep,
+    Stopped,
+    StoreFailed,
+    Task,
+    limited,
+)
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import is_settled, lay_over, plain_key
-from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
+from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Place, Progress, evolved
 from stategraph._values.provenance import ErrorInfo, Facts
 from stategraph.errors import CheckpointError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
@@ -87,6 +100,8 @@ class StepExecution:
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
     _parts_shown: Partial | None = attrs.field(default=None, init=False)
     _journals: dict[str, StepJournal] = attrs.field(factory=dict, init=False)
+    _emitted: dict[tuple[str, int], Partial] = attrs.field(factory=dict, init=False)  # by part and attempt
+    sink: Callable[..., object] | None = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -193,7 +208,7 @@ class StepExecution:
         self._answered.clear()
         self.is_done_before = False
         if self.run.state.partial is not None:
-            self._show_partial(None)
+            self._keep_partial(None)
 
     def _emit_failure(self, error: Exception) -> Task[None]:
         return announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
@@ -274,7 +289,19 @@ class StepExecution:
         """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
         context = context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
         self._journals[part] = context._journal
+        if self.sink is not None:
+            context._journal.sink = partial(self.sink, part=part, attempt=context.attempt)
         return context
+
+    @property
+    def emits(self) -> bool:
+        """Whether anyone wants the chunks of its functions."""
+        return self.run.emits
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller iterates over the run, and so gets the chunks."""
+        return self.run.streams
 
     def check_limits(self) -> None:
         """Raise LimitError if the run has spent what the limits of the call allow."""
@@ -301,28 +328,45 @@ class StepExecution:
         """Report an event of this step."""
         yield from emit_at(self.run, type, self.state, 1, node=self.stage.name, **about)
 
-    def show_chunk(self, chunk: Any) -> Task[None]:
-        """Emit a chunk: show it at once, and keep it with the run until the node has finished.
+    def show_chunk(self, chunk: Any, part: str = "", attempt: int = 0) -> Task[None]:
+        """Emit a chunk: show it at once, and keep it with the run until the node has finished, unless it is of a part.
 
         Stop here if the run was cancelled. The store is queried for cancellations by other processes only now and then.
         """
-        chunk = unwatched(chunk)
-        before = self.run.state.partial or Partial(self.stage.name)
-        self._show_partial(before.and_chunk(chunk))
-        yield from self.emit(EventType.NODE_CHUNK, chunk=chunk)
-        yield from show(self.run, self.run.state)
+        chunk, attempt = unwatched(chunk), attempt or self.attempt
+        before = self._emitted.get((part, attempt)) if part else self.run.state.partial
+        emitted = (before or Partial(self.name)).and_chunk(chunk)
+        if part:
+            self._emitted[part, attempt] = emitted
+        else:
+            self._keep_partial(emitted)
+        yield from self.emit(EventType.NODE_CHUNK, chunk=chunk, **({"part": part} if part else {}))
+        yield from self.show_partial(emitted.at(self.place_of(part), attempt))
         session = self.run.session
         if session.ownership is not None and (session.is_cancelled or monotonic() >= session.look_at):
             yield from self.stored((Load, session.stop_if_cancelled, self.run.state))
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part together with the earlier ones. They are not saved with the run a second time."""
-        if self.run.shows:
-            state, before = self.run.state, self._parts_shown or Partial(self.stage.name)
-            self._parts_shown = before.and_chunk((label, value))
-            yield from show(self.run, evolve(state, progress=evolved(state.progress, partial=self._parts_shown)))
+        if self.run.streams:
+            self._parts_shown = shown = (self._parts_shown or Partial(self.name)).and_chunk((label, value))
+            kind = "branch" if getattr(self.stage.node, "has_branches", False) else "item"
+            yield from self.show_partial(shown.at(self.place_of(), self.attempt, kind))
 
-    def _show_partial(self, partial: Partial | None) -> None:
+    def place_of(self, part: str = "") -> Place:
+        """Return the place where this step, or a part of it, emits."""
+        here, outer = (self.name, part, self.state.step + 1), self.run.outer_step
+        return (here,) if outer is None else (*outer.place_of(self.run.part), here)
+
+    def show_partial(self, partial: Partial) -> Task[None]:
+        """Show chunks to the caller of the outermost run. A part lets the step that gathers it do so."""
+        if self.run.streams and self.run.is_in_part:
+            yield (Report, None, partial)
+        elif self.run.streams:
+            state = self.run.outermost_run.state
+            yield (Show, None, evolve(state, progress=evolved(state.progress, partial=partial)))
+
+    def _keep_partial(self, partial: Partial | None) -> None:
         state = self.run.state
         self.run.state = evolve(state, progress=evolved(state.progress, partial=partial))
 

@@ -171,7 +171,8 @@ class NestedRun:
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         run.spending, run.repeat_effects = outer.spending, outer.repeat_effects
-        run.is_in_part = bool(self.part) or outer.is_in_part
+        run.is_in_part, run.part = bool(self.part) or outer.is_in_part, self.part
+        run.streams = outer.streams
         run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
         return run
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.context import RunContext, fitting, show
 from stategraph._engine.loop import begin, with_defaults
 from stategraph._engine.owning import owning_saved
 from stategraph._engine.resume import fitting_saved, resume_owned
@@ -88,7 +88,13 @@ def execute_turn(run: RunContext, turn: Turn, *, waits: bool) -> Task[State]:
 def _unless_known(run: RunContext, turn: Turn, task: Task[State]) -> Task[State]:
     """Return the result of a turn that has ended; otherwise execute it."""
     found = yield from _result(run, turn, (yield from newest_of(run, turn.run_id)))
-    return (yield from task) if found is None else found
+    return (yield from task if found is None else _shown(run, found))
+
+
+def _shown(run: RunContext, state: State) -> Task[State]:
+    """Show the State of a turn that has ended before, and return it."""
+    yield from show(run, state)
+    return state
 
 
 def _executed(run: RunContext, turn: Turn) -> Task[State]:
@@ -100,13 +106,13 @@ def _executed(run: RunContext, turn: Turn) -> Task[State]:
     if turn.key is not None:
         found = yield from _result(run, turn, state)
         if found is not None:
-            return found
+            return (yield from _shown(run, found))
     entry = turn.entry
     if entry is not None and entry.seq <= turns_of(state):
         is_over = state.status in (RunStatus.COMPLETED, RunStatus.PAUSED)
         if _serves(state) == entry.seq and not is_over:  # it was interrupted, or has failed
             return (yield from resume_owned(run, turn.run_id))
-        return state  # its end is not kept
+        return (yield from _shown(run, state))  # its end is not kept
     state = yield from serve(run, state, discards=turn.discards, until=entry)
     if entry is None and turn.key is not None:
         known = run.session.inbox

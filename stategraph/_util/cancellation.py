@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 
@@ -67,3 +68,17 @@ def _shield() -> AbstractContextManager[object]:
 
     scope: AbstractContextManager[object] = anyio.CancelScope(shield=True)
     return scope
+
+
+def from_any_thread(function: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Return a function that calls another on the running event loop: at once, or from another thread soon."""
+    loop = asyncio.get_running_loop()
+
+    def call(argument: Any) -> None:
+        if asyncio._get_running_loop() is loop:
+            function(argument)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: the call has ended
+                loop.call_soon_threadsafe(function, argument)
+
+    return call

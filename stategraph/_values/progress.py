@@ -148,18 +148,37 @@ def _emitted(chunks: Iterable[Any] | _Emitted) -> _Emitted:
     return _Emitted(frozen, len(frozen))
 
 
+Place: TypeAlias = tuple[tuple[str, str, int], ...]
+"""Where a chunk is emitted: the node, the part and the step of each run, from the outermost to the one that emits."""
+
+
 @attrs.frozen(repr=False)
 class Partial:
     """The chunks that an unfinished node has emitted so far: for branches and items, the finished ones.
 
-    The chunk of a branch is a tuple of its name and its updates; that of an item, of its place and its result.
+    The chunk of a branch is a tuple of its name and its updates; that of an item, of its place and its result. Two
+    are equal if they have the same chunks of the same node.
 
     Attributes:
-        node: The node.
+        node: The node that emits.
+        path: The names of the nodes from the outer graph to the one that emits.
+        part: The branch or the item in which it was emitted, as in "3"; for a nested part, "outer/nested".
+        kind: "chunk" for a value that a node emitted, "item" or "branch" for a finished one.
+        attempt: The number of the attempt that emitted it, from 1.
     """
 
     node: str = attrs.field(validator=_is_str)
     _emitted: _Emitted = attrs.field(default=_NO_CHUNKS, converter=_emitted, alias="chunks", eq=_Emitted.as_tuple)
+    path: tuple[str, ...] = attrs.field(default=attrs.Factory(lambda self: (self.node,), True), eq=False, kw_only=True)
+    part: str = attrs.field(default="", eq=False, kw_only=True)
+    kind: str = attrs.field(default="chunk", eq=False, kw_only=True)
+    attempt: int = attrs.field(default=1, eq=False, kw_only=True)
+    _before: int = attrs.field(default=0, eq=False, kw_only=True)  # chunks that are left out
+
+    @property
+    def number(self) -> int:
+        """The number of the newest chunk, from 1, among those of its kind from the same path, part and attempt."""
+        return self._before + self._emitted.count
 
     @property
     def chunks(self) -> tuple[Any, ...]:
@@ -173,7 +192,12 @@ class Partial:
 
     def and_chunk(self, chunk: Any) -> Partial:
         """Return this with one more chunk. The earlier chunks are shared, not copied."""
-        return Partial(self.node, self._emitted.and_chunk(chunk))
+        return attrs.evolve(self, chunks=self._emitted.and_chunk(chunk))
+
+    def at(self, place: Place, attempt: int = 1, kind: str = "chunk") -> Partial:
+        """Return this as emitted at a place."""
+        path, parts = (node for node, _, _ in place), (part for _, part, _ in place if part)
+        return attrs.evolve(self, path=tuple(path), part="/".join(parts), attempt=attempt, kind=kind)
 
     def __repr__(self) -> str:
         return f"Partial(node={self.node!r}, chunks={self.chunks!r})"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextvars
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from inspect import isasyncgen
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from stategraph._protocol import Assist, CannotAwait, RunHere, Task
+from stategraph._protocol import Assist, CannotAwait, RunHere, Stopped, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.nodes.base import StepContext
 from stategraph.state import State
+
+if TYPE_CHECKING:
+    from stategraph.nodes.function import FunctionNode
 
 
 class Updates(dict[str, Any]):
@@ -46,12 +50,16 @@ class TypedGenerator:
     without_object: Callable[[Any], Any]
 
 
-def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
+def take_chunks(step: StepContext, node: FunctionNode) -> Task[Any]:
     """Show the chunks of a generator; return its updates, or a State.
 
     The result is the generator's return value or, if that is None, a State or Updates that it yields last. A generator
     with neither has no updates.
     """
+    emitted: deque[Any] = deque()  # by its context
+    if step.emits:
+        step.sink = lambda chunk, **_: emitted.append(chunk)
+    generator = yield from step.call(node.bound(step), step.tracked_state)
     without_object: Callable[[Any], Any] | None = None
     if isinstance(generator, TypedGenerator):
         generator, without_object = generator.generator, generator.without_object
@@ -61,6 +69,8 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     try:
         while True:
             is_over, item = yield from step.call(feed.next, None)
+            while emitted:
+                yield from step.show_chunk(emitted.popleft())
             if without_object is not None:
                 item = without_object(item)
             if is_over and item is None:
@@ -75,11 +85,34 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     except (GeneratorExit, CannotAwait):  # no driver could close it
         raise
     except BaseException as error:
-        try:
-            yield (Assist, feed.close, None)
-        except Exception as second:  # noqa: BLE001 - must not replace the error that closes the generator
-            error.add_note(f"While its generator was being closed: {describe_exception(second)}")
+        yield from _closed(feed, error)
         raise
+
+
+def take_emitted(step: StepContext, node: FunctionNode) -> Task[Any]:
+    """Show the chunks that a function emits by its context; return its result."""
+    feed = yield (RunHere, _async_feed if node.is_async else FunctionFeed, step.streams)
+    step.sink = lambda chunk, **_: feed.emit(chunk)
+    function = partial(node.bound(step), step.tracked_state)
+    try:
+        while True:
+            is_over, item = yield from step.call(feed.next, function)
+            if is_over:
+                return item
+            yield from step.show_chunk(item)
+    except (GeneratorExit, CannotAwait):
+        raise
+    except BaseException as error:
+        yield from _closed(feed, error)
+        raise
+
+
+def _closed(feed: Any, error: BaseException) -> Task[None]:
+    """Close a feed after an error, to which another one becomes a note."""
+    try:
+        yield (Assist, feed.close, None)
+    except Exception as second:  # noqa: BLE001 - must not replace the error that closes the feed
+        error.add_note(f"While its generator was being closed: {describe_exception(second)}")
 
 
 def _result(node: str, held: State | Updates | None, last: Any) -> State | dict[str, Any]:
@@ -123,6 +156,65 @@ def _feed_of(generator: Any) -> Any:
 
         return TaskFeed(generator)
     return ThreadFeed(generator)
+
+
+def _async_feed(_: bool) -> Any:
+    from stategraph.nodes._task_feed import FunctionTaskFeed  # imported when used: asyncio takes 20 ms
+
+    return FunctionTaskFeed()
+
+
+class FunctionFeed:
+    """Calls a sync function, and passes on the chunks that it emits: while it runs, if it has a thread of its own.
+
+    It has one if the driver uses worker threads, and if the caller iterates over the run.
+
+    Args:
+        streams: Whether the caller iterates over the run.
+    """
+
+    def __init__(self, streams: bool) -> None:
+        self._home = None if streams else threading.get_ident()
+        self._thread: threading.Thread | None = None
+        self._found: _Answers = SimpleQueue()
+        self._has_begun = self._is_closed = self._has_emitted = False
+
+    def emit(self, chunk: Any) -> None:
+        """Pass a chunk on. Once the run has stopped, end the function instead."""
+        if not self._is_closed:
+            self._found.put(((False, chunk), None))
+        elif threading.current_thread() is self._thread:
+            raise Stopped("its run has stopped")
+
+    def next(self, function: Callable[[], Any]) -> Advance:
+        """Return the next chunk, or the result. Raise the exception of the function."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin(partial(contextvars.copy_context().run, _put_outcome, self._found, _called, function))
+        self._has_emitted = False
+        advance, error = self._found.get()
+        if error is not None:
+            raise error
+        self._has_emitted = not advance[0]
+        found: Advance = advance
+        return found
+
+    def close(self, _: object = None) -> None:
+        """Let the function end at its next chunk, and wait for that, unless it has been left at work."""
+        self._is_closed = True
+        if self._thread is not None and self._has_emitted:
+            self._thread.join()
+
+    def _begin(self, call: Callable[[], None]) -> None:
+        if threading.get_ident() == self._home:
+            call()
+        else:
+            self._thread = threading.Thread(target=call, name="stategraph node", daemon=True)
+            self._thread.start()
+
+
+def _called(function: Callable[[], Any]) -> Advance:
+    return True, function()
 
 
 class ThreadFeed:

@@ -36,7 +36,7 @@ from stategraph._protocol import (
 from stategraph._text.shown import describe_exception
 from stategraph._util.validators import Allowed, check_fields, is_count, is_seconds
 from stategraph._values import clock
-from stategraph._values.progress import Pause, pause_of
+from stategraph._values.progress import Partial, Pause, pause_of
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import LimitError
 from stategraph.nodes.base import CompositeNode, NestedStep, Node, PartOutcome, Question, StepContext, graph_of
@@ -126,6 +126,15 @@ class Job:
     label: str
     argument: Any
     node: FunctionNode | GraphNode
+
+
+@attrs.frozen
+class _Emitted:
+    """A chunk that the function of a part has emitted."""
+
+    chunk: Any
+    part: str
+    attempt: int
 
 
 class PartsNode(CompositeNode):
@@ -242,6 +251,8 @@ class _Work:
         async_node = self.step.name if any(job.node.is_async for job in jobs) else ""
         most = self.workers.max_workers or min(32, (os.cpu_count() or 1) + 4)
         gathered: Gathered = yield (Gather, None, (map(self._part, jobs), min(most, len(jobs)), async_node))
+        if self.step.emits:
+            self.step.sink = lambda chunk, part, attempt: gathered.emit(_Emitted(chunk, part, attempt))
         try:
             while outcomes := (yield (RunHere, gathered.reports, None)):
                 yield from self._take(outcomes)
@@ -271,8 +282,12 @@ class _Work:
 
     # ------------------------------------------------------------------ in the run
 
-    def _take(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
-        """Save the finished parts, and record the failed and the waiting ones."""
+    def _take(self, reports: Sequence[PartOutcome | _Emitted | Partial]) -> Task[None]:
+        """Save the finished parts, record the failed and the waiting ones, and show what has been emitted."""
+        outcomes = [report for report in reports if isinstance(report, PartOutcome)]
+        yield from self._take_outcomes(outcomes, [report for report in reports if not isinstance(report, PartOutcome)])
+
+    def _take_outcomes(self, outcomes: Sequence[PartOutcome], emitted: Sequence[_Emitted | Partial]) -> Task[None]:
         yield from self._keep_attempts(outcomes)
         ended = [outcome for outcome in outcomes if outcome.delay is None and not outcome.pauses]
         for outcome in ended:
@@ -292,6 +307,11 @@ class _Work:
         if kept:
             yield from self.step.keep_parts(kept, self._made_of)
         self.results |= {outcome.label: outcome.result for outcome in done}
+        for each in emitted:
+            if isinstance(each, Partial):  # of a graph
+                yield from self.step.show_partial(each)
+            else:
+                yield from self.step.show_chunk(each.chunk, each.part, each.attempt)
         yield from self._emit(ended)
         for outcome in done:
             if not outcome.is_done_before:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final, TypeAlias
 
-from stategraph._util.cancellation import outlast
+from stategraph._util.cancellation import from_any_thread, outlast
 
 Advance: TypeAlias = tuple[bool, Any]
 """Whether a generator has ended, and the value it yielded."""
@@ -53,10 +54,14 @@ class TaskFeed:
                 task.cancel(*cancelled.args)
                 self._answered = asyncio.get_running_loop().create_future()  # the old one is cancelled
                 await outlast(self._answered, hands_on_to=task, cancelled=cancelled)
-        (advance, error), self._outcome = self._outcome, None
+        (advance, error), self._outcome = self._outcome, self._next_outcome()
         if error is not None:
             raise error
         return advance
+
+    def _next_outcome(self) -> _Outcome | None:
+        """Return the next outcome, if it is there already."""
+        return None
 
     async def close(self, _: object = None) -> None:
         self._is_closing = True
@@ -104,9 +109,41 @@ class TaskFeed:
             _wake(self._answered)
 
 
-async def _outcome_of(step: Awaitable[Any]) -> _Outcome:
+class FunctionTaskFeed(TaskFeed):
+    """Calls an async function in a task, and passes on the chunks that it emits while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]  # `_drive` is another
+        self._later: deque[_Outcome] = deque()
+
+    def next(self, function: Any = None) -> Awaitable[Advance]:  # type: ignore[override]
+        self._function = function
+        return super().next()
+
+    async def _drive(self) -> None:
+        self._add_soon = from_any_thread(self._add)
+        self._add(await _outcome_of(self._called(), is_over=True))
+
+    def emit(self, chunk: Any) -> None:
+        """Pass a chunk on, from any thread, while the function runs."""
+        self._add_soon(((False, chunk), None))
+
+    async def _called(self) -> Any:
+        return await self._function()
+
+    def _add(self, outcome: _Outcome) -> None:
+        self._later.append(outcome)
+        if self._outcome is None:
+            self._outcome = self._next_outcome()
+            _wake(self._answered)
+
+    def _next_outcome(self) -> _Outcome | None:
+        return self._later.popleft() if self._later else None
+
+
+async def _outcome_of(step: Awaitable[Any], *, is_over: bool = False) -> _Outcome:
     try:
-        return (False, await step), None
+        return (is_over, await step), None
     except StopAsyncIteration:
         return (True, None), None
     except BaseException as error:  # noqa: BLE001 - raised in the task that waits for it

@@ -10,7 +10,7 @@ import attrs
 from stategraph._protocol import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import escaped, nested_id
-from stategraph._values.progress import Answer, NodeOutline, Pause, Structures
+from stategraph._values.progress import Answer, NodeOutline, Partial, Pause, Structures
 from stategraph._values.provenance import ErrorInfo
 from stategraph.state import State
 
@@ -235,6 +235,18 @@ class NodeContext(Generic[Deps_co]):
         """
         self._journal.spend(amounts)
 
+    def emit(self, chunk: Any) -> None:
+        """Emit a chunk, as a generator node does by ``yield``: `StateGraph.stream` shows it while the node goes on.
+
+        Callbacks, threads and tasks of the node may call it. Once the caller has left the stream, or the run is
+        cancelled, it ends a sync node, and does nothing elsewhere. It does nothing if no one wants chunks.
+
+        Args:
+            chunk: Any value that a State could hold.
+        """
+        if self._journal is not None:
+            self._journal.emit(chunk)
+
     def status(self, text: str) -> None:
         """Say how far this step or part is, as in ``status("page 45 of 90")``. It replaces the status before.
 
@@ -345,8 +357,22 @@ class StepContext(Protocol):
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Call a function that may take long, sync or async like the node; return its result."""
 
-    def show_chunk(self, chunk: Any) -> Task[None]:
-        """Emit a chunk: show it at once, and keep it with the run until the node has finished."""
+    def show_chunk(self, chunk: Any, part: str = "", attempt: int = 0) -> Task[None]:
+        """Emit a chunk: show it at once. Keep one that is of no part with the run until the node has finished."""
+
+    @property
+    def emits(self) -> bool:
+        """Whether anyone wants the chunks of its functions."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller iterates over the run, and so gets the chunks."""
+
+    sink: Callable[..., object] | None
+    """Takes each chunk that a function emits, with its `part` and its `attempt`."""
+
+    def show_partial(self, partial: Partial) -> Task[None]:
+        """Show chunks to the caller that iterates over the outermost run."""
 
     def checked(self, result: Any) -> Any:
         """Validate the result of the node, or of a part of it, against the schema of the graph, and return it."""

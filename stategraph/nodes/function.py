@@ -97,12 +97,11 @@ class FunctionNode(Node):
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Call the function with the State; if it is a generator, show its chunks."""
-        result = yield from step.call(self.bound(step), step.tracked_state)
-        if self.is_generator:
-            from stategraph.nodes._chunks import take_chunks  # imported when used
+        if not self.is_generator and not (self.wants_context and step.emits):
+            return (yield from step.call(self.bound(step), step.tracked_state))
+        from stategraph.nodes._chunks import take_chunks, take_emitted  # imported when used
 
-            result = yield from take_chunks(step, result)
-        return result
+        return (yield from (take_chunks if self.is_generator else take_emitted)(step, self))
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:
