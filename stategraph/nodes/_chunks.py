@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from inspect import isasyncgen
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -18,9 +18,6 @@ from stategraph._protocol import Assist, CannotAwait, RunHere, Stopped, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.nodes.base import StepContext
 from stategraph.state import State
-
-if TYPE_CHECKING:
-    from stategraph.nodes.function import FunctionNode
 
 
 class Updates(dict[str, Any]):
@@ -50,7 +47,7 @@ class TypedGenerator:
     without_object: Callable[[Any], Any]
 
 
-def take_chunks(step: StepContext, node: FunctionNode) -> Task[Any]:
+def take_chunks(step: StepContext, node: Any) -> Task[Any]:
     """Show the chunks of a generator; return its updates, or a State.
 
     The result is the generator's return value or, if that is None, a State or Updates that it yields last. A generator
@@ -89,7 +86,7 @@ def take_chunks(step: StepContext, node: FunctionNode) -> Task[Any]:
         raise
 
 
-def take_emitted(step: StepContext, node: FunctionNode) -> Task[Any]:
+def take_emitted(step: StepContext, node: Any) -> Task[Any]:
     """Show the chunks that a function emits by its context; return its result."""
     feed = yield (RunHere, _async_feed if node.is_async else FunctionFeed, step.streams)
     step.sink = lambda chunk, **_: feed.emit(chunk)
