@@ -32,6 +32,9 @@ LEASE = 30.0
 RENEWALS_PER_LEASE = 3
 """How often a process renews its lease before it would expire. A renewal waits no longer for its answer than that."""
 
+LONGEST_LEASE = 10
+"""How many times its `lease` a process leases its runs at most, once it has renewed too late."""
+
 _LONGEST_END = 1.0  # seconds to wait at exit for a renewal in progress
 _AGAIN = 0.1  # of the time between two renewals: the delay before a failed renewal is tried again
 
@@ -156,6 +159,7 @@ class LeaseOwners(Owners):
     def __init__(self, leases: Leases, seconds: float, patience: float, claims: Claims | None = None) -> None:
         super().__init__()
         self._leases, self._seconds, self._patience, self._claims = leases, seconds, patience, claims
+        self._longest = LONGEST_LEASE * seconds
         self._begin()
 
     def _begin(self) -> None:
@@ -305,11 +309,20 @@ class LeaseOwners(Owners):
             self._leases.renew_worker(worker, self._seconds, patience)
             self._renewed = now
 
-    def renew_due(self) -> float:
-        """Renew the lease; return the seconds until the next renewal, 0 for none."""
+    def renew_due(self, waited: float) -> float:
+        """Renew the lease; return the seconds until the next renewal, 0 for none.
+
+        A node that holds the GIL keeps this thread waiting. If it did so for longer than the lease, its run is lost,
+        and the same node would lose it again: leases are twice as long as that from now on.
+
+        Args:
+            waited: How many seconds ago the previous renewal ended.
+        """
         worker = self._worker
         if worker is None:
             return 0.0
+        if waited > self._seconds:
+            self._seconds = max(self._seconds, min(2 * waited, self._longest))
         part = self._seconds / RENEWALS_PER_LEASE
         try:
             if self._by_run:
@@ -339,10 +352,11 @@ class LeaseOwners(Owners):
 def _keep_renewing(owners: weakref.ref[LeaseOwners], wake: SimpleQueue[None], seconds: float) -> None:
     """Renew the lease in a thread until there is nothing to renew."""
     while seconds:
+        began = time.monotonic()
         with suppress(Empty):
             wake.get(timeout=seconds)
         found = owners()
-        seconds = 0.0 if found is None else found.renew_due()
+        seconds = 0.0 if found is None else found.renew_due(time.monotonic() - began)
         del found
 
 

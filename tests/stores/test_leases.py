@@ -162,6 +162,48 @@ def test_an_owner_that_lives_keeps_its_run(
     assert store.load(RUN) == state
 
 
+HOLDS_THE_GIL = """
+import ctypes, json, sys
+from stategraph import CheckpointConfig, GraphConfig, StateGraph
+from stategraph.errors import RunLostError
+
+graph = StateGraph(GraphConfig("held", observer="noop", checkpoint=CheckpointConfig(
+    interval=1, preserve=True, lease=1.0, **json.loads(sys.argv[1]))))
+
+def node(state):
+    print("begun", flush=True)
+    ctypes.PyDLL(None).sleep(3)  # unlike CDLL, it keeps the GIL
+    return {"done": True}
+
+graph.add_node("a", node)
+graph.set_entry_point("a")
+graph.set_exit_point("a")
+while graph.store.load("run").status == "active":
+    try:
+        list(graph.recover())
+    except RunLostError:
+        pass
+"""
+
+
+def test_nodes_that_hold_the_gil_for_longer_than_the_lease(server: StoreServer, place: str) -> None:
+    """Each process loses such a run once, and then leases it for long enough."""
+    options = server.config(place)
+    graph = StateGraph(GraphConfig("held", observer="noop", checkpoint=CheckpointConfig(preserve=True, **options)))
+    graph.add_node("a", lambda state: {})
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+    graph.submit(State(run_id="run"))
+    command = [sys.executable, "-c", HOLDS_THE_GIL, json.dumps(options)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    begun = [process.communicate()[0].count("begun") for process in processes]
+    state = graph.store.load("run")
+    graph.store.close()
+
+    assert (state.status, state.get("done")) == ("completed", True)
+    assert max(begun) <= 2
+
+
 class TestByHand:
     """Writes to the store that are none of a run."""
 
