@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "_values.events": "Event EventType",
+    "_values.files": "FileRef",
     "_values.progress": "Answer Partial Pause Repeat",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
     "_engine.calling": "Recovered",

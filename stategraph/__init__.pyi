@@ -1,5 +1,6 @@
 from stategraph._engine.calling import Recovered
 from stategraph._values.events import Event, EventType
+from stategraph._values.files import FileRef
 from stategraph._values.progress import Answer, Partial, Pause, Repeat
 from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
@@ -72,6 +73,7 @@ __all__ = [
     "Event",
     "EventType",
     "ExecutionError",
+    "FileRef",
     "FormatError",
     "GraphConfig",
     "GraphError",

@@ -1,16 +1,21 @@
 """Read-only lists, dicts and sets."""
 
 import copy
+import dataclasses
+import json
 import operator
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
+import cattrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
 
-from stategraph import NotSerializableError
+from stategraph import NotSerializableError, State
 from stategraph._values.frozen import MAX_DEPTH, freeze, is_settled
 from stategraph.testing import is_same
 
@@ -274,3 +279,50 @@ def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
     assert is_settled(frozen)
     assert is_same(copy.deepcopy(frozen), value)
     assert is_same(pickle.loads(pickle.dumps(frozen)), value)
+
+
+# --------------------------------------------------------------------------- libraries that expect a list or a dict
+
+
+@attrs.define
+class InAttrs:
+    it: Any
+
+
+@dataclasses.dataclass
+class InDataclass:
+    it: Any
+
+
+class InModel(BaseModel):
+    it: Any
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "isinstance": lambda x: [isinstance(x["list"], list), isinstance(x["dict"], dict), isinstance(x["set"], set)],
+    "json": lambda x: json.dumps([x["list"], x["dict"]], indent=1),
+    "copy": lambda x: [copy.copy(x["list"]), copy.copy(x["dict"]), copy.copy(x["set"])],
+    "deepcopy": lambda x: copy.deepcopy(x["list"]),
+    "pickle": lambda x: pickle.loads(pickle.dumps(x["dict"])),
+    "slices": lambda x: [x["list"][1:], x["list"][::-1], x["list"] + [1], [1] + x["list"], x["list"] * 2],
+    "other dicts": lambda x: [x["dict"] | {"b": 1}, {"b": 1} | x["dict"], {**x["dict"]}, x["dict"].fromkeys("ab")],
+    "a list of models": lambda x: TypeAdapter(list[dict[str, Any]]).validate_python(x["list"], strict=True),
+    "sequences": lambda x: TypeAdapter(Sequence[Mapping[str, Any]]).validate_python(x["list"]),
+    "strict sets": lambda x: TypeAdapter(set[int]).validate_python(x["set"], strict=True),
+    "dumps of models": lambda x: [InModel(it=x["list"]).model_dump_json(), TypeAdapter(Any).dump_json(x["dict"])],
+    "attrs.asdict": lambda x: attrs.asdict(InAttrs([x["list"], x["dict"]])),
+    "dataclasses.asdict": lambda x: dataclasses.asdict(InDataclass([x["list"], x["dict"], x["set"]])),
+    "cattrs": lambda x: cattrs.structure(x["list"], list[dict[str, Any]]),
+    "a call of the class": lambda x: [type(x["list"])([1]), type(x["dict"])(a=1), type(x["set"])([1])],
+    "unpacking": lambda x: [*x["list"], dict(**x["dict"]), sorted(x["set"])],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_reads_a_list_reads_that_of_a_state(reader: str) -> None:
+    """The result is that of ordinary containers, and what it made of them can be changed."""
+    data = {"list": [{"n": 1}, {"n": [2]}], "dict": {"a": [1, {"b": 2}]}, "set": {1}}
+
+    found = READERS[reader](State(data))
+
+    assert is_same(found, READERS[reader](data))

@@ -22,7 +22,7 @@ PUBLIC = """
     Answer AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     EffectsError EntriesNotKeptError EntryExistsError
-    ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
+    ErrorInfo Event EventType ExecutionError FileRef FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError LimitError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered Repeat RetryPolicy RunBusyError
     RunCancelledError

@@ -42,11 +42,15 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 def _read_only(base: type, names: str) -> Callable[[_Class], _Class]:
-    """Decorate a subclass of a container: the named methods raise TypeError, and copies are ordinary containers."""
+    """Decorate a subclass of a container: the named methods raise TypeError, and copies are ordinary containers.
+
+    So is what a call of the class returns: libraries such as attrs and Pydantic make ``type(value)(items)``.
+    """
 
     def decorate(cls: Any) -> Any:
         for name in names.split():
             setattr(cls, name, _refuse)
+        cls.__new__ = lambda _, *items, **named: base(*items, **named)
         cls.__copy__ = lambda self: base(self)  # noqa: PLW0108 - a method, which a class is not
         cls.__deepcopy__ = lambda self, memo: copy.deepcopy(base(self), memo)
         cls.__reduce__ = lambda self: (freeze, (base(self),))
@@ -241,7 +245,7 @@ def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
 
 
 def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
-    frozen = FrozenList.__new__(FrozenList)
+    frozen = list.__new__(FrozenList)
     list.extend(frozen, value)
     items = iter(frozen)
     if SETTLED.issuperset(map(type, items)):
@@ -261,7 +265,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
 def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
     """Return frozen values. Many dicts of atoms, such as records, are frozen all at once, in half the time."""
     if len(values) > _SOME and depth < MAX_DEPTH and _are_flat_dicts(values):
-        frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
+        frozen = [*map(dict.__new__, repeat(FrozenDict, len(values)))]
         deque(map(dict.update, frozen, values), maxlen=0)
         return frozen
     return [value if type(value) in SETTLED else freeze(value, depth, known) for value in values]
@@ -281,7 +285,7 @@ def _are_flat_dicts(values: list[Any]) -> bool:
 
 
 def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict:
-    frozen = FrozenDict.__new__(FrozenDict)
+    frozen = dict.__new__(FrozenDict)
     dict.update(frozen, value)
     settled, unsettled = SETTLED.issuperset(map(type, frozen)) or are_settled(frozen), 0
     if not SETTLED.issuperset(map(type, frozen.values())):
@@ -300,7 +304,7 @@ def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict
 
 def _freeze_set(value: set[Any], depth: int, known: _Known) -> FrozenSet:
     kind = FrozenSet if are_settled(value) else UnsettledSet
-    frozen = kind.__new__(kind)
+    frozen = set.__new__(kind)
     set.update(frozen, value)
     if len(frozen) > _MANY:
         known[id(value)] = value, frozen
