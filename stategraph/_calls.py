@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from stategraph._drivers.limits import StopSignal
@@ -171,6 +172,8 @@ class TurnCall(RunCall, ChangedCall, total=False):
     unfinished: Literal["finish", "discard"]
 
 
+_GATHER_CHUNKS = 0.05  # seconds that a chunk waits for others; a killed process may lose those
+
 _FLAG = lambda flag: isinstance(flag, bool), "True or False"
 _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "wait": (lambda wait: wait is None or is_duration(wait), "a non-negative number of seconds"),
@@ -277,11 +280,18 @@ def new_run(
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
     session = StoreSession(store, policy, plan.persist, queue)
+    session.queue_of_chunks = partial(_queue_of_chunks, store)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
     run = RunContext(plan, session, observer, wanted, shows, *options)
     run.accepts = checkpoint.accept
     run.limits = {**checkpoint.limits, **run.limits}
     return run
+
+
+def _queue_of_chunks(store: CheckpointStore) -> SaveQueue:
+    from stategraph.stores._save_queue import SaveQueue
+
+    return SaveQueue(store, _GATHER_CHUNKS)
 
 
 def check_blocking(run: RunContext) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
     from stategraph._engine.calling import Recovered
+    from stategraph._following import AsyncFollowing, Following
     from stategraph._owners.base import Refused
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
@@ -510,7 +511,15 @@ class StateGraph(GraphBuilder[S]):
         """Continue a conversation as `turn` does, yielding States as `astream` does."""
         return self._astream(TurnCall, turn_task, how, run_id, input)
 
-    def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State[S]]:
+    def follow(
+        self,
+        run_id: str,
+        *,
+        after: str | None = None,
+        chunks: bool = False,
+        wait: float | None = None,
+        timeout: float | None = None,
+    ) -> Following[S]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
 
         They are the States that `stream` yields, without chunks, and the State in which the run paused, failed or was
@@ -519,21 +528,30 @@ class StateGraph(GraphBuilder[S]):
 
         Args:
             run_id: The run.
+            after: The `cursor` of an earlier iteration, in any process: this one continues there.
+            chunks: Also yield a State for each chunk of nodes that are added with ``persist_chunks=True``, once and in
+                order: its `partial` has the chunk, and the number of the attempt that emitted it.
             wait: Seconds to wait for the run to begin before CheckpointNotFoundError is raised.
             timeout: Seconds until TimeoutError is raised: a run whose owner was killed does not end until it is
                 resumed.
         """
-        from stategraph._following import follow  # imported when used
+        from stategraph._following import Following, Looks  # imported when used
 
-        return follow(self.store, run_id, wait, timeout)
+        return Following(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
 
     def afollow(
-        self, run_id: str, *, wait: float | None = None, timeout: float | None = None
-    ) -> AsyncGenerator[State[S], None]:
+        self,
+        run_id: str,
+        *,
+        after: str | None = None,
+        chunks: bool = False,
+        wait: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncFollowing[S]:
         """Yield the States that `follow` yields, on the running event loop."""
-        from stategraph._following import afollow  # imported when used
+        from stategraph._following import AsyncFollowing, Looks  # imported when used
 
-        return afollow(self.store, run_id, wait, timeout)
+        return AsyncFollowing(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
 
     # ------------------------------------------------------------------ inside
 

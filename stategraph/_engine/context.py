@@ -90,6 +90,8 @@ class RunContext:
         is_in_part: Whether the run is nested in a branch or an item.
         is_over: Whether the attempt that ran it as a nested run has ended; threads of its nodes may go on.
         part: The part of the outer step that runs it; empty if the whole step does.
+        chunks: The log of the chunks that are kept in the step under way, if the run is the outermost one; a
+            `stategraph._engine.chunks.ChunkLog`.
         streams: Whether the caller of the outermost run iterates over it, and so gets the chunks of nodes.
     """
 
@@ -139,6 +141,7 @@ class RunContext:
     is_over: bool = attrs.field(default=False, init=False)
     part: str = attrs.field(default="", init=False)
     streams: bool = attrs.field(init=False)
+    chunks: Any = attrs.field(default=None, init=False)
 
     @streams.default
     def _streams_to_caller(self) -> bool:

@@ -69,6 +69,8 @@ class StoreSession:
         self._before: dict[int, State] = {}  # saved together with the next State, compared by identity
         self._knows_policy = False
         self._is_plain = False  # whether a save is nothing but a call of `store.save`
+        self.queue_of_chunks: Callable[[], Any] | None = None  # makes a queue for chunks
+        self._chunks: Any = None
 
     def nested(self, persist: AbstractSet[str] | None) -> StoreSession:
         """Return the session of a nested run, whose graph has its own saved keys."""
@@ -146,7 +148,7 @@ class StoreSession:
             self.store.save_many(states)
         else:
             self.store.save(states[0])
-            self._is_plain = self._persist is None
+            self._is_plain = self._persist is None and self._chunks is None
         company.clear(self.ownership)
 
     @property
@@ -166,6 +168,8 @@ class StoreSession:
 
     def to_save(self, state: State) -> list[State]:
         """Return the States to save for a new State: those before it, then itself, with only the persisted keys."""
+        if self._chunks is not None:
+            self._chunks.flush()
         self._set_policy(state.run_id)
         self._before.pop(id(state), None)
         states, self._before = [*self._before.values(), state], {}
@@ -237,8 +241,16 @@ class StoreSession:
                 raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def _drain(self) -> None:
-        if self.queue is not None:
-            self.queue.flush()
+        for queue in (self.queue, self._chunks):
+            if queue is not None:
+                queue.flush()
+
+    def keep_chunk(self, state: State, entry: Entry) -> None:
+        """Append a chunk to the journal of the step after a State, soon: with others, before the next save."""
+        with self._saving(state):
+            if self._chunks is None and self.queue_of_chunks is not None:
+                self._chunks, self._is_plain = self.queue or self.queue_of_chunks(), False
+            self._chunks.append(state.run_id, [entry])
 
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""

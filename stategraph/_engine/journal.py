@@ -34,7 +34,8 @@ class StepJournal:
         is_part: Whether it is of a part of a step, or of a graph that one runs.
         is_over: Whether the attempt has ended; after a timeout its thread goes on.
         used: A mark for each key of an effect of this attempt. Threads of the node may do effects at the same time.
-        sink: Takes the chunks that are emitted; None if no one wants them.
+        sink: Takes the chunks that are emitted; None if no one wants them now.
+        chunks: Keeps these chunks, a `stategraph._engine.chunks.KeptChunks`; None if the node keeps none.
     """
 
     run: Any
@@ -46,6 +47,7 @@ class StepJournal:
     is_over: bool = False
     used: dict[str, object] = attrs.field(factory=dict)
     sink: Callable[[Any], None] | None = None
+    chunks: Any = None
 
     @property
     def is_kept(self) -> bool:
@@ -65,8 +67,14 @@ class StepJournal:
 
     def emit(self, chunk: Any) -> None:
         """Emit a chunk, as `NodeContext.emit`."""
-        if self.sink is not None and not self.is_past:
-            self.sink(freeze(chunk))
+        if (self.sink is None and self.chunks is None) or self.is_past:
+            return
+        chunk = freeze(chunk)
+        if self.chunks is not None:
+            with _storing(NotSerializableError):
+                self.chunks.keep(chunk)
+        if self.sink is not None:
+            self.sink(chunk)
 
     def save_input(self) -> None:
         """Save the State that the step began with, durably, unless it is saved."""

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import attrs
 
+from stategraph._engine.chunks import log_of
 from stategraph._engine.context import (
     RunContext,
     about_error,
@@ -53,7 +54,7 @@ from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Place, Progress, evolved
 from stategraph._values.provenance import ErrorInfo, Facts
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, NotSerializableError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, goes_on, with_data
@@ -102,6 +103,8 @@ class StepExecution:
     _journals: dict[str, StepJournal] = attrs.field(factory=dict, init=False)
     _emitted: dict[tuple[str, int], Partial] = attrs.field(factory=dict, init=False)  # by part and attempt
     sink: Callable[..., object] | None = attrs.field(default=None, init=False)
+    _log_of_chunks: Any = attrs.field(default=None, init=False)
+    _chunks: Any = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -184,6 +187,9 @@ class StepExecution:
 
     def _execute(self) -> Task[Any]:
         stage = self.stage
+        if stage.policies.persist_chunks:
+            self._log_of_chunks = log = yield from log_of(self)
+            self._chunks = log and log.begin(self.place_of())
         work, seconds = stage.node.execute(self), stage.policies.timeout
         if seconds is not None:
             work = limited(work, seconds, stage.name, is_async=stage.node.is_async)
@@ -289,6 +295,8 @@ class StepExecution:
         """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
         context = context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
         self._journals[part] = context._journal
+        if self._log_of_chunks is not None:
+            context._journal.chunks = self._log_of_chunks.begin(self.place_of(part)) if part else self._chunks
         if self.sink is not None:
             context._journal.sink = partial(self.sink, part=part, attempt=context.attempt)
         return context
@@ -345,6 +353,17 @@ class StepExecution:
         session = self.run.session
         if session.ownership is not None and (session.is_cancelled or monotonic() >= session.look_at):
             yield from self.stored((Load, session.stop_if_cancelled, self.run.state))
+
+    def show_yielded(self, chunk: Any) -> Task[None]:
+        """Emit a chunk that the node yields, as `show_chunk`; also keep it for other readers if the node does so."""
+        if self._chunks is not None:
+            try:
+                self._chunks.keep(unwatched(chunk))
+            except NotSerializableError:  # a mistake of the node
+                raise
+            except CheckpointError as error:
+                raise StoreFailed from error
+        yield from self.show_chunk(chunk)
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a finished part together with the earlier ones. They are not saved with the run a second time."""

@@ -124,6 +124,7 @@ class GraphBuilder(Generic[S]):
         timeout: float | None = None,
         cache: CachePolicy | None = None,
         on_error: str | None = None,
+        persist_chunks: bool = False,
     ) -> None:
         """Add a node.
 
@@ -138,6 +139,8 @@ class GraphBuilder(Generic[S]):
             cache: How results are cached, so that the node runs only for new inputs; see CachePolicy.
             on_error: The node that follows a failure of this node. The State then has ``error``, a mapping of type,
                 message and node. The failed node counts as a step.
+            persist_chunks: Keep the chunks in the store, so that `follow` shows them in any process; see
+                docs/streams.md.
 
         Raises:
             GraphError: The name is taken or not valid, the node cannot be called with a State, or its first parameter
@@ -154,7 +157,7 @@ class GraphBuilder(Generic[S]):
         except TypeError as error:
             raise self._error(f"node {name!r}: {error}") from None
         self._typed(name, new)
-        policies = NodePolicies(retry, timeout, cache, _plain(on_error))
+        policies = NodePolicies(retry, timeout, cache, _plain(on_error), persist_chunks)
         with self._changing():
             if name in self._nodes:
                 raise self._error(f'node {name!r} is already there; give this one another name: add_node("name", ...)')

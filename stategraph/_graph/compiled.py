@@ -30,6 +30,7 @@ class Policies(TypedDict, total=False):
     timeout: float | None
     cache: CachePolicy | None
     on_error: str | None
+    persist_chunks: bool
 
 
 @attrs.frozen
@@ -41,17 +42,19 @@ class NodePolicies:
         timeout: Seconds that one attempt may take.
         cache: How its results are cached.
         on_error: The node that follows a failure.
+        persist_chunks: Whether its chunks are kept, for readers in any process.
     """
 
     retry: RetryPolicy | None = None
     timeout: float | None = None
     cache: CachePolicy | None = None
     on_error: str | None = None
+    persist_chunks: bool = False
 
     @property
     def needs_execution(self) -> bool:
         """Whether a step is more than one call of the node. A handler of failures alone does not count."""
-        return self.retry is not None or self.timeout is not None or self.cache is not None
+        return any(each is not None for each in (self.retry, self.timeout, self.cache)) or self.persist_chunks
 
     def __attrs_post_init__(self) -> None:
         if self.timeout is not None and not is_seconds(self.timeout):
@@ -60,6 +63,8 @@ class NodePolicies:
             from stategraph.policies import check_policies  # imported when used: few nodes have any
 
             check_policies(self.retry, self.cache)
+        if not isinstance(self.persist_chunks, bool):
+            raise ConfigError("persist_chunks", shorten(self.persist_chunks), "True or False")
         if self.on_error is not None and not isinstance(self.on_error, str):
             raise ConfigError("on_error", shorten(self.on_error), "the name of a node")
 

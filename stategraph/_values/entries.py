@@ -1,8 +1,9 @@
 """Entries: what happens to a run between two of its States.
 
 There are two kinds of law. The journal of a run is written by its owner alone and belongs to the step under way: the
-commit of the State that completes the step removes it. The inbox takes entries of any caller, numbered in the order of
-their commits: the commit of the State that took an entry in removes it, or leaves its name if it has one.
+commit of the State that completes the step removes it, except for chunks, which stay for 100 steps. The inbox takes
+entries of any caller, numbered in the order of their commits: the commit of the State that took an entry in removes it,
+or leaves its name if it has one.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ INBOX = frozenset({"message", "answer", "turn"})
 """The kinds of entries that anyone may append."""
 
 
+STEPS_OF_CHUNKS = 100
+"""The commit of a State removes the chunks of steps that came so many steps before: readers may be late."""
+
+
 def lasting_kinds(is_same_step: bool) -> tuple[str, ...]:
     """Return the kinds of entries of the step under way that outlast its parts: effects only if it is done again."""
-    return ("spend", "effect") if is_same_step else ("spend",)
+    return ("spend", "chunk", "effect") if is_same_step else ("spend", "chunk")
 
 
 _is_str = attrs.validators.instance_of(str)

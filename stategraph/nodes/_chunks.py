@@ -73,12 +73,12 @@ def take_chunks(step: StepContext, node: Any) -> Task[Any]:
             if is_over and item is None:
                 return _result(step.name, held, last)
             if held is not None:
-                yield from step.show_chunk(_as_chunk(held))
+                yield from step.show_yielded(_as_chunk(held))
             if is_over:
                 return item
             held, last = item if isinstance(item, State | Updates) else None, item
             if held is None:
-                yield from step.show_chunk(item)
+                yield from step.show_yielded(item)
     except (GeneratorExit, CannotAwait):  # no driver could close it
         raise
     except BaseException as error:

@@ -360,6 +360,9 @@ class StepContext(Protocol):
     def show_chunk(self, chunk: Any, part: str = "", attempt: int = 0) -> Task[None]:
         """Emit a chunk: show it at once. Keep one that is of no part with the run until the node has finished."""
 
+    def show_yielded(self, chunk: Any) -> Task[None]:
+        """Emit a chunk that the node yields, as `show_chunk`; also keep it for other readers if the node does so."""
+
     @property
     def emits(self) -> bool:
         """Whether anyone wants the chunks of its functions."""

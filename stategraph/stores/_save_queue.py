@@ -16,6 +16,7 @@ import attrs
 
 from stategraph._owners.base import Ownership, current, on_behalf_of
 from stategraph._util.callables import start
+from stategraph._values.entries import Entry
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import Part
 from stategraph.state import State, data_of
@@ -29,12 +30,12 @@ _IDLE = 1.0  # seconds without work after which the thread of a store ends
 
 
 class _Write(NamedTuple):
-    """A queued State, part of a step, or call of `drop_parts`.
+    """A queued State, part of a step, entry, or call of `drop_parts`.
 
     Attributes:
         method: The method of the store to call, once for consecutive writes of the same run.
         run_id: The run.
-        value: The State, the part, or the step and whether to drop newer parts too.
+        value: The State, the part, the entry, or the step and whether to drop newer parts too.
     """
 
     method: str
@@ -55,10 +56,11 @@ class SaveQueue:
 
     Args:
         store: The store.
+        gather: Seconds that a write waits for others.
     """
 
-    def __init__(self, store: CheckpointStore) -> None:
-        self.store = store
+    def __init__(self, store: CheckpointStore, gather: float = _GATHER) -> None:
+        self.store, self.gather = store, gather
         self.ownership: Ownership | None = None
         self.saving = threading.Lock()  # held by the thread that saves
         self._lock = threading.Lock()  # several threads may save parts of a step
@@ -78,6 +80,10 @@ class SaveQueue:
         """Queue finished parts; wait as `save` does."""
         self._queue_copies("save_parts", run_id, parts, _copy_of)
 
+    def append(self, run_id: str, entries: Sequence[Entry]) -> None:
+        """Queue entries of a journal; wait as `save` does."""
+        self._queue([_Write("append", run_id, entry) for entry in entries])
+
     def _queue_copies(self, method: str, run_id: str, values: Sequence[Any], copy_of: Callable[[Any], Any]) -> None:
         """Queue copies of values: objects in them may change before they are saved; most have none."""
         try:
@@ -94,6 +100,8 @@ class SaveQueue:
             self.store.save_many(values)
         elif method == "save_parts":
             self.store.save_parts(run_id, values)
+        elif method == "append":
+            self.store.append(run_id, values)
         else:
             for step, newer_too in values:
                 self.store.drop_parts(run_id, step, newer_too=newer_too)
@@ -217,7 +225,7 @@ class _Saver:
                         self._is_working = False
                         return
                 continue
-            time.sleep(_GATHER)
+            time.sleep(max(queue.gather for queue in queues))
             while not self._called.empty():
                 queues.add(self._called.get())
             self._save_all(queues)

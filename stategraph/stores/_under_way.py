@@ -44,7 +44,7 @@ def under_way(store: _Store, run_id: str) -> UnderWay:
     """Return what is known of the step under way of a run, as `CheckpointStore.under_way`."""
     state = store.load(run_id)
     entries: list[Entry] = store.entries(run_id) if store.keeps_entries else []
-    journal = [entry for entry in entries if entry.step]
+    journal = [entry for entry in entries if entry.step > (state.step if entry.kind == "chunk" else 0)]
     parts = _parts(store, state, journal)
     owner = store.owner(run_id) if run_id == given_id(run_id) else None
     places = [entry.place for entry in journal] + [*parts]

@@ -15,6 +15,7 @@ import attrs
 from stategraph._owners.base import NewEntriesError, Ownership, owned, owned_if_free, owner_here, process_name
 from stategraph._values import clock
 from stategraph._values.entries import (
+    STEPS_OF_CHUNKS,
     Entry,
     are_of_inbox,
     check_kinds,
@@ -131,7 +132,7 @@ class _Run:
         left = {
             key: kept
             for key, kept in self.entries.items()
-            if kept.entry.step > last
+            if kept.entry.step > last - (STEPS_OF_CHUNKS if kept.entry.kind == "chunk" else 0)
             or (kept.entry.kind in lasting and kept.entry.step > after)
             or (not kept.entry.step and kept.entry.seq > taken)
         }

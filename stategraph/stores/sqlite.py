@@ -92,6 +92,11 @@ _MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
 _LOOP_WAITS = 1.0  # seconds that an event loop waits for a node, which may need this loop to end
 
 
+def _is_of_chunks(write: Write) -> bool:
+    """Return whether a write is of chunks alone, which are no loss worth a sync each."""
+    return isinstance(write, Appended) and bool(write.put) and all(entry.kind == "chunk" for entry in write.put)
+
+
 @attrs.define(eq=False)
 class _Waiting:
     """A write of a thread, and its outcome."""
@@ -199,8 +204,13 @@ class SqliteTable(SqlTable, ForkSafe):
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         return self._use(run_id, lambda connection: fetch_damaged_text(connection, statement, values))
 
-    def _transact(self, run_id: str, work: _Work[_Found], kind: _Kind = CheckpointError) -> _Found:
-        """Return the result of some work in a transaction; raise `kind` if it fails."""
+    def _transact(
+        self, run_id: str, work: _Work[_Found], kind: _Kind = CheckpointError, *, syncs: bool = True
+    ) -> _Found:
+        """Return the result of some work in a transaction; raise `kind` if it fails.
+
+        Without `syncs`, a power cut may undo it until the next transaction; a killed process does not.
+        """
         if self._read_only:
             raise read_only_error(self.store, run_id, kind)
 
@@ -208,9 +218,15 @@ class SqliteTable(SqlTable, ForkSafe):
             files = self.database.files
             if not files.is_log_grown:
                 files.grow_log(connection)
-            with connection:  # commits, or rolls back
-                connection.execute("BEGIN IMMEDIATE")
-                found = work(connection)
+            if not syncs:
+                connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with connection:  # commits, or rolls back
+                    connection.execute("BEGIN IMMEDIATE")
+                    found = work(connection)
+            finally:
+                if not syncs:
+                    connection.execute("PRAGMA synchronous = FULL")
             files.check()
             return found
 
@@ -321,7 +337,7 @@ class SqliteTable(SqlTable, ForkSafe):
         transaction = transaction_of(writes)
         if transaction is not None:
             return self._finish(transaction, writes[0], execute)
-        return self._transact(writes[0].run_id, execute, CheckpointSaveError)
+        return self._transact(writes[0].run_id, execute, CheckpointSaveError, syncs=not all(map(_is_of_chunks, writes)))
 
     def _removing(self, removal: Removal) -> list[Statement]:
         return [*super()._removing(removal), *((forget, (removal.run_id,)) for forget in sql.FORGET)]

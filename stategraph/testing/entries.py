@@ -87,6 +87,20 @@ class EntriesContract:
         assert at_work.entries("a") == []
         assert _values(at_work.append("a", [Entry("part", 2, 4, "map", "0")])) == [2]
 
+    def test_chunks_stay_for_late_readers(self, at_work: CheckpointStore) -> None:
+        """The State after a hundred further steps removes them; a rollback removes all."""
+        for step in (3, 4):
+            at_work.append("a", [Entry("chunk", step, step, "write"), Entry("spend", step, step, "write")])
+            if step == 3:
+                at_work.save(saved_at(3))
+        assert _values(at_work.entries("a", kinds={"chunk"})) == [3, 4]
+
+        at_work.save(saved_at(103))
+
+        assert _values(at_work.entries("a")) == [4]
+        at_work.rollback("a", 103)
+        assert at_work.entries("a") == []
+
     def test_only_the_owner_writes_the_journal(self, at_work: CheckpointStore) -> None:
         """Another call is refused, and a lost owner as well."""
         refused: list[Exception] = []

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from hashlib import sha1
 
+from stategraph._values.entries import STEPS_OF_CHUNKS
+
 TEXTS: dict[str, str] = {}
 """The scripts by their SHA-1 hashes, by which a server knows a script that it has run."""
 
@@ -46,8 +48,8 @@ _ENTRIES = """
 local entries = t..':entry:'..id
 local function cut_entries(step, taken)
   for _, field in ipairs(redis.call('HKEYS', entries)) do
-    local at, seq, named = field:match('^(%d+) (%d+)( ?)')
-    local is_over = at and tonumber(at) > 0 and tonumber(at) <= step
+    local at, seq, named, chunk = field:match('^(%d+) (%d+)( ?)(c?)')
+    local is_over = at and tonumber(at) > 0 and tonumber(at) <= step - (chunk == 'c' and CHUNKS or 0)
     if is_over or (at == '0' and named == '' and tonumber(seq) <= taken) then redis.call('HDEL', entries, field) end
   end
 end
@@ -60,7 +62,7 @@ end
 local function set_due(ms)
   if ms == '' then redis.call('ZREM', t..':due', id) else redis.call('ZADD', t..':due', ms, id) end
 end
-"""
+""".replace("CHUNKS", str(STEPS_OF_CHUNKS))
 """Functions for the entries of a run. Of each: its step and number, followed by a space if it has a name in the inbox;
 that name; and its record."""
 

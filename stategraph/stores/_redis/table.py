@@ -521,7 +521,8 @@ def _ms(due_ns: int | None) -> int | str:
 def _entry_values(entries: Sequence[EntryRecord]) -> Iterator[Any]:
     for entry in entries:
         is_named = entry.step == 0 and entry.name
-        yield b"%d %d%b" % (entry.step, entry.seq, b" " if is_named else b"")
+        mark = b" c" if entry.kind == "chunk" else b" " if is_named else b""
+        yield b"%d %d%b" % (entry.step, entry.seq, mark)
         yield f"={entry.kind} {entry.name}" if is_named else ""
         yield pack_entry(entry)
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from stategraph._owners.base import NewEntriesError, Ownership
+from stategraph._values.entries import STEPS_OF_CHUNKS
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import (
@@ -548,7 +549,8 @@ def _cut_entries(dialect: Dialect, proof: str, guard: str = "") -> str:
     run = f"SELECT run.number FROM {dialect.schema}run AS run WHERE run.run_id = ? AND run.{proof} = ?{guard}"
     return (
         f"DELETE FROM {dialect.schema}entry WHERE number = ({run}) "
-        "AND (step BETWEEN 1 AND ? OR (step = 0 AND seq <= ? AND name = ''))"
+        f"AND ((step > 0 AND step + CASE kind WHEN 'chunk' THEN {STEPS_OF_CHUNKS} ELSE 0 END <= ?) "
+        "OR (step = 0 AND seq <= ? AND name = ''))"
     )
 
 
