@@ -25,7 +25,7 @@ def sweep(
     limit: int | None,
     max_recoveries: int,
     signal: StopSignal | None,
-    refusals: tuple[Refused, Refused],
+    refusals: Callable[[str], Refused],
 ) -> Iterator[Task[Recovered | None]]:
     """Return tasks that each recover one run of a graph. A task returns None if no run is left.
 
@@ -35,8 +35,7 @@ def sweep(
         limit: The most runs to recover; None for all.
         max_recoveries: The most owners that one step of a run may lose.
         signal: Stops the sweep.
-        refusals: The runs that were refused by earlier sweeps, unfinished ones and those that were due. They are left
-            alone until they change.
+        refusals: Returns the runs that were refused by earlier sweeps of a kind. They are left alone until they change.
 
     Raises:
         ConfigError: An option of the call is not allowed.
@@ -44,9 +43,9 @@ def sweep(
     """
     plan = new_run().plan
     check_saves(plan)
-    refused, refused_due = refusals
-    due = zip(repeat(refused_due), _due(store, plan.graph, refused_due), strict=False)
-    orphans = chain(due, zip(repeat(refused), _orphans(store, plan.graph, refused), strict=False))
+    ways = [(find, name, refusals(f"{find.__name__} {name}")) for find in (_due, _orphans) for name in plan.names]
+    found_by = (zip(repeat(refused), find(store, name, refused), strict=False) for find, name, refused in ways)
+    orphans = chain.from_iterable(found_by)
 
     def recover_one() -> Task[Recovered | None]:
         while signal is None or not signal.is_due():
@@ -94,9 +93,9 @@ def _due(store: CheckpointStore, graph: str, refused: Refused) -> Iterator[Orpha
         refused.pop(run_id, None)
 
 
-def until_due(store: CheckpointStore, graph: str, seconds: float) -> float:
-    """Return the seconds until the next run of a graph is due, at most so many; all of them if one is overdue."""
-    ahead = [(at - store._now_ns()) / 1e9 for at, _ in store._due(graph, 1)]
+def until_due(store: CheckpointStore, graphs: Iterable[str], seconds: float) -> float:
+    """Return the seconds until the next run of some graphs is due, at most so many; all of them if one is overdue."""
+    ahead = [(at - store._now_ns()) / 1e9 for graph in graphs for at, _ in store._due(graph, 1)]
     return min([seconds, *(left for left in ahead if left > 0)])
 
 

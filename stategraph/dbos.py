@@ -57,7 +57,7 @@ from stategraph.errors import (
 )
 from stategraph.graph import StateGraph
 from stategraph.state import State
-from stategraph.turns import Order, graph_of
+from stategraph.turns import Order, by_names, graph_of
 
 __all__ = ["DBOSRunner", "Queue", "RunView", "TurnHandle"]
 
@@ -376,7 +376,7 @@ class DBOSRunner:
             limit: The largest number of runs.
         """
         self._check_launched("runs")
-        graphs = self._graphs if graph is None else {self._graph(graph).config.name: self._graph(graph)}
+        graphs = self._graphs if graph is None else by_names([self._graph(graph)])
         wanted = (labels or {}).items()
         return [
             view

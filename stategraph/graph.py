@@ -585,8 +585,8 @@ class StateGraph(GraphBuilder[S]):
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
         options_of_fit = [how.get(name) for name in ("allow_changed", "migrate", "abandon_parts")]
-        refused, due = (self._refused.setdefault(f"{options_of_fit}{due}", {}) for due in ("", " due"))
-        tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, (refused, due))
+        refusals = lambda kind: self._refused.setdefault(f"{options_of_fit}{kind}", {})  # noqa: E731
+        tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, refusals)
         return tasks, signal
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False, blocks: bool = False) -> RunContext:

@@ -621,6 +621,11 @@ def effects_of(state: State) -> tuple[str, ...]:
     return state.facts.effects if state.facts else ()
 
 
+def first_graph(state: State) -> str:
+    """Return the name that the graph of a run had first; empty if it is the one of the State."""
+    return state.progress.first_graph if state.progress else ""
+
+
 def taken_of(state: State) -> int:
     """Return the number of the newest entry of its inbox that a run has taken in."""
     return state.progress.taken if state.progress else 0

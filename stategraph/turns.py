@@ -168,11 +168,18 @@ def next_number(graph: StateGraph, run_id: str) -> int:
 
 def graph_of(name: str, graphs: Graphs) -> StateGraph:
     """Return the graph with a name. Raises UnknownNameError if there is none."""
-    by_name = graphs if isinstance(graphs, Mapping) else {graph.config.name: graph for graph in graphs}
+    by_name = graphs if isinstance(graphs, Mapping) else by_names(graphs)
     try:
         return by_name[name]
     except KeyError:
         raise UnknownNameError("graph", name, tuple(by_name)) from None
+
+
+def by_names(graphs: Iterable[StateGraph]) -> dict[str, StateGraph]:
+    """Return graphs by their names, old ones included."""
+    graphs = [*graphs]
+    former = {name: graph for graph in graphs for name in graph.names}
+    return former | {graph.name: graph for graph in graphs}
 
 
 def failure_of(state: State) -> ExecutionError:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError
 from stategraph._util.validators import is_count, is_duration
 from stategraph.errors import CheckpointingDisabledError, ConfigError, UnknownNameError
 from stategraph.graph import StateGraph
+from stategraph.turns import by_names
 
 _BACKENDS = ("postgresql", "postgres", "cockroachdb", "sqlite")
 _LOWEST_PRIORITY = 2**31 - 1  # the largest number that DBOS accepts
@@ -22,15 +23,14 @@ _LOWEST_PRIORITY = 2**31 - 1  # the largest number that DBOS accepts
 
 def graphs_by_name(graphs: tuple[StateGraph, ...]) -> dict[str, StateGraph]:
     """Return the graphs of a runner by their names."""
-    by_name = {}
     for graph in graphs:
         if not isinstance(graph, StateGraph):
             raise ConfigError("graphs", graph, "a StateGraph; several are given one after the other", is_shown=False)
         if not graph.config.checkpoint.interval:
             raise CheckpointingDisabledError(graph.config.name)
         graph.validate()
-        by_name[graph.config.name] = graph
-    if not graphs or len(by_name) < len(graphs):
+    by_name = by_names(graphs)
+    if not graphs or any(by_name[graph.name] is not graph for graph in graphs):
         raise ConfigError("graphs", list(by_name), "at least one StateGraph, with different names")
     return by_name
 

@@ -187,8 +187,8 @@ def list_runs(
     turns = _turns(graphs, status, limit)
     stored: dict[str, Summary] = {}
     if status not in _WAITING.values():
-        for graph in graphs.values():
-            found = graph.store.runs(cast("StatusName | None", status), graph.config.name, labels=labels, limit=limit)
+        for name, graph in graphs.items():
+            found = graph.store.runs(cast("StatusName | None", status), name, labels=labels, limit=limit)
             stored.update((summary.run_id, summary) for summary in found)
     for run_id, turn in turns.items():
         yield RunView.of_turn(turn, stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id))
@@ -207,7 +207,7 @@ def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> 
 
 def _summary_of(graph: StateGraph, run_id: str) -> Summary | None:
     """Return the summary of a run that is not on the page of its store."""
-    found = graph.store.iter_runs(graph=graph.config.name, prefix=run_id)
+    found = graph.store.iter_runs(prefix=run_id)
     return next((summary for summary in found if summary.run_id == run_id), None)
 
 

@@ -135,19 +135,19 @@ class Worker:
 
     def forget_left(self) -> None:
         """Delete completed runs that are not preserved and whose workers died before they deleted them."""
-        for graph in self._graphs.values():
+        for name, graph in self._graphs.items():
             if graph.config.checkpoint.preserve:
                 continue
-            for summary in list(graph.store.iter_runs(status=RunStatus.COMPLETED, graph=graph.config.name)):
+            for summary in list(graph.store.iter_runs(status=RunStatus.COMPLETED, graph=name)):
                 newest = next(iter(turns_of(summary.run_id, load_output=True)), None)
                 if newest is not None and newest.status == "SUCCESS" and newest.outcome["state"] is not None:
                     forget(Order(graph, summary.run_id, newest.number), self._graphs)
 
     def order_due(self) -> None:
         """Order the next turns of runs that are due. Other workers order the same ones, and each counts once."""
-        for graph in self._graphs.values():
+        for name, graph in self._graphs.items():
             now = graph.store._now_ns()
-            for at, run_id in graph.store._due(graph.config.name, _MOST_DUE):
+            for at, run_id in graph.store._due(name, _MOST_DUE):
                 newest = next(iter(turns_of(run_id)), None) if at <= now else None
                 if newest is not None and newest.status == "SUCCESS":  # after an error, a person goes on
                     order = Order(graph, run_id, newest.number + 1)

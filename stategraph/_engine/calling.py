@@ -25,7 +25,7 @@ from stategraph._engine.resume import (
     resume_owned,
 )
 from stategraph._engine.saving import amend, check_not_of_another, flush, newest_of, save
-from stategraph._graph.changed import began_elsewhere, other_module
+from stategraph._graph.changed import began_elsewhere, other_graph, other_module
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
@@ -101,9 +101,8 @@ def _begun(run: RunContext, run_id: str, given: State | None) -> Task[State | No
     if saved is None or saved.graph is None:
         yield from clear_cancellation(run)  # an earlier run with this id may have been cancelled
         return None
-    if saved.graph != run.plan.graph:
-        change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
-        raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
+    if saved.graph not in run.plan.names:
+        raise other_graph(run.plan, saved, "Run the State under a run_id of its own.")
     if given is not None and _is_other_input(run, saved, given):
         raise exists(run, saved, "it began with other data; ")
     return saved
@@ -300,7 +299,7 @@ def _goes_on(run: RunContext, saved: State) -> Task[bool]:
 
 def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | None]:
     saved = yield from newest_of(run, run_id)
-    if saved is None or saved.graph != run.plan.graph:
+    if saved is None or saved.graph not in run.plan.names:
         return None
     if saved.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         from stategraph._engine.turns import serve  # imported when used: few runs have turns that wait
@@ -332,7 +331,7 @@ def _check_module(run: RunContext, saved: State) -> None:
     """Raise GraphMismatchError if a worker has found a run of a graph of this name in another module."""
     module = "" if run.allow_changed else other_module(run.plan, saved)
     if module:
-        way_out = "If the graph has moved, resume the run, or sweep with allow_changed=True."
+        way_out = f"If the graph has moved, declare graph.moved_from({module!r}), or sweep with allow_changed=True."
         raise GraphMismatchError(saved.run_id, (began_elsewhere(run.plan, module),), way_out)
 
 

@@ -31,7 +31,7 @@ from stategraph._values.spending import Spending
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError, RunBusyError, RunLostError
 from stategraph.nodes.base import NodeContext
-from stategraph.state import State, data_of, took_ns_of
+from stategraph.state import State, data_of, first_graph, took_ns_of
 
 PATH_LENGTH = 100  # nodes in the path of an error: the path stays short in a run of a million steps
 
@@ -205,7 +205,7 @@ def context_of(run: RunContext, name: str, state: State, attempt: int = 1, part:
         last_error=_last_error(run, state.step, name, part) if run.failures else None,
         deps=run.deps,
         kept_at=at,
-        outermost=run.outermost,
+        outermost=run.outermost or first_graph(state),
         is_stopping=is_stopping,
         journal=journal,
     )

@@ -9,7 +9,6 @@ from stategraph._values.entries import Entry
 from stategraph._values.events import EventType
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import GraphMismatchError
 from stategraph.state import State, evolve, taken_of, turns_of
 
 
@@ -21,11 +20,12 @@ def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
 
 def check_not_of_another(run: RunContext, newest: State | None) -> None:
     """Raise GraphMismatchError if a run belongs to another graph and is not complete."""
-    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
+    if newest is None or newest.graph is None or newest.graph in run.plan.names or newest.status is RunStatus.COMPLETED:
         return
-    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
     way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
-    raise GraphMismatchError(newest.run_id, (change,), way_out)
+    from stategraph._graph.changed import other_graph  # imported when used
+
+    raise other_graph(run.plan, newest, way_out)
 
 
 def save(run: RunContext, state: State) -> Task[State]:

@@ -31,7 +31,7 @@ from stategraph.errors import (
     SchemaError,
 )
 from stategraph.nodes.base import Node
-from stategraph.state import State, effects_of, evolve, recorded
+from stategraph.state import State, effects_of, evolve, first_graph, recorded
 
 _DIGITS = 12  # of a digest in an id: they distinguish successive items at one place of a list
 
@@ -173,7 +173,8 @@ class NestedRun:
         run.spending, run.repeat_effects = outer.spending, outer.repeat_effects
         run.is_in_part, run.part = bool(self.part) or outer.is_in_part, self.part
         run.streams = outer.streams
-        run.nested_path, run.outer_step, run.outermost = self.path, step, outer.outermost or outer.plan.graph
+        run.nested_path, run.outer_step = self.path, step
+        run.outermost = outer.outermost or first_graph(at) or outer.plan.graph
         return run
 
     def _begun(self, run: RunContext, inputs: Mapping[str, Any]) -> State:
@@ -265,7 +266,7 @@ def check_nested(run: RunContext, saved: State) -> Task[None]:
         graphs, first = node.graphs, nested_id(saved.run_id, *step.kept_at, saved.generation)
         for run_id in (yield (Load, run.session.nested_at, (saved, step.kept_at))) if graphs else ():
             state: State | None = yield (Load, run.session.find, run_id)
-            own = [each for each in graphs if len(graphs) == 1 or (state and each.graph.name == state.graph)]
+            own = [each for each in graphs if len(graphs) == 1 or (state and state.graph in each._plan().names)]
             if state is None or state.status is RunStatus.COMPLETED or len(own) != 1:
                 continue
             label = unquote(run_id.removeprefix(first)[1:].rpartition("~")[0])

@@ -70,6 +70,8 @@ class GraphBuilder(Generic[S]):
         self._entry: str | None = None
         self._exits: set[str] = set()
         self._stands_at: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}
+        self._moved_from: tuple[str, ...] = ()
         self._on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
         self._identity: tuple[str, Mapping[str, str]] = ("", {})  # the module and the settings
 
@@ -77,6 +79,11 @@ class GraphBuilder(Generic[S]):
     def name(self) -> str:
         """The name of the graph, from its config."""
         return self._name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of the graph, and those that `moved_from` declares."""
+        return self._name, *self._moved_from
 
     @property
     def nodes(self) -> Mapping[str, NodeFunction | Node]:
@@ -314,10 +321,52 @@ class GraphBuilder(Generic[S]):
         Raises:
             TypeError: It is not a mapping of str to str.
         """
-        if not maps_texts(removed):
-            raise TypeError(f"stands_at takes a mapping of removed nodes to nodes, not {shorten(removed)}")
+        self._declare("stands_at", self._stands_at, removed)
+
+    def renamed(self, names: Mapping[str, str]) -> None:
+        """Name the nodes that were renamed, as `migrate` does for one call; every way to continue a run knows them.
+
+        Of a node that was renamed twice, both renames are declared. A nested graph has its own declarations. See
+        docs/graph-changes.md.
+
+        Args:
+            names: New names of nodes by their old names. An unknown new name is a GraphError when the graph runs.
+
+        Raises:
+            TypeError: It is not a mapping of str to str.
+        """
+        self._declare("renamed", self._renamed, names)
+
+    def moved_from(self, *names: str) -> None:
+        """Name what the graph, or the module that makes it, was called before: runs that began then continue here.
+
+        Their idempotency keys keep the old name of the graph.
+
+        Args:
+            names: Old names of the graph, and of its module, as in ``"orders"`` or ``"app.old_flows"``.
+
+        Raises:
+            TypeError: A name is not a str.
+        """
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"moved_from takes old names of the graph or its module, not {shorten(names)}")
         with self._changing():
-            self._stands_at.update(removed)
+            self._moved_from += tuple(map(_plain, names))
+
+    def _declare(self, method: str, known: dict[str, str], names: Mapping[str, str]) -> None:
+        if not maps_texts(names):
+            raise TypeError(f"{method} takes a mapping of old names of nodes to names of nodes, not {shorten(names)}")
+        with self._changing():
+            known.update(names)
+
+    def _name_now(self, node: str) -> str:
+        """Return the name that a node has now, given an old one."""
+        ahead = dict(self._renamed)
+        while node in ahead:
+            node = ahead.pop(node)
+            if node in self._nodes or node in self._stands_at:
+                break
+        return node
 
     def on_message(self, function: Callable[[State, Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Set the function that decides what a message to a run changes; without it, the message is the updates.
@@ -351,12 +400,13 @@ class GraphBuilder(Generic[S]):
         Raises:
             GraphError: The graph is not valid; the error lists all problems.
         """
-        structure = self.structure
+        structure, stands_at = self.structure, self._stands_at
+        renamed = {old: self._name_now(old) for old in self._renamed}
         problems = problems_of(
             structure,
             self._nodes,
             self._policies,
-            stands_at=self._stands_at,
+            declared={"stands_at": stands_at.values(), "renamed": sorted({*renamed.values()} - stands_at.keys())},
             schema=self._schema,
             defaults=self._defaults,
             persist=frozenset() if persist is None else persist,
@@ -375,7 +425,9 @@ class GraphBuilder(Generic[S]):
             defaults=self._defaults.copy(),
             schema=self._schema,
             persist=persist,
-            stands_at=self._stands_at.copy(),
+            stands_at=stands_at.copy(),
+            renamed=renamed,
+            moved_from=self._moved_from,
             on_message=self._on_message,
             async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
             **how,

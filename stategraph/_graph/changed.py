@@ -12,7 +12,7 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.progress import Progress, evolved, pause_of
 from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, first_graph
 
 
 def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, path: str = "") -> None:
@@ -24,9 +24,8 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
         allow_changed: Whether the nodes and edges of the graph may have changed.
         path: The path from the outermost graph to this one: names of nodes, each followed by a slash.
     """
-    if saved.graph is not None and saved.graph != plan.graph:
-        change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
-        raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
+    if saved.graph is not None and saved.graph not in plan.names:
+        raise other_graph(plan, saved, "Resume it with that graph.")
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(saved.run_id, saved.checkpoint_node)
     if saved.status is RunStatus.PAUSED and (saved.pause is None or not saved.pause.node):
@@ -40,7 +39,8 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
             change = f"it stands at node {node!r}, which the graph does not have"
             names = f'{{{path + node!r}: "{path}..."}}'
             way_out = (
-                f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}. "
+                f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}, "
+                "or declare it with graph.renamed. "
                 f'If it was removed, graph.stands_at({{{node!r}: "..."}}) names the node to continue at.'
             )
             raise GraphMismatchError(saved.run_id, (change,), way_out)
@@ -52,6 +52,13 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
             "To continue all the same, resume it with allow_changed=True; for renamed nodes, pass "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
+
+
+def other_graph(plan: CompiledGraph, saved: State, way_out: str) -> GraphMismatchError:
+    """Return the error for a run of a graph of another name."""
+    change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
+    old = f" If that is an old name of this graph, declare graph.moved_from({saved.graph!r})."
+    return GraphMismatchError(saved.run_id, (change,), way_out + old)
 
 
 def _nodes_of(saved: State) -> list[str]:
@@ -107,7 +114,7 @@ def other_module(plan: CompiledGraph, saved: State) -> str:
     theirs, ours = "" if saved.structure is None else saved.structure.module, plan.structure.module
     # A main script is known by the name of its file: "flows" and "app.flows" may be the same.
     is_same = f".{theirs}".endswith(f".{ours}") or f".{ours}".endswith(f".{theirs}")
-    return "" if is_same or not (theirs and ours) else theirs
+    return "" if is_same or theirs in plan.moved_from or not (theirs and ours) else theirs
 
 
 def began_elsewhere(plan: CompiledGraph, module: str) -> str:
@@ -134,13 +141,17 @@ Places: TypeAlias = Mapping[str, tuple[int, str]]
 def carried_over(plan: CompiledGraph, saved: State, migrate: Mapping[str, str]) -> tuple[State, Places]:
     """Return a saved State for this graph: with its nodes renamed, and not at a node listed as removed.
 
-    Also return the places of nodes that may have been under way and that the graph no longer has, or has as another
+    `migrate` has the new names that a call gives; those that the graph declares are applied if the run is older. Also
+    return the places of nodes that may have been under way and that the graph no longer has, or has as another
     kind of node.
 
     Raises:
         GraphMismatchError: `migrate` names unknown nodes.
     """
-    moved = migrate_state(_keeping_step(plan, saved), migrate, plan)
+    if saved.graph is not None and saved.graph != plan.graph and saved.graph in plan.names:
+        names = evolved(saved.progress, first_graph=first_graph(saved) or saved.graph)
+        saved = evolve(saved, graph=plan.graph, progress=names)
+    moved = migrate_state(_keeping_step(plan, saved), {**_declared(plan, saved.structure), **migrate}, plan)
     old, kept = moved.structure, moved.progress.kept_names if moved.progress else {}
     lost = {
         name: at
@@ -154,6 +165,16 @@ def carried_over(plan: CompiledGraph, saved: State, migrate: Mapping[str, str]) 
     if left != kept:
         moved = evolve(moved, progress=evolved(moved.progress, kept_names=left))
     return off_removed(plan, moved), lost
+
+
+def _declared(plan: CompiledGraph, old: GraphStructure | None) -> dict[str, str]:
+    """Return the declared new names of nodes that a graph of this structure had, and did not have under them."""
+    had = () if old is None else old.nodes
+    return {
+        name: new
+        for name, new in plan.renamed.items()
+        if (name not in plan.stages if old is None else name in had and new not in had)
+    }
 
 
 def _keeping_step(plan: CompiledGraph, saved: State) -> State:

@@ -23,7 +23,7 @@ def problems_of(
     nodes: Mapping[str, Node],
     policies: Mapping[str, NodePolicies],
     *,
-    stands_at: Mapping[str, str],
+    declared: Mapping[str, Iterable[str]],
     schema: Schema | None,
     defaults: Mapping[str, Any],
     persist: AbstractSet[str],
@@ -34,7 +34,7 @@ def problems_of(
         structure: The structure of the graph.
         nodes: The nodes by name.
         policies: The policies of the nodes by name.
-        stands_at: The nodes at which runs continue, by the names of removed nodes.
+        declared: The nodes that declarations about old nodes name, by the methods that make them.
         schema: The schema; None for any keys and values.
         defaults: Values for keys that the input of a run lacks.
         persist: The only keys that are saved; empty for all.
@@ -51,7 +51,10 @@ def problems_of(
         if handler not in nodes:
             problems.append(f"node {name!r} has on_error={handler!r}, but no node has this name")
     problems += [
-        f"stands_at names {name!r}, but no node has this name" for name in stands_at.values() if name not in nodes
+        f"{method} names {name!r}, but no node has this name"
+        for method, names in declared.items()
+        for name in names
+        if name not in nodes
     ]
     for name, policy in policies.items():
         if policy.cache is not None:

@@ -128,6 +128,8 @@ class CompiledGraph:
         async_node: The name of an async node, if there is one.
         nested_run: The class of nested runs, `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
         stands_at: For each removed node, the node at which its runs continue.
+        renamed: The names that renamed nodes have now, by their old ones.
+        moved_from: The names that the graph and its module had before.
         on_message: Returns the updates of a message, given the State and the given updates; None to take these.
         obstacle: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the
             checkpoints of the outer graph.
@@ -153,8 +155,15 @@ class CompiledGraph:
     async_node: str | None = None
     nested_run: Callable[..., NestedStep] | None = None
     stands_at: Mapping[str, str] = attrs.field(factory=dict)
+    renamed: Mapping[str, str] = attrs.field(factory=dict)
+    moved_from: tuple[str, ...] = ()
     on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
     obstacle: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of the graph, and the old ones of it and of its module."""
+        return self.graph, *self.moved_from
 
     def saved_of(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the data of a State, or updates of it, without the keys that are not saved."""

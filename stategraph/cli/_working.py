@@ -205,7 +205,7 @@ class _Worker:
     def _until_next(self, graph: StateGraph) -> float:
         """Return the seconds until the next search: sooner than usual if a run is due by then."""
         try:
-            return until_due(graph.store, graph.config.name, self.every)
+            return until_due(graph.store, graph.names, self.every)
         except StateGraphError:  # the next search reports it
             return self.every
 

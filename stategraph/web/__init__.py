@@ -53,12 +53,14 @@ def app(
     """
     if find_spec("starlette") is None or find_spec("jinja2") is None:
         raise ImportError(_MISSING)
+    from stategraph.turns import by_names
     from stategraph.web._app import Pages  # imported when used: starlette takes 100 ms
     from stategraph.web._guard import Guard
 
-    by_name: dict[str, StateGraph] = {}
+    graphs = [*graphs]
+    by_name = by_names(graphs)
     for graph in graphs:
-        if by_name.setdefault(graph.name, graph) is not graph:
+        if by_name[graph.name] is not graph:
             raise ConfigError("graphs", graph.name, "a different name for each graph")
     guard = Guard(token, hosts, root_path)
     guard.app = Pages(store, by_name, guard.csrf, allow_changed, migrate or {}).routed()

@@ -326,7 +326,8 @@ def form_of(graph: StateGraph | None, pause: Pause, renamed: str | None = None) 
     """
     if pause.response_param is None:
         return None
-    node = None if graph is None else graph.nodes.get(renamed or pause.node)
+    name = renamed or pause.node
+    node = None if graph is None else graph.nodes.get(name) or graph.nodes.get(graph._name_now(name))
     schema = node.schema if isinstance(node, InterruptNode) else None
     names = field_names(schema) if is_record(schema) else ()
     if not names:

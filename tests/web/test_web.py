@@ -223,6 +223,21 @@ def test_a_run_of_a_graph_that_has_changed(store, graph):
     assert store.load("old")["answer"] is True
 
 
+def test_a_run_of_a_graph_with_declared_old_names(store):
+    """The page finds the graph of the run, and makes the form from the renamed node."""
+    asks(store, bool).execute(State(run_id="old"))
+    moved = asks(store, bool, name="moved", node="approve")
+    moved.moved_from("asks")
+    moved.renamed({"ask": "approve"})
+    page = let_in(app(store, [moved]))
+
+    assert 'type="radio"' in page.get("/run", params={"id": "old"}).text
+    assert change(page, "old", "answer", pause=pause_of(store, "old"), answer="true").status_code == 303
+
+    until(lambda: store.load("old").status == "completed")
+    assert (store.load("old")["answer"], store.load("old").graph) == (True, "moved")
+
+
 def test_work_goes_on_after_the_post_has_returned(store):
     """A long node does not keep the browser waiting."""
     going_on = threading.Event()
