@@ -69,7 +69,8 @@ class AsyncFollowing(AsyncIterator[State[S]]):
 
     async def aclose(self) -> None:
         """End the iteration."""
-        self._looks.found.close()
+        with suppress(ValueError):  # a thread that still reads lets it go after that
+            self._looks.found.close()
 
 
 def fresh_rows(store: CheckpointStore, run_id: str, after: str | None = None) -> Iterator[list[Summary]]:

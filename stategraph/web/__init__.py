@@ -1,22 +1,24 @@
-"""The page: it shows the runs of a store in a browser and, with their graphs, changes them.
+"""The page, which shows the runs of a store in a browser and changes them; and events of runs for your own pages.
 
-It needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own application. See docs/web.md.
+The page needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own application. See docs/web.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stategraph.errors import ConfigError
 
 if TYPE_CHECKING:
     from stategraph.graph import StateGraph
+    from stategraph.state import State
     from stategraph.stores.base import CheckpointStore
+    from stategraph.web._events import Events
     from stategraph.web._guard import Guard
 
-__all__ = ["app"]
+__all__ = ["app", "events"]
 
 _MISSING = "the page needs starlette and jinja2: pip install '.[ui]'"
 
@@ -65,3 +67,27 @@ def app(
     guard = Guard(token, hosts, root_path)
     guard.app = Pages(store, by_name, guard.csrf, allow_changed, migrate or {}).routed()
     return guard
+
+
+def events(
+    graph: StateGraph[Any],
+    *,
+    shown: Callable[[State], Any] | None = None,
+    heartbeat: float = 15.0,
+    wait: float | None = None,
+) -> Events:
+    """Return an ASGI application that sends the chunks and States of a run to a browser, as server-sent events.
+
+    Mount it, as in ``Mount("/events", events(graph))`` of Starlette or ``app.mount("/events", events(graph))`` of
+    FastAPI: ``/events/chat-1`` has the events of the run ``chat-1``. It needs neither. It only reads: a browser that
+    leaves does not stop the run. It lets everyone read who gets there: your application decides who does.
+
+    Args:
+        graph: The graph of the runs, or another one with their store.
+        shown: Returns what the event of a State holds, as JSON; by default its step, node and status, and no data.
+        heartbeat: Seconds of silence after which a comment is sent, so that proxies keep the connection.
+        wait: Seconds to wait for a run to begin before the answer is 404.
+    """
+    from stategraph.web._events import Events, step_of  # imported when used: asyncio takes 20 ms
+
+    return Events(graph, shown or step_of, heartbeat, wait)

@@ -45,6 +45,15 @@ OUTPUTS = {
         from-toml: 10 characters
         kept: step 2, completed, by report
         """,
+    "tokens": """\
+        read: Tokens are kept
+        read later: 4. for
+        read later: 5. whoever
+        read later: 6. reads
+        read later: 7. them
+        read later: 8. late
+        completed: Tokens are kept for whoever reads them late
+        """,
     "time_travel": """\
         first: mean 128.0
           step 0: input, active
