@@ -170,7 +170,7 @@ def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers:
                 row = unpack_row(run_id, value)
                 _, *values = row_values(row, sql.DIALECT)
             except (CheckpointCorruptError, UnicodeDecodeError):
-                values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * 2]
+                values = [*[_DAMAGED] * 14, value, *[_DAMAGED] * (len(ROW_COLUMNS) - 16)]
             database.execute(_PUT_ROW, (place, *values))
 
 

@@ -180,7 +180,8 @@ def test_a_compressed_row_holds_no_more_values_than_are_written(kind, tmp_path):
         forged = log.sealer.seal("a", forged, b"", run.incarnation)
         head = log.sealer.sealed_run(run._replace(tip=forged.seal))
         with closing(sqlite3.connect(store.path)) as database, database:
-            database.execute("UPDATE checkpoint SET encoding = ?, payload = ?, seal = ?", forged[-4:-1])
+            changed = (forged.encoding, forged.payload, forged.seal)
+            database.execute("UPDATE checkpoint SET encoding = ?, payload = ?, seal = ?", changed)
             database.execute("UPDATE run SET tip = ?, seal = ?", (head.tip, head.seal))
 
         with pytest.raises(CheckpointCorruptError, match="more than 100,000 values"):
