@@ -95,7 +95,8 @@ def test_a_store_that_is_closed_during_a_request(store: Store, proxy: Any) -> No
 def test_a_save_is_one_round_trip(store: Store, proxy: Any) -> None:
     """The first save of a run looks for the run; statements and scripts are prepared once."""
     for step in range(1, 7):
-        store.save(numbered("other", step))
+        for run_id in ("one", "two", "three"):
+            store.save(numbered(run_id, step))
     trips = []
     for step in range(1, 4):
         proxy.answers = 0
