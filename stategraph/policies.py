@@ -32,6 +32,11 @@ def _are_classes(value: Any) -> bool:
     return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
 
 
+def _longest(policy: Any) -> float:
+    given = policy.initial_delay
+    return float(given) if _is_number(given, 60) else 60.0
+
+
 _NUMBER = "a finite, non-negative number"
 _RETRY: Allowed = {
     "max_attempts": ("the number of attempts, a positive integer", lambda value: is_count(value, at_least=1)),
@@ -59,7 +64,7 @@ class RetryPolicy:
         max_attempts: The number of attempts, including the first.
         initial_delay: Seconds before the second attempt.
         backoff_multiplier: The factor between one delay and the next.
-        max_delay: The longest delay in seconds.
+        max_delay: The longest delay in seconds; by default 60, or `initial_delay` if that is longer.
         jitter: The most seconds, chosen at random, that are added to a delay; the sum is at most `max_delay`.
         retry_on: The exceptions to retry: exception classes, or a sync function of the exception that returns whether
             to retry. Several failed parts of a node raise an ExceptionGroup: classes match a group if they match all
@@ -76,7 +81,7 @@ class RetryPolicy:
     max_attempts: int = 3
     initial_delay: float = 1.0
     backoff_multiplier: float = 2.0
-    max_delay: float = 60.0
+    max_delay: float = attrs.field(default=attrs.Factory(_longest, takes_self=True))
     jitter: float = 0.0
     retry_on: RetryOn = attrs.field(default=Exception, converter=_as_tuple)
     random: Callable[[], float] | None = attrs.field(default=None, kw_only=True)

@@ -19,6 +19,7 @@ from stategraph import (
     StateGraph,
     key_equals,
 )
+from stategraph._values.entries import Entry
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, FourMethodStore, Scene, chain, make_graph, raises, reopened, trace, traces
 
@@ -95,6 +96,44 @@ class TestTurns:
         final = play.execute(graph, play.store.load(RUN).update({"n": 5, "items": [5, 0]}), restart=True)
 
         assert final["double"] == ([10, 0] if kind == "map" else 10)
+
+    @pytest.mark.parametrize("way_out", ["resume", "cancel", "discard"])
+    def test_a_failed_turn_blocks_the_next(self, play: Scene, way_out: str) -> None:
+        """The next call finishes it with its own input. If it fails again, a note says whose failure it is, and what
+        goes on; each of these ways does."""
+        graph = chat(play.store)
+        play.turn(graph, {"question": "one"})
+        broken = {"question": None, "asked": None}
+        for given in (broken, {"question": "two"}):
+            with pytest.raises(ExecutionError, match="'answer'") as caught:
+                play.turn(graph, given)
+        assert "TypeError" in str(caught.value)
+        (note,) = caught.value.__notes__
+        assert "failure of a turn before" in note
+        assert f"{way_out}(" in note or 'unfinished="discard"' in note
+
+        if way_out == "resume":
+            assert play.resume(graph, {"question": "mended", "asked": ["one"]})["asked"] == ["one", "mended"]
+        elif way_out == "cancel":
+            graph.cancel(RUN)
+        discards: Any = {"unfinished": "discard"} if way_out == "discard" else {}
+        final = play.turn(graph, {"question": "two", "asked": ["given"]}, **discards)
+
+        assert (final["asked"], final.status) == (["given", "two"], RunStatus.COMPLETED)
+
+    def test_a_stored_turn_that_fails_is_not_that_of_the_call(self, play: Scene) -> None:
+        """Turns that wait are executed first; the note is there as well."""
+        graph = chat(play.store)
+        play.turn(graph, {"question": "one"})
+        play.store.append(RUN, [Entry("turn", [{"asked": None}, "enqueue", 0], name="stored")])
+
+        with pytest.raises(ExecutionError, match="'answer'") as caught:
+            play.turn(graph, {"question": "two"})
+
+        assert "failure of a turn before" in caught.value.__notes__[0]
+        with pytest.raises(ExecutionError) as caught:  # the failure of the call's own turn
+            graph.turn("other", {"question": "one", "asked": None})
+        assert not hasattr(caught.value, "__notes__")
 
 
 class TestForks:

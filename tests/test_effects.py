@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -246,7 +247,7 @@ class TestDone:
         assert len(bank.bills) == 1
 
     def test_what_cannot_be_kept_is_unknown(self, stage: Scene) -> None:
-        """The effect has happened, so it must not be repeated."""
+        """The effect has happened, so it must not be repeated: the error says both, and how the run goes on."""
         calls = []
 
         def node(state: State, context: NodeContext) -> dict[str, Any]:
@@ -260,6 +261,9 @@ class TestDone:
         with pytest.raises(ExecutionError) as caught:
             stage.execute(graph)
         assert isinstance(caught.value.__cause__, NotSerializableError)
+        assert re.search(
+            "result in effect 'a' .*effect has happened.*Resume the run.*confirm, or from the answer", str(caught.value)
+        )
         assert stage.resume(graph).status == "paused"
         assert calls == [1]
 
@@ -895,3 +899,74 @@ def test_an_attempt_that_is_over_begins_no_effect(shape: str, tmp_path: Path) ->
 
     assert late.made == []
     assert "its attempt is over" in late.refused[0]
+
+
+# --------------------------------------------------------------------------- contexts that outlive their step
+
+
+@pytest.mark.parametrize("ask", ASKS[:3], ids=["effect", "spend", "status"])
+@pytest.mark.parametrize("end", ["completes", "fails", "pauses"])
+def test_a_context_is_closed_with_its_call(stage: Scene, ask: Callable[[NodeContext], object], end: str) -> None:
+    """A thread or a closure that has kept it gets a RuntimeError that says so, and nothing is kept."""
+    kept = list[NodeContext]()
+
+    def node(state: State, context: NodeContext) -> State:
+        kept.append(context)
+        if end == "fails":
+            raise OSError("unplugged")
+        return state.paused("asks") if end == "pauses" else state
+
+    with suppress(ExecutionError):
+        stage.execute(stage.graph({"a": node}, preserve=True))
+
+    with pytest.raises(RuntimeError, match=r"of node 'a' in step 1 of run 'run': its attempt is over"):
+        ask(kept[0])
+    assert stage.store.entries(RUN) == []
+
+
+def test_a_context_is_closed_with_its_step(stage: Scene) -> None:
+    """The next node is at work: an effect or a status of the step before is refused, and what was spent counts."""
+    kept, refused = list[NodeContext](), list[str]()
+
+    def uses(state: State, context: NodeContext) -> dict[str, Any]:
+        for ask in ASKS[:3]:
+            try:
+                ask(kept[0])
+            except RuntimeError as error:
+                refused.append(str(error))
+        return {}
+
+    def keeps(state: State, context: NodeContext) -> dict[str, Any]:
+        kept.append(context)
+        return {}
+
+    final = stage.execute(stage.graph({"keeps": keeps, "uses": uses}))
+
+    assert [text.split(" of node")[0] for text in refused] == ["effect 'a'", "status"]
+    assert final.spent == {"usd": 1}
+
+
+@pytest.mark.parametrize("shape", ["node", "graph", "in a graph"])
+def test_a_step_that_runs_again_for_its_keys_repeats_no_effect(tmp_path: Path, shape: str) -> None:
+    """Its keys are not saved: the resume is refused and says what to give; with that it goes on."""
+    bank, ends = Bank(), once(OSError("unplugged"))
+
+    def uses(state: State) -> dict[str, Any]:
+        ends()
+        return {"used": state["paid"]}
+
+    with SqliteStore(tmp_path / "runs.db") as store:
+        nodes: dict[str, Any] = {"pay": pays(bank, "a"), "use": uses}
+        if shape == "graph":
+            nodes["pay"] = make_graph({"pay": nodes["pay"]}, store=store, name="inner").as_node(outputs=["paid"])
+        graph = make_graph(nodes, store=store, persist=("used",))
+        if shape == "in a graph":
+            graph = make_graph({"outer": graph.as_node()}, store=store, name="outer")
+        for message in ("unplugged", "give them to resume"):
+            with pytest.raises(Exception, match=message):
+                graph.run(State(run_id=RUN))
+            assert bank.bills == ["a"]
+
+        if shape != "in a graph":
+            assert graph.resume(RUN, {"paid": ["a"]})["used"] == ["a"]
+    assert bank.bills == ["a"]

@@ -194,6 +194,21 @@ def test_other_stores_say_that_they_have_no_connection(any_play: Scene) -> None:
         any_play.execute(any_play.graph({"a": write}))
 
 
+def test_a_run_that_is_over_gives_no_connection(own_scene: Scene) -> None:
+    """A closure that has kept the context begins no transaction, which nothing would end: the store stays free."""
+    kept: list[NodeContext] = []
+
+    def keeps(state: State, context: NodeContext) -> dict[str, Any]:
+        kept.append(context)
+        return {}
+
+    own_scene.execute(own_scene.graph({"a": keeps}, preserve=True))
+
+    with pytest.raises(RuntimeError, match="its attempt is over"):
+        write(State(run_id=RUN), kept[0])
+    assert rows(own_scene.store) == []
+
+
 def test_nothing_is_saved_without_a_saved_run(own_scene: Scene) -> None:
     """A graph that saves nothing has no State with which to commit, and says so."""
     with pytest.raises(ExecutionError, match="nothing of this run is saved"):
@@ -253,7 +268,7 @@ def test_a_thread_that_outlived_its_timeout_gets_no_connection(tmp_path: Path) -
         create(store)
         policies = {"a": {"timeout": 0.5, "retry": RetryPolicy(max_attempts=2, initial_delay=0.0)}}
         make_graph({"a": slow}, store=store, policies=policies).execute(State(run_id=RUN))
-        assert "timeout of this attempt has passed" in str(errors)
+        assert "its attempt is over" in str(errors)
         assert rows(store) == []
 
 

@@ -117,12 +117,16 @@ class TestDelays:
         [
             ({"jitter": 2, "random": lambda: 0.5}, 1, 2.0),
             ({"backoff_multiplier": 10}, 5000, 60.0),
+            ({"initial_delay": 100}, 1, 100.0),
+            ({"initial_delay": 100}, 2, 100.0),
+            ({"initial_delay": 100, "max_delay": 60}, 1, 60.0),
             ({"delay": lambda error: 1 / 0}, 1, None),
             ({"delay": lambda error: "soon"}, 1, None),
         ],
     )
     def test_unusual_delays(self, options: dict[str, Any], attempt: int, seconds: float | None) -> None:
-        """A policy whose function fails gives up, and says so in a note on the error."""
+        """Only a given `max_delay` cuts the first delay. A policy whose function fails gives up, and says so in a note
+        on the error."""
         error = ValueError()
         policy = RetryPolicy(**{"max_attempts": 9999, "initial_delay": 1, **options})
 

@@ -93,6 +93,7 @@ class RunContext:
         chunks: The log of the chunks that are kept in the step under way, if the run is the outermost one; a
             `stategraph._engine.chunks.ChunkLog`.
         streams: Whether the caller of the outermost run iterates over it, and so gets the chunks of nodes.
+        is_recomputing: Whether it runs a step again that is complete, for keys that are not saved.
     """
 
     plan: CompiledGraph
@@ -142,6 +143,7 @@ class RunContext:
     part: str = attrs.field(default="", init=False)
     streams: bool = attrs.field(init=False)
     chunks: Any = attrs.field(default=None, init=False)
+    is_recomputing: bool = attrs.field(default=False, init=False)
 
     @streams.default
     def _streams_to_caller(self) -> bool:

@@ -19,6 +19,7 @@ from stategraph._util.callables import is_async_callable
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
 from stategraph._values.progress import Pause
+from stategraph.errors import NotSerializableError
 
 _Journal: TypeAlias = Any
 """A `stategraph._engine.journal.StepJournal`, which calls this module."""
@@ -38,6 +39,7 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     mark = object()
     if journal.used.setdefault(key, mark) is not mark:
         raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
+    journal.check_open(f"effect {key!r}")
     if not journal.is_kept:
         return call()
     work = _effect(journal, key, call, confirm)
@@ -121,13 +123,7 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
         RuntimeError: The step or the attempt is over.
     """
     run = journal.run
-    if journal.is_past:
-        raise RuntimeError(f"effect {key!r} of node {journal.node!r}: its attempt is over, as after a timeout")
-    if run.state.step != journal.state.step:
-        raise RuntimeError(
-            f"effect {key!r} of node {journal.node!r} belongs to step {journal.step}, which is complete, and would be "
-            "repeated; if keys that are not saved are computed again, give them to resume, or name them in persist"
-        )
+    journal.check_open(f"effect {key!r}")
     journal.save_input()
     with run.input_lock:
         found = run.effects.get(journal.step)
@@ -139,8 +135,18 @@ def _kept(journal: _Journal, key: str) -> Mapping[str, Any] | None:
     return None if entry is None else cast(Mapping[str, Any], entry.value)
 
 
+_HAS_HAPPENED = (
+    "The effect has happened, but its result is not kept: let call and confirm return what can be saved. Resume the "
+    "run: this step does not call again, and takes the result from confirm, or from the answer to a pause"
+)
+
+
 def _keep(journal: _Journal, key: str, **value: Any) -> Mapping[str, Any]:
-    kept = journal.append("effect", value, key)
+    try:
+        kept = journal.append("effect", value, key)
+    except NotSerializableError as error:  # of the result: nothing else may be refused
+        error.reason = f"{error.reason}. {_HAS_HAPPENED}"
+        raise
     journal.run.effects[journal.step][journal.place, key] = kept
     if value:
         journal.run.did[key] = None

@@ -20,6 +20,11 @@ from stategraph._values.spending import checked_amounts
 from stategraph.errors import CheckpointError, NotSerializableError
 from stategraph.state import State, taken_of
 
+_OVER = (
+    "its attempt is over: the node has returned or failed, or its timeout has passed; a context may be used only until "
+    "then, also by threads and functions of the node"
+)
+
 
 @attrs.define(eq=False)
 class StepJournal:
@@ -52,12 +57,33 @@ class StepJournal:
     @property
     def is_kept(self) -> bool:
         """Whether the run is saved, so that entries outlive the process."""
-        return bool(self.run.outermost_run.plan.saves)
+        return bool(self.run.outermost_run.plan.saves) and not self.run.is_recomputing
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the call of the run has ended."""
+        ownership = self.run.session.ownership
+        return ownership is not None and ownership.task is None
 
     @property
     def is_past(self) -> bool:
         """Whether the attempt, or one of a graph around it, has ended."""
-        return self.is_over or self.run.is_over
+        run = self.run
+        return self.is_over or run.is_over or run.state.step != self.state.step or self.is_left
+
+    def check_open(self, what: str) -> None:
+        """Raise RuntimeError if the attempt is over: a thread or a closure may have kept its context."""
+        if self.run.is_recomputing:
+            raise self._closed(
+                what,
+                "the step is complete, and runs again for keys that are not saved; give them to resume, or name "
+                "them in persist",
+            )
+        if self.is_past:
+            raise self._closed(what, _OVER)
+
+    def _closed(self, what: str, why: str) -> RuntimeError:
+        return RuntimeError(f"{what} of node {self.node!r} in step {self.step} of run {self.state.run_id!r}: {why}")
 
     def effect(self, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> Any:
         """Do an effect, as `NodeContext.effect`."""
@@ -94,6 +120,12 @@ class StepJournal:
         """Return the entries of all places of the step of some kinds, in order."""
         return _entries(self.run, self.state.run_id, self.step, kinds)
 
+    def status(self, text: str) -> None:
+        """Say how far the step is, as `NodeContext.status`."""
+        self.check_open("status")
+        if self.is_kept:
+            self.append("status", text, "status")
+
     def messages(self) -> list[Any]:
         """Return the updates of the messages that wait in the inbox of the outermost run."""
         outermost = self.run.outermost_run
@@ -109,7 +141,10 @@ class StepJournal:
 
         Raises:
             LimitError: The run has reached a limit.
+            RuntimeError: The call of the run has ended.
         """
+        if self.is_left:  # until then it counts, also after the attempt: it is spent
+            raise self._closed("spend", _OVER)
         amounts, run, outermost = checked_amounts(amounts), self.run, self.run.outermost_run
         with run.spending.lock:
             if self.is_kept:
@@ -126,10 +161,10 @@ class StepJournal:
             CheckpointError: The store has no such connection.
             RuntimeError: There is no State with which to commit it.
         """
+        self.check_open("context.connection")
         for why, is_true in (
             ("nothing of this run is saved: give the graph a store", not self.run.plan.saves),
             ("a branch or an item has no State of its own: write in a node before or after", self.is_part),
-            ("the timeout of this attempt has passed", self.is_past),
         ):
             if is_true:
                 raise RuntimeError(f"there is no context.connection: {why}")

@@ -121,6 +121,7 @@ def _recomputed(run: RunContext, state: State, node: str, step: int, keys: list[
     again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
     again.shows = again.streams = False
     again.wanted, again.unsaved_parts = run.wanted - _NOT_EMITTED, []
+    again.is_recomputing = True
     progress = evolved(state.progress, kept_names={})  # they are of the step under way
     again.state = evolve(state, step=step - 1, status=RunStatus.ACTIVE, error=None, pause=None, progress=progress)
     execution = StepExecution(again, run.plan.stages[node], again.state)

@@ -172,7 +172,7 @@ class NestedRun:
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
         run.spending, run.repeat_effects = outer.spending, outer.repeat_effects
         run.is_in_part, run.part = bool(self.part) or outer.is_in_part, self.part
-        run.streams = outer.streams
+        run.streams, run.is_recomputing = outer.streams, outer.is_recomputing
         run.nested_path, run.outer_step = self.path, step
         run.outermost = outer.outermost or first_graph(at) or outer.plan.graph
         return run

@@ -33,6 +33,7 @@ from stategraph.errors import (
     ConfigError,
     EntriesNotKeptError,
     EntryExistsError,
+    ExecutionError,
     RunBusyError,
 )
 from stategraph.state import State, data_of, evolve, taken_of, turns_of, with_data
@@ -113,13 +114,26 @@ def _executed(run: RunContext, turn: Turn) -> Task[State]:
         if _serves(state) == entry.seq and not is_over:  # it was interrupted, or has failed
             return (yield from resume_owned(run, turn.run_id))
         return (yield from _shown(run, state))  # its end is not kept
-    state = yield from serve(run, state, discards=turn.discards, until=entry)
+    try:
+        state = yield from serve(run, state, discards=turn.discards, until=entry)
+    except ExecutionError as error:
+        error.add_note(_of_turn_before(run, turn.run_id))
+        raise
     if entry is None and turn.key is not None:
         known = run.session.inbox
         entry = yield from _append(run, turn, state)
         if entry.seq != known + 1:  # others came in between, or another call has stored this one
             return (yield from _executed(run, turn))
     return (yield from _begin(run, state, turn.given, entry))
+
+
+def _of_turn_before(run: RunContext, run_id: str) -> str:
+    discards = ', and turn(..., unfinished="discard") rolls it back' if run.session.keeps_all else ""
+    return (
+        "This is the failure of a turn before, which must end first: the turn of this call has not begun. Mend the "
+        f"cause and call again, or finish that turn with other values, as in resume({run_id!r}, {{key: value}}); "
+        f"cancel({run_id!r}) gives it up where it is{discards}."
+    )
 
 
 # --------------------------------------------------------------------------- turns in the inbox

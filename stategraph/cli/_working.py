@@ -135,7 +135,7 @@ class _Worker:
     how: Mapping[str, Any]
     _graph: StateGraph | None = attrs.field(default=None, init=False)
     _swept: datetime | None = attrs.field(default=None, init=False)
-    _why: str = attrs.field(default="no run is left", init=False)
+    _why: str = attrs.field(default="no run is left to continue", init=False)
     _has_broken: bool = attrs.field(default=False, init=False)
     _is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
     _cuts_off: threading.Event = attrs.field(factory=threading.Event, init=False)
@@ -158,7 +158,9 @@ class _Worker:
                 self._cuts_off.set()
         graph.store.close()
         code = Exit.FAILED if self._has_broken or (self.once and self._has_failed) else Exit.OK
-        self.log.write("error" if self._has_broken else "info", f"ended: {self._why}", exit=code.value)
+        left = self.once and len(self.health()["refused"])
+        why = self._why + (f"; runs left alone, because they do not fit the graph: {left}" if left else "")
+        self.log.write("error" if self._has_broken else "info", f"ended: {why}", exit=code.value)
         return code
 
     def health(self) -> dict[str, Any]:

@@ -211,6 +211,7 @@ class NodeContext(Generic[Deps_co]):
 
         Raises:
             ValueError: the attempt has used the key before.
+            RuntimeError: the attempt is over, and a thread or a closure has kept this context.
             NotSerializableError: the result cannot be saved exactly. Its outcome then counts as unknown.
         """
         return call() if self._journal is None else self._journal.effect(key, call, confirm)
@@ -232,6 +233,7 @@ class NodeContext(Generic[Deps_co]):
         Raises:
             LimitError: The run has reached one of its limits; the amounts count all the same.
             ValueError: An amount is not a finite, non-negative number.
+            RuntimeError: The call of the run has ended.
         """
         self._journal.spend(amounts)
 
@@ -255,11 +257,12 @@ class NodeContext(Generic[Deps_co]):
 
         Raises:
             TypeError: The text is not a str.
+            RuntimeError: As for `effect`.
         """
         if not isinstance(text, str):
             raise TypeError(f"a status is a str, not {type(text).__name__}")
-        if self._journal is not None and self._journal.is_kept:
-            self._journal.append("status", text, "status")
+        if self._journal is not None:
+            self._journal.status(text)
 
     @property
     def connection(self) -> Any:
@@ -271,7 +274,7 @@ class NodeContext(Generic[Deps_co]):
 
         Raises:
             CheckpointError: the store is neither sqlite, disk nor postgres.
-            RuntimeError: this is a part of a step, or the run is not saved.
+            RuntimeError: this is a part of a step, the run is not saved, or the attempt is over.
         """
         return self._journal.connection()
 

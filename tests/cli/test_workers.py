@@ -278,11 +278,29 @@ class TestHealth:
         log = [json.loads(line) for line in ended.err.splitlines()]
         assert all({"time", "level", "message"} <= line.keys() for line in log)
         assert [(line["level"], line.get("run_id")) for line in log[1:-1]] == [("warning", "misfit"), ("info", "fine")]
-        assert (log[-1]["message"], log[-1]["exit"], ended.code) == ("ended: no run is left", 1, 1)
+        message = "ended: no run is left to continue; runs left alone, because they do not fit the graph: 1"
+        assert (log[-1]["message"], log[-1]["exit"], ended.code) == (message, 1, 1)
         told = {line["run_id"]: (line["status"], line["error"]) for line in map(json.loads, ended.out.splitlines())}
         assert told["fine"] == ("completed", None)
         assert told["misfit"][0] == "active"
         assert "does not fit" in told["misfit"][1]
+
+    def test_runs_of_another_module(self, jobs, tmp_path):
+        """They are left alone, which is no failure: the health lists them, and the last line counts them."""
+        (tmp_path / "moved.py").write_text(PROGRAM, encoding="utf-8")
+        submit(jobs["graph"], one={"how": "fine"}, two={"how": "fine"})
+
+        with started("work", "moved:graph", "--health", "health.json", cwd=tmp_path) as worker:
+            file = tmp_path / "health.json"
+            health = until(lambda: json.loads(file.read_text()), lambda found: len(found["refused"]) == 2)
+            assert {each["run_id"] for each in health["refused"]} == {"one", "two"}
+            assert "of module 'jobs' began it" in health["refused"][0]["error"]
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(60) == 0
+        ended = process("work", "moved:graph", "--once", cwd=tmp_path)
+
+        assert (ended.code, ended.out) == (0, "")
+        assert "; runs left alone, because they do not fit the graph: 2\n" in ended.err
 
     def test_a_place_that_cannot_be_used(self, jobs, tmp_path):
         """The worker does not begin."""
