@@ -303,6 +303,34 @@ class TestBusy:
         assert desk.calls == ["slow", "0"]
         assert play.store.load(RUN).status == "completed"
 
+    def test_a_cancellation_that_comes_too_late(self, play: Scene, desk: Desk) -> None:
+        """A turn that completes although it is interrupted leaves nothing behind that cancels the next one."""
+        nodes = {"open": lambda state: {}, "answer": desk.answer}
+        graph = make_graph(nodes, store=play.store, preserve=True)
+        desk.graph = lambda store: make_graph(nodes, store=store, preserve=True)  # type: ignore[assignment]
+        Crowd(play, desk).calls({"busy": "interrupt", "wait": 0})
+
+        (recovered,) = graph.recover()
+
+        assert recovered.error is None
+        assert play.store.load(RUN)["log"] == ["slow", "0"]
+
+    @pytest.mark.parametrize("how", ["turn", "key", "enqueue"])
+    def test_a_cancelled_turn_is_not_finished(self, play: Scene, desk: Desk, how: str) -> None:
+        """Also if its owner dies before it notices: the next turn begins, and the history has the cancellation."""
+        desk.slow, desk.error, graph = "slow", Killed(), desk.graph(play.store)
+        first = threading.Thread(target=in_threads, args=(lambda: asked(desk.graph(play.store), "slow"),))
+        first.start()
+        assert desk.is_at_work.wait(300)
+        play.store.cancel(RUN, by="ada")
+        first.join()
+        desk.slow, desk.error, options = "", None, {"key": {"key": "k"}, "enqueue": {"busy": "enqueue"}}
+
+        play.turn(graph, {"message": "next"}, **options.get(how, {}))
+
+        assert desk.calls == ["slow", "next"]
+        assert ("cancelled", "ada") in [(row.status, row.by) for row in play.store.history(RUN)]
+
     @pytest.mark.parametrize("who", ["store", "owner"])
     def test_it_comes_while_the_run_is_being_cancelled(self, desk: Desk, who: str) -> None:
         """Between the last look at the inbox and the save: the next sweep executes it all the same."""

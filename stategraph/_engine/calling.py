@@ -11,7 +11,7 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.ending import canceller_of, failure_at, noting, save_cancelled
+from stategraph._engine.ending import end_cancelled, failure_at, noting
 from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.owning import LATEST, SOONEST, check_saves, clear_cancellation, owning, owning_saved
@@ -86,7 +86,7 @@ def _run_once(run: RunContext, state: State) -> Task[State]:
     if saved.status in (RunStatus.COMPLETED, RunStatus.PAUSED, RunStatus.CANCELLED):
         return saved
     if run.session.is_cancelled and saved.status is RunStatus.ACTIVE:
-        return (yield from _end_cancelled(run, saved))
+        return (yield from end_cancelled(run, saved))
     return (yield from resume_owned(run, state.run_id))
 
 
@@ -191,12 +191,6 @@ def cancel(run: RunContext, run_id: str, wait: float | None = None) -> Task[RunS
         delay = min(2 * delay, LATEST)
     saved = yield from newest_of(run, run_id)
     return RunStatus.COMPLETED if saved is None else saved.status  # a complete run may be deleted
-
-
-def _end_cancelled(run: RunContext, saved: State) -> Task[State]:
-    """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
-    by = yield from canceller_of(run, saved)
-    return (yield from save_cancelled(run, saved.run_id, by))
 
 
 # --------------------------------------------------------------------------- messages and answers
@@ -304,6 +298,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     if saved.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         from stategraph._engine.turns import serve  # imported when used: few runs have turns that wait
 
+        yield from clear_cancellation(run)  # it was for a turn that is over, not for those that wait
         served = yield from serve(run, saved)
         return None if served is saved else served
     if not (yield from _goes_on(run, saved)):
@@ -321,7 +316,7 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
 def _taken_up(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
     """Continue a run that goes on without a caller, or save it as cancelled."""
     if run.session.is_cancelled:
-        return (yield from _end_cancelled(run, saved))
+        return (yield from end_cancelled(run, saved))
     if saved.status is RunStatus.PAUSED:
         return (yield from _in_company(run, saved, resume_owned(run, saved.run_id)))
     return (yield from _continue_lost(run, saved, max_recoveries))

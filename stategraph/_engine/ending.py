@@ -207,6 +207,12 @@ def canceller_of(run: RunContext, state: State) -> Task[str | None]:
     return by
 
 
+def end_cancelled(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled: its last owner ended before it noticed the cancellation."""
+    by = yield from canceller_of(run, saved)
+    return (yield from save_cancelled(run, saved.run_id, by))
+
+
 def copy_notes(error: BaseException, other: BaseException) -> None:
     """Copy the notes of an error, which report later failures, to the error raised in its place."""
     for note in getattr(error, "__notes__", ()):

@@ -15,8 +15,9 @@ from typing import Any
 import attrs
 
 from stategraph._engine.context import RunContext, fitting, show
+from stategraph._engine.ending import end_cancelled
 from stategraph._engine.loop import begin, with_defaults
-from stategraph._engine.owning import owning_saved
+from stategraph._engine.owning import clear_cancellation, owning_saved
 from stategraph._engine.resume import fitting_saved, resume_owned
 from stategraph._engine.saving import check_not_of_another, newest_of, waiting_turns
 from stategraph._graph.changed import off_removed
@@ -69,7 +70,7 @@ def execute_turn(run: RunContext, turn: Turn, *, waits: bool) -> Task[State]:
     """
     check_given_id(turn.run_id)
     check_mapping(turn.given)
-    task = owning_saved(run, turn.run_id, _executed(run, turn))
+    task = owning_saved(run, turn.run_id, _executed(run, turn), takes_up=False)
     if not run.plan.preserve:
         allowed = "a conversation takes preserve=True: otherwise each turn would begin it again"
         raise ConfigError("checkpoint.preserve", False, allowed)
@@ -101,9 +102,15 @@ def _shown(run: RunContext, state: State) -> Task[State]:
 def _executed(run: RunContext, turn: Turn) -> Task[State]:
     run.accepts = True
     state = yield from newest_of(run, turn.run_id)
+    if state is not None:
+        check_not_of_another(run, state)
+    own = turn.entry is not None and state is not None and _serves(state) == turn.entry.seq
+    if state is None or state.status is RunStatus.COMPLETED or own:
+        yield from clear_cancellation(run)  # it was for a turn that is over, or an earlier run with this id
+    elif run.session.is_cancelled:  # and the owner of the turn before has died: that turn is not finished
+        state = yield from end_cancelled(run, state)
     if state is None:
         return (yield from _first(run, turn))
-    check_not_of_another(run, state)
     if turn.key is not None:
         found = yield from _result(run, turn, state)
         if found is not None:
@@ -173,6 +180,7 @@ def _store(run: RunContext, turn: Turn, busy: RunBusyError) -> Task[None]:
             return
         check_not_of_another(run, state)
         turn.entry = yield from _append(run, turn, state)
+        state = (yield from newest_of(run, turn.run_id)) or state  # the turn may have begun: it cancels others
         if turn.busy != "enqueue" and turn.entry.seq > turns_of(state):
             yield (Amend, partial(run.session.store._cancel, turn.run_id), run.by)
     busy.add_note(_STORED)
