@@ -15,7 +15,7 @@ from stategraph._owners.base import Orphan, Ownership, Refused
 from stategraph._protocol import Load, Task
 from stategraph._values import clock
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointCorruptError, FormatError, GraphMismatchError, SchemaError
+from stategraph.errors import CheckpointCorruptError, EffectsError, FormatError, GraphMismatchError, SchemaError
 from stategraph.stores.base import CheckpointStore
 
 
@@ -55,6 +55,8 @@ def sweep(
             aside, (ownership, key, mark) = found
             recovered = yield from recover(new_run(), ownership, max_recoveries)
             if recovered is not None:
+                if isinstance(recovered.error, EffectsError):  # after its recovery was counted
+                    mark = yield (Load, store._change_token, ownership.run_id)
                 if isinstance(recovered.error, _REFUSALS):
                     aside[key] = mark, recovered
                 if not isinstance(recovered.error, LeftAloneError):
@@ -64,7 +66,7 @@ def sweep(
     return (recover_one() for _ in (count() if limit is None else range(limit)))
 
 
-_REFUSALS = (GraphMismatchError, SchemaError, CheckpointCorruptError, FormatError, LeftAloneError)
+_REFUSALS = (GraphMismatchError, SchemaError, EffectsError, CheckpointCorruptError, FormatError, LeftAloneError)
 """Errors of a run that does not fit its graph, or cannot be read: it would fail again until one of them changes."""
 
 

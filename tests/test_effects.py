@@ -639,6 +639,24 @@ def test_a_removed_node_with_effects_stops_the_resume(play: Scene) -> None:
     assert play.resume(changed, allow_changed=True, abandon_parts=True).status == "completed"
 
 
+def test_a_sweep_sets_a_run_aside_that_would_repeat_effects(play: Scene) -> None:
+    """Changed code gives a graph of the step under way other data: one sweep reports it, and the old code goes on."""
+    bank = Bank()
+
+    def version(number: int) -> Any:
+        inner = make_graph({"pay": pays(bank, "a"), "last": trace("last")}, store=MemoryStore(), name="inner")
+        node = ParallelNode({"left": inner.as_node(lambda _: {"number": number}, ["paid"]), "right": trace("right")})
+        return make_graph({"pay": node}, store=play.store)
+
+    with kill_at("pay/left/last", saved=False):
+        play.execute(version(1), State(run_id=RUN))
+    changed = version(2)
+
+    assert [[type(each.error) for each in changed.recover()] for _ in range(3)] == [[EffectsError], [], []]
+    assert [each.error for each in version(1).recover()] == [None]
+    assert bank.bills == ["a"]
+
+
 def test_parts_that_are_done_again_keep_their_effects(play: Scene) -> None:
     """Finished parts that cannot be combined run again; what they have paid is paid."""
     bank, errors = Bank(), [ValueError("one"), ValueError("two")]
@@ -758,6 +776,29 @@ class TestGoingBack:
             play.store.rollback(RUN, 1)
         keys = {"a", "b"} if kind in ("nested", "branches") else {"pay"}
         assert set(caught.value.effects) == {(2, "pay", key) for key in keys}
+
+    @pytest.mark.parametrize("is_nested", [False, True])
+    def test_what_a_repeated_step_did_before_counts(self, play: Scene, is_nested: bool) -> None:
+        """Also if the step takes another path then, on which it does nothing."""
+        bank = Bank()
+
+        def pay(state: State, context: NodeContext) -> dict[str, Any]:
+            if not bank.bills:
+                context.effect("a", lambda: bank.pay("a"))
+                raise Killed
+            return {"paid": []}
+
+        nodes = {"first": trace("first"), "pay": pay, "last": trace("last")}
+        if is_nested:
+            nodes = {"graph": make_graph(nodes, store=MemoryStore(), name="inner").as_node(), "end": trace("end")}
+        graph = make_graph(nodes, store=play.store, retention="full", preserve=True)
+        with pytest.raises(Killed):
+            play.execute(graph)
+        play.resume(graph)
+
+        with pytest.raises(EffectsError):
+            play.store.rollback(RUN, 0)
+        assert bank.bills == ["a"]
 
     def test_a_rollback_or_fork_that_would_repeat_them_is_refused(self, stage: Scene) -> None:
         """The error lists them. A caller that wants that says so; what comes after them is free."""

@@ -19,7 +19,15 @@ from typing import Any
 
 import pytest
 
-from stategraph import CheckpointError, CheckpointStore, RunBusyError, RunLostError, State, StepConflictError
+from stategraph import (
+    CheckpointError,
+    CheckpointStore,
+    NodeContext,
+    RunBusyError,
+    RunLostError,
+    State,
+    StepConflictError,
+)
 from stategraph._owners import base, locks
 from stategraph._values.progress import Part
 from stategraph.stores.memory import MemoryStore
@@ -273,6 +281,25 @@ class TestForks:
         assert forked(child) == 0
         assert store.owner(RUN) is not None
         assert [*stream][-1]["trace"] == [*"abc"]
+        store.close()
+
+    @pytest.mark.parametrize("kind", ["memory", *SHARED])
+    def test_a_child_of_a_node(self, kind: str, tmp_path: Path) -> None:
+        """A forked child does no effects of the node, spends nothing, and is told why."""
+        codes: list[int] = []
+
+        def work(state: State, context: NodeContext) -> dict[str, Any]:
+            for call in (lambda: context.effect("a", list), lambda: context.spend(usd=1)):
+                codes.append(forked(lambda: refused(call)))  # noqa: B023
+            return {}
+
+        def refused(call: Callable[[], object]) -> None:
+            with pytest.raises(RunLostError):
+                call()
+
+        store = MemoryStore() if kind == "memory" else SHARED[kind](tmp_path)
+        make_graph({"work": work}, store=store).execute(State(run_id=RUN))
+        assert codes == [0, 0]
         store.close()
 
     @pytest.mark.skipif(not locks.CAN_SEE, reason="elsewhere, children do not inherit locks")

@@ -191,7 +191,7 @@ def save_input(run: Any) -> None:
     Raises:
         StoreFailed: The store could not keep it.
     """
-    with run.input_lock, _storing():
+    with run.input_lock, _storing(run):
         if run.state is not run.saved:
             if run.outer_step is not None:
                 save_input(run.outer_step.run)
@@ -202,23 +202,25 @@ def save_input(run: Any) -> None:
 
 
 def _append(run: Any, entry: Entry) -> Entry:
-    with _storing(NotSerializableError):  # that is a mistake of the node
+    with _storing(run, NotSerializableError):  # that is a mistake of the node
         kept: list[Entry] = run.session.store_entries(run.state, [entry])
         return kept[0]
 
 
 def _entries(run: Any, run_id: str, step: int, kinds: Collection[str]) -> list[Entry]:
-    with _storing():
+    with _storing(run):
         found: list[Entry] = run.session.entries((run_id, step, kinds))
         return found
 
 
 @contextmanager
-def _storing(*mistakes: type[BaseException]) -> Iterator[None]:
+def _storing(run: Any, *mistakes: type[BaseException]) -> Iterator[None]:
     """Raise a failure of the store as such, and not as a failure of the node; but not mistakes of the node."""
     try:
         yield
     except mistakes:
         raise
     except CheckpointError as error:
+        if run.session.ownership is not None and run.session.ownership.owners is None:
+            raise  # in a forked child, which has no engine
         raise StoreFailed from error

@@ -414,6 +414,7 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     if newest is None:
         state = _as_input(run, state)
     else:
+        run.did.clear()  # the step under way is given up
         if not restart:
             _check_complete(run, newest, state)
         check_successor(newest, state, same_data=True)  # before the parts of its step are dropped

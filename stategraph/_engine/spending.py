@@ -1,4 +1,4 @@
-"""Limits of what a run spends, and its sums in the State of each step."""
+"""What a run has spent and done: limits, and sums in the State of each step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from stategraph.state import State, evolve, recorded
 
 
 def recall(run: Any, state: State) -> Task[None]:
-    """Begin with what a run has spent before: in completed steps, and in the step after a saved State."""
+    """Begin with what a run has spent before, in completed steps too, and with the effects of the step under way."""
     entries, session = list[Entry](), run.session
     if session.ownership is not None and session.store.keeps_entries and state.status is not RunStatus.COMPLETED:
-        entries = yield (Load, session.entries, (state.run_id, state.step + 1, ("spend",)))
-    run.spending.begin(state.progress.spent if state.progress else {}, entries)
+        entries = yield (Load, session.entries, (state.run_id, state.step + 1, ("spend", "effect")))
+    run.did.update(dict.fromkeys(entry.name for entry in entries if entry.kind == "effect" and entry.value))
+    if run.outer_step is None:
+        spent = [entry for entry in entries if entry.kind == "spend"]
+        run.spending.begin(state.progress.spent if state.progress else {}, spent)
 
 
 def counting(run: Any, state: State) -> State:

@@ -13,6 +13,7 @@ from stategraph._engine.ending import copy_notes
 from stategraph._engine.loop import prepared, run_from, with_all_keys, with_defaults
 from stategraph._engine.resume import compatible, fitting_saved, revive
 from stategraph._engine.saving import amend
+from stategraph._engine.spending import recall
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import carried_over, check_compatible, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
@@ -232,6 +233,7 @@ class NestedRun:
         is_same = saved is loaded and pause is None and not run.migrate
         # An overdue, unanswered pause begins again, unless another part is answered now.
         saved = evolve(saved, status=RunStatus.ACTIVE)
+        yield from recall(run, saved)
         stage = yield from revive(run, saved, updates, inputs, is_same=is_same)
         yield from self._hand_on_updates()
         return (yield from run_from(run, stage))
