@@ -788,7 +788,7 @@ class TestGoingBack:
                 raise Killed
             return {"paid": []}
 
-        nodes = {"first": trace("first"), "pay": pay, "last": trace("last")}
+        nodes: dict[str, Any] = {"first": trace("first"), "pay": pay, "last": trace("last")}
         if is_nested:
             nodes = {"graph": make_graph(nodes, store=MemoryStore(), name="inner").as_node(), "end": trace("end")}
         graph = make_graph(nodes, store=play.store, retention="full", preserve=True)

@@ -289,8 +289,8 @@ class TestForks:
         codes: list[int] = []
 
         def work(state: State, context: NodeContext) -> dict[str, Any]:
-            for call in (lambda: context.effect("a", list), lambda: context.spend(usd=1)):
-                codes.append(forked(lambda: refused(call)))  # noqa: B023
+            codes.append(forked(lambda: refused(lambda: context.effect("a", list))))
+            codes.append(forked(lambda: refused(lambda: context.spend(usd=1))))
             return {}
 
         def refused(call: Callable[[], object]) -> None:

@@ -305,12 +305,11 @@ class TestBusy:
 
     def test_a_cancellation_that_comes_too_late(self, play: Scene, desk: Desk) -> None:
         """A turn that completes although it is interrupted leaves nothing behind that cancels the next one."""
-        nodes = {"open": lambda state: {}, "answer": desk.answer}
-        graph = make_graph(nodes, store=play.store, preserve=True)
-        desk.graph = lambda store: make_graph(nodes, store=store, preserve=True)  # type: ignore[assignment]
+        nodes: dict[str, Any] = {"open": lambda state: {}, "answer": desk.answer}
+        desk.graph = lambda store: make_graph(nodes, store=store, preserve=True)  # type: ignore[assignment, misc]
         Crowd(play, desk).calls({"busy": "interrupt", "wait": 0})
 
-        (recovered,) = graph.recover()
+        (recovered,) = desk.graph(play.store).recover()
 
         assert recovered.error is None
         assert play.store.load(RUN)["log"] == ["slow", "0"]

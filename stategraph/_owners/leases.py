@@ -263,8 +263,8 @@ class LeaseOwners(Owners):
             ownership = Ownership("")
             try:
                 worker, ownership.owners, ownership.fence = self.live_worker(), self, new_fence()
-                versions = {number: int(str(mark).rpartition("-")[2]) for number, (mark, _) in list(refused.items())}
-                known: Known = versions | tried
+                versions = ((number, int(str(mark).rpartition("-")[2])) for number, (mark, _) in list(refused.items()))
+                known: dict[int, int | None] = {**dict(versions), **tried}
                 claim = claims.claim(graph, worker, ownership.fence, known)
                 for number in known.keys() - set(claim.left):
                     refused.pop(number, None)
