@@ -203,6 +203,7 @@ _GRAPH: Allowed = {
         "a positive integer: how many nodes one call may run",
         lambda value: is_count(value, at_least=1),
     ),
+    "version": ("a non-negative integer", lambda value: is_count(value, at_least=0)),
     "settings": ("a mapping of names to plain values, as JSON has them", _are_plain),
     "checkpoint": (
         "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
@@ -227,6 +228,8 @@ class GraphConfig:
         checkpoint: When and where the State is saved.
         settings: What else decides what the graph does, such as ``{"model": "m-1"}``: plain values by name. They are
             saved with each run. A run that began with other settings is resumed with ``allow_changed=True`` only.
+        version: The version of the data of its runs, a positive integer; 0 for none. It is saved with each run. Runs of
+            an older version go on with `StateGraph.upgrade`, and those of a newer one are refused.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -237,6 +240,7 @@ class GraphConfig:
     max_iterations: int = 1000
     checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
     settings: Mapping[str, Any] = attrs.field(factory=dict)
+    version: int = 0
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, "", _GRAPH, hidden="checkpoint")
@@ -267,9 +271,8 @@ class GraphConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a mapping from which `from_dict` makes an equal configuration."""
-        settings = {"settings": dict(self.settings)} if self.settings else {}
-        fields = attrs.asdict(self, recurse=False, filter=lambda field, _: field.name != "settings")
-        return {**fields, "checkpoint": self.checkpoint.to_dict(), **settings}
+        fields = attrs.asdict(self, recurse=False, filter=lambda field, value: field.name not in _OF_FEW or bool(value))
+        return {**fields, "checkpoint": self.checkpoint.to_dict()}
 
     def settings_as_json(self) -> dict[str, str]:
         """Return the settings as JSON, by name."""
@@ -302,6 +305,9 @@ class GraphConfig:
         checkpoint = _differing(self.checkpoint.given(), CheckpointConfig().given())
         usual = GraphConfig(self.name).to_dict()
         return {**_differing(self.to_dict(), usual), "name": self.name, "checkpoint": checkpoint}
+
+
+_OF_FEW = ("settings", "version")
 
 
 def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class StateGraph(GraphBuilder[S]):
             config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
-        self._identity = module_of_caller(), config.settings_as_json()
+        self._identity = module_of_caller(), config.settings_as_json(), config.version
         self.config: GraphConfig = config
         self.observer: Listener = get_observer(config.observer) if observer is None else check_observer(observer)
         if store is None:

@@ -192,7 +192,7 @@ def test_values_that_do_not_go_together_are_refused(values: dict[str, Any], key:
         ({"name": "g", "max_iteration": 5}, "max_iteration", "did you mean 'max_iterations'?"),
         ({"name": "g", "checkpoints": {}}, "checkpoints", "did you mean 'checkpoint'?"),
         ({"name": "g", "checkpoint": {"intervall": 5}}, "checkpoint.intervall", "did you mean 'interval'?"),
-        ({"name": "g", "zzz": 5}, "zzz", "(keys: name, observer, max_iterations, checkpoint, settings)"),
+        ({"name": "g", "zzz": 5}, "zzz", "(keys: name, observer, max_iterations, checkpoint, settings, version)"),
         ({"name": "g", 5: 5}, "5", "there is no such key"),
     ],
 )

@@ -27,6 +27,7 @@ from stategraph._engine.resume import (
 from stategraph._engine.saving import amend, check_not_of_another, flush, newest_of, save
 from stategraph._graph.changed import began_elsewhere, other_graph, other_module
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.versions import version_of
 from stategraph._owners.base import Ownership
 from stategraph._owners.company import company
 from stategraph._progress import is_late, is_overdue
@@ -111,7 +112,7 @@ def _begun(run: RunContext, run_id: str, given: State | None) -> Task[State | No
 def _is_other_input(run: RunContext, saved: State, given: State) -> bool:
     """Return whether the data of a State are known to be neither the input of a saved run nor its newest data."""
     digest = str(digest_of_input(run, given))
-    if not digest or saved.input_digest in ("", digest):
+    if not digest or saved.input_digest in ("", digest) or version_of(saved) != run.plan.structure.version:
         return False
     forms, before = (dict(form.split("=") for form in text.split(" ")[1:]) for text in (digest, saved.input_digest))
     if any(forms[name] != before[name] for name in forms.keys() & before.keys()):  # a class has changed since

@@ -35,6 +35,7 @@ from stategraph._engine.owning import owning
 from stategraph._engine.saving import amend, check_not_of_another, drop_joined_parts, newest_of, save, save_at_node
 from stategraph._engine.spending import check_limits, counting, recall
 from stategraph._graph.compiled import CompiledNode
+from stategraph._graph.versions import upgraded, version_of
 from stategraph._owners.base import NewEntriesError, Ownership
 from stategraph._protocol import Await, Load, OutcomeUnknown, Save, Stopped, Task, Until, Watch, pause_asked_by
 from stategraph._values import clock
@@ -410,6 +411,8 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
     """
     newest = yield from newest_of(run, state.run_id)
     check_not_of_another(run, newest)
+    if version_of(state) != run.plan.structure.version:  # the saved State is of the same version, or newer
+        state, newest = upgraded(run.plan, state), newest and upgraded(run.plan, newest)
     yield from recall(run, state if newest is None else newest)
     if newest is None:
         state = _as_input(run, state)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, with_origins
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, emit, fitting, kept_at, with_origins
 from stategraph._engine.ending import handle, save_pending, too_late
 from stategraph._engine.inbox import answered_before, stored_answers, unread, updates_of
 from stategraph._engine.loop import prepared, run_from, with_all_keys
@@ -18,8 +18,16 @@ from stategraph._engine.owning import owning_saved
 from stategraph._engine.saving import amend, save
 from stategraph._engine.spending import recall
 from stategraph._engine.step import StepExecution, digest_of_part
-from stategraph._graph.changed import began_elsewhere, carried_over, check_compatible, other_module, split_migration
-from stategraph._graph.compiled import CompiledNode
+from stategraph._graph.changed import (
+    began_elsewhere,
+    carried_over,
+    check_compatible,
+    nodes_under_way,
+    other_module,
+    split_migration,
+)
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.versions import upgraded_data, version_of
 from stategraph._owners.base import NewEntriesError
 from stategraph._progress import awaited, awake, is_late, is_overdue, old_values, without_answers
 from stategraph._protocol import Load, Parts, StoreFailed, Task
@@ -133,7 +141,7 @@ def _revived(
             if saved.pause is None:
                 yield from save_pending(run, failure)
             raise
-        asked_for = {pause.response_param for pause in pauses}
+        asked_for = {pause.response_param for pause in (*pauses, *(saved.pause.each if saved.pause else ()))}
         updates = {**{key: value for key, value in messages.items() if key not in asked_for}, **updates}
         author = author if given is not None else run.by or by
     if turn:
@@ -183,7 +191,7 @@ def compatible(run: RunContext, saved: State) -> Task[State]:
             done that it has no use for.
     """
     own, run.renamed_nested = split_migration(run.migrate, run.plan)
-    saved, lost = carried_over(run.plan, saved, own)
+    loaded, (saved, lost) = saved, carried_over(run.plan, saved, own)
     check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
     module = "" if run.outer_step is not None else other_module(run.plan, saved)
     if module:
@@ -192,10 +200,50 @@ def compatible(run: RunContext, saved: State) -> Task[State]:
     for node, at in {} if run.abandon_parts else lost.items():
         parts = yield (Load, run.session.done_at, (saved, at))
         done += [f"parts of node {run.nested_path + node!r} are done: {', '.join(parts)}"] if parts else []
+    if version_of(loaded) != version_of(saved):
+        if not run.abandon_parts:
+            done += yield from _not_upgraded(run, loaded, saved)
+        saved = _keeping_digests(run, loaded, saved)
     if done:
         way_out = "Finish it with the graph that began it; or resume it with abandon_parts=True, which gives them up"
         raise GraphMismatchError(saved.run_id, tuple(done), way_out)
     return saved
+
+
+def _not_upgraded(run: RunContext, loaded: State, saved: State) -> Task[list[str]]:
+    """Describe finished parts of the step under way, and nested runs, that an upgrade does not reach.
+
+    The data of a part are not in the State yet: they stay as they are if the upgrade leaves them so. A nested run has
+    the data of the State that it began with, and is upgraded by its own graph.
+    """
+    plan, found = run.plan, list[str]()
+    kept = saved.progress.kept_names if saved.progress else ()
+    for name in dict.fromkeys((*kept, *nodes_under_way(saved, saved.structure or plan.structure))):
+        stage = plan.stages.get(name)
+        if stage is None or not stage.node.has_parts or not run.plan.loads_parts:
+            continue
+        at, node = kept_at(name, saved), cast(Any, stage.node)
+        parts: Mapping[str, Any] = yield (Load, run.session.load_parts, (saved.run_id, *at, "part"))
+        if parts and not getattr(node, "has_branches", False):
+            (into,) = node.part_writes(None)
+            parts = {", ".join(parts): {"set": {into: [*parts.values()]}}}
+        for label, value in parts.items():
+            if not _is_neutral(plan, loaded, data_of(saved), value["set"]):
+                found.append(f"part {label} of node {run.nested_path + name!r} is done, in an older form")
+        if not all(graph._plan().structure.version for graph in node.graphs):
+            nested = yield (Load, run.session.nested_at, (saved, at))
+            found += [f"nested run {run_id!r} has begun, and its graph has no version of its own" for run_id in nested]
+    return found
+
+
+def _is_neutral(plan: CompiledGraph, loaded: State, after: Mapping[str, Any], updates: Mapping[str, Any]) -> bool:
+    """Return whether an upgrade of the data leaves these updates of them as they are."""
+    try:
+        both = upgraded_data(plan, loaded, {**data_of(loaded), **updates})
+    except GraphMismatchError:
+        return False
+    wanted = {**after, **updates}
+    return both.keys() == wanted.keys() and not differing_items(both, wanted)
 
 
 def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> State:
@@ -287,22 +335,30 @@ def _keeping_digests(run: RunContext, stored: State, saved: State) -> State:
     if not run.plan.loads_parts or (saved is stored and not older):
         return saved
     kept = known = saved.progress.kept_digests if saved.progress else {}
-    for then, now in zip(_inputs_of_parts(stored), _inputs_of_parts(saved), strict=False):
-        with as_stored(older):
-            old = digest_of_part(run, saved, then)
+    inputs = [*_inputs_of_parts(data_of(without_answers(stored)), data_of(without_answers(saved)))]
+    with as_stored(older):
+        olds = [digest_of_part(run, saved, then) for then, _ in inputs]
+    for old, (_, now) in zip(olds, inputs, strict=True):
         new = digest_of_part(run, saved, now)
-        if old and new and old != new:
+        if old and new and new not in olds:
             kept = {**kept, new: known.get(old, old)}
     return saved if kept is known else evolve(saved, progress=evolved(saved.progress, kept_digests=kept))
 
 
-def _inputs_of_parts(state: State) -> Iterator[Mapping[str, Any]]:
-    """Yield what parts of a step may be made of: the State, the input of a graph, and each item of its lists."""
-    data = data_of(without_answers(state))
-    yield from (data, {"": dict(data)})
-    for value in data.values():
-        if isinstance(value, list | tuple):
-            yield from ({"": item} for item in value)
+def _inputs_of_parts(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield what parts of a step may be made of, before and after a conversion.
+
+    They are the data of the State, the input of a graph, and each item of lists. Keys that are gone are taken as
+    renamed, in their order.
+    """
+    yield from ((old, new), ({"": dict(old)}, {"": dict(new)}))
+    renamed = iter([value for key, value in new.items() if key not in old])
+    for key, value in old.items():
+        now = new[key] if key in new else next(renamed, None)
+        if isinstance(value, list | tuple) and isinstance(now, list | tuple):
+            yield from (({"": then}, {"": item}) for then, item in zip(value, now, strict=False))
 
 
 def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:

@@ -398,9 +398,10 @@ class StepExecution:
 
     def answers(self, pause: Pause) -> bool:
         """Return whether the run was resumed to answer this pause of a nested run, and has the answer."""
-        progress, key = self.state.progress, pause.key_of_data
-        woken = None if progress is None else progress.woken
-        return woken is not None and woken.id == pause.id and (key is None or self.is_answer(key))
+        woken = progress_of(self.state).woken  # its key may be an older one
+        if woken is None or woken.id != pause.id:
+            return False
+        return woken.key_of_data is None or self.is_answer(woken.key_of_data)
 
     @property
     def is_woken(self) -> bool:

@@ -17,6 +17,7 @@ from stategraph._engine.spending import recall
 from stategraph._engine.step import StepExecution
 from stategraph._graph.changed import carried_over, check_compatible, split_migration
 from stategraph._graph.compiled import CompiledGraph, nested_in
+from stategraph._graph.versions import upgraded
 from stategraph._progress import awaited, awake, before_updates, is_overdue, progress_of
 from stategraph._protocol import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
@@ -217,13 +218,15 @@ class NestedRun:
             yield from self._hand_on_updates()
             return (yield from run_from(run, None))
         if saved.status is RunStatus.COMPLETED:  # the crash came before the outer step was saved
-            return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
+            return (yield from with_all_keys(run, upgraded(run.plan, saved), NOTHING_GIVEN, inputs))[0]
         loaded, saved = saved, (yield from compatible(run, saved))
         pause = saved.pause
         answered = next(filter(self.step.answers, pause.each), None) if pause else None
         if answered is not None:
-            saved, key = awake(saved, answered, progress_of(self.step.state).given), answered.key_of_data
-            updates = updates if key is None else {**updates, key: self.step.state[key]}
+            progress, key = progress_of(self.step.state), answered.key_of_data
+            asked = progress.woken.key_of_data if progress.woken else None
+            saved = awake(saved, answered, progress.given)
+            updates = updates if key is None or asked is None else {**updates, key: self.step.state[asked]}
         elif pause is not None and (not is_overdue(pause) or (self.part and self.step.is_woken)):
             if saved is not loaded or run.migrate:
                 # The change was allowed: record it, so that the next resume need not allow it again.

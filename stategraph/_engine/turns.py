@@ -21,6 +21,7 @@ from stategraph._engine.owning import clear_cancellation, owning_saved
 from stategraph._engine.resume import fitting_saved, resume_owned
 from stategraph._engine.saving import check_not_of_another, newest_of, waiting_turns
 from stategraph._graph.changed import off_removed
+from stategraph._graph.versions import upgraded
 from stategraph._protocol import Amend, Load, Task
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import check_mapping
@@ -192,7 +193,7 @@ def _append(run: RunContext, turn: Turn, state: State) -> Task[Entry]:
     if turn.busy != "reject" and len(kept) < len(given):
         lost = min(given.keys() - kept.keys())
         raise ConfigError("busy", turn.busy, f'"reject": the key {lost!r} of the input is not saved (persist)')
-    fitting(run, with_defaults(run, data_of(fitting_saved(run, state, given).update(given))), {})
+    fitting(run, with_defaults(run, data_of(fitting_saved(run, upgraded(run.plan, state), given).update(given))), {})
     value = [kept, turn.busy, run.deadline_ns]
     entry = Entry("turn", value, name=turn.key or os.urandom(8).hex(), by=run.by)
     entry = attrs.evolve(entry, made_of=_digest(run, turn))
@@ -229,7 +230,7 @@ def _first(run: RunContext, turn: Turn) -> Task[State]:
 
 def _begin(run: RunContext, state: State, given: Mapping[str, Any], entry: Entry | None) -> Task[State]:
     """Execute a run with new input: that of an entry of its inbox, or that of a call."""
-    state = fitting_saved(run, state, given).update(given)
+    state = fitting_saved(run, upgraded(run.plan, state), given).update(given)
     if entry is not None or state.progress is not None:
         seq, newest = (entry.seq, 0) if entry else (0, run.session.inbox)
         progress = evolved(state.progress, serves=seq, turns=max(seq, newest, turns_of(state)))

@@ -20,7 +20,7 @@ from stategraph._util.callables import problem_of
 from stategraph._util.validators import is_name, maps_texts, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.progress import NodeOutline, Structures
-from stategraph._values.provenance import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure, check_step
 from stategraph.edges import Edge, Predicate, edges_of_route, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
@@ -72,8 +72,9 @@ class GraphBuilder(Generic[S]):
         self._stands_at: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._moved_from: tuple[str, ...] = ()
+        self._upgrades: dict[int, Callable[[dict[str, Any]], Mapping[str, Any]]] = {}
         self._on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
-        self._identity: tuple[str, Mapping[str, str]] = ("", {})  # the module and the settings
+        self._identity: tuple[str, Mapping[str, str], int] = ("", {}, 0)  # module, settings and version
 
     @property
     def name(self) -> str:
@@ -353,6 +354,28 @@ class GraphBuilder(Generic[S]):
         with self._changing():
             self._moved_from += tuple(map(_plain, names))
 
+    def upgrade(self, from_version: int, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+        """Set the function that makes data of the next version of data of a version; see `GraphConfig.version`.
+
+        It is called when a run of that version goes on, before anything runs. A run that is several versions older
+        goes through each of their upgrades. See docs/graph-changes.md.
+
+        Args:
+            from_version: The version of the data; 0 for runs that began when the graph had no version.
+            function: A sync function of a dict of the saved data, which it may change. It returns the new data.
+
+        Raises:
+            TypeError: It is not such a function.
+            ValueError: The version is not a non-negative int, or its upgrade is set already.
+        """
+        check_step(from_version)
+        problem = problem_of(function, 1)
+        if problem:
+            raise TypeError(f"upgrade takes a version and a sync function of a dict of data: {problem}")
+        with self._changing():
+            if self._upgrades.setdefault(from_version, function) is not function:
+                raise ValueError(f"the upgrade from version {from_version} is set already")
+
     def _declare(self, method: str, known: dict[str, str], names: Mapping[str, str]) -> None:
         if not maps_texts(names):
             raise TypeError(f"{method} takes a mapping of old names of nodes to names of nodes, not {shorten(names)}")
@@ -428,6 +451,7 @@ class GraphBuilder(Generic[S]):
             stands_at=stands_at.copy(),
             renamed=renamed,
             moved_from=self._moved_from,
+            upgrades=self._upgrades.copy(),
             on_message=self._on_message,
             async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
             **how,

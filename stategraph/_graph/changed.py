@@ -9,6 +9,7 @@ from typing import TypeAlias
 import attrs
 
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.versions import upgraded
 from stategraph._values.progress import Progress, evolved, pause_of
 from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
@@ -146,8 +147,9 @@ def carried_over(plan: CompiledGraph, saved: State, migrate: Mapping[str, str]) 
     kind of node.
 
     Raises:
-        GraphMismatchError: `migrate` names unknown nodes.
+        GraphMismatchError: `migrate` names unknown nodes, or the data cannot be upgraded.
     """
+    saved = upgraded(plan, saved)
     if saved.graph is not None and saved.graph != plan.graph and saved.graph in plan.names:
         names = evolved(saved.progress, first_graph=first_graph(saved) or saved.graph)
         saved = evolve(saved, graph=plan.graph, progress=names)
@@ -186,11 +188,11 @@ def _keeping_step(plan: CompiledGraph, saved: State) -> State:
     old, progress = saved.structure, saved.progress or Progress()
     if old is None or saved.status is RunStatus.COMPLETED or not _changes_since(old, plan.structure):
         return saved
-    kept = {name: progress.kept_at(name, saved.step + 1) for name in _nodes_under_way(saved, old)}
+    kept = {name: progress.kept_at(name, saved.step + 1) for name in nodes_under_way(saved, old)}
     return evolve(saved, progress=progress.changed(kept_names={**progress.kept_names, **kept}))
 
 
-def _nodes_under_way(saved: State, structure: GraphStructure) -> list[str]:
+def nodes_under_way(saved: State, structure: GraphStructure) -> list[str]:
     """Return the nodes that may have been under way when the run stopped, without a call of predicates."""
     node = (saved.pause.node if saved.pause else "") or (saved.progress.next_node if saved.progress else "")
     if not node and not saved.checkpoint_node:

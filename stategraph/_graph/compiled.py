@@ -130,6 +130,7 @@ class CompiledGraph:
         stands_at: For each removed node, the node at which its runs continue.
         renamed: The names that renamed nodes have now, by their old ones.
         moved_from: The names that the graph and its module had before.
+        upgrades: Functions that make data of the next version of data, by the version.
         on_message: Returns the updates of a message, given the State and the given updates; None to take these.
         obstacle: The reason why the graph cannot run by itself; empty if it can. As a nested graph it uses the
             checkpoints of the outer graph.
@@ -157,6 +158,7 @@ class CompiledGraph:
     stands_at: Mapping[str, str] = attrs.field(factory=dict)
     renamed: Mapping[str, str] = attrs.field(factory=dict)
     moved_from: tuple[str, ...] = ()
+    upgrades: Mapping[int, Callable[[dict[str, Any]], Mapping[str, Any]]] = attrs.field(factory=dict)
     on_message: Callable[[Any, Any], Mapping[str, Any]] | None = None
     obstacle: str = ""
 

@@ -278,6 +278,7 @@ class GraphStructure:
         outlines: A NodeOutline of each node that is not a plain function.
         module: The module that made the graph; empty if unknown. Not compared.
         settings: The settings in the config of the graph, as JSON; None if unknown, as in what older versions saved.
+        version: The version in the config of the graph; 0 for none. Not compared.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
@@ -287,6 +288,7 @@ class GraphStructure:
     outlines: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
     module: str = attrs.field(default="", eq=False, validator=_is_str)
     settings: Mapping[str, str] | None = attrs.field(default=None, eq=False, validator=_maps_texts)
+    version: int = attrs.field(default=0, eq=False, converter=check_step)
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
@@ -303,4 +305,5 @@ class GraphStructure:
         parts = [*sorted(self.nodes), "", *(part for edge in by_source for part in attrs.astuple(edge)[:3])]
         parts += [text for kind in sorted(self.kinds.items()) for text in ("", *kind)]
         parts += [text for setting in sorted((self.settings or {}).items()) for text in ("setting", *setting)]
+        parts += ["version", str(self.version)] if self.version else []
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]

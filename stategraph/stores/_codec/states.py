@@ -305,7 +305,7 @@ def _structure_of(
         entry,
         tuple(expect_list(exits)),
         {name: _outline_of(known, *expect_list(parts)) for name, parts in expect_dict(outlines).items()},
-        *([] if identity is None else expect_list(identity)[:2]),
+        *([] if identity is None else expect_list(identity)[:3]),
     )
 
 
@@ -353,7 +353,9 @@ def _uncompared_of(state: State) -> list[Any]:
 
 
 def _identity_parts(structure: GraphStructure) -> list[Any] | None:
-    return None if structure.settings is None else [structure.module, dict(structure.settings)]
+    if structure.settings is None:
+        return None
+    return [structure.module, dict(structure.settings), *([structure.version] if structure.version else [])]
 
 
 def provenance_parts(state: State) -> list[Any]:
