@@ -4,11 +4,16 @@
 PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
+RELEASE := .venv-release
+LOCKS  := tools/locks
+LOCK    = $(BIN)/uv pip compile --quiet --upgrade --universal --no-annotate --no-header
+GROUPS  = $(BIN)/python tools/dependency_group.py
 BIN    := $(VENV)/bin
 VERSIONS ?= 071ee6f 772e19c
 EXTRAS := cli,testing,progress,dbos,otel,pydantic,postgres,redis,ui,zstd
 DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffix .py,config dbos engine errors events opentelemetry package progress pydantic resume schema state))
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
+UNINSTALL := -m pip --disable-pip-version-check uninstall --yes --quiet --quiet
 PROSE  := README.md AGENTS.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
 # Slips that tests make on purpose.
 SLIPS  := abd,chekpoint,grap,intervall,lables,memroy,nam,nmae,reviw,sise,thrid,waitin,wiat,wrok
@@ -17,7 +22,7 @@ UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all lowest check format proof soak docs pages release archives screenshots bench clean
+.PHONY: help demo test cover test-all lowest check format proof soak docs pages release archives locks screenshots bench clean lint types
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,9 +52,7 @@ test-all:  ## Run the tests with every Python from 3.11 to 3.14 that is found
 	@$(PYTHON) tools/test_all.py
 
 check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format, the types and the workflows of GitHub
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	@$(MAKE) --no-print-directory lint types
 	$(BIN)/zizmor --offline --quiet --persona pedantic .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
@@ -69,17 +72,30 @@ proof: $(VENV)/test.stamp  ## Try at length what the stores promise (hours on tw
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 	@$(BIN)/python -m proof --share 100 state_machine
 
+lint: $(VENV)/check.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/test.stamp $(VENV)/check.stamp
+	$(BIN)/mypy
+
 docs: $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
 	@$(BIN)/python tools/make_site.py
 
 pages: $(VENV)/docs.stamp  ## The sites of all versions, in build/pages
 	@$(BIN)/python tools/make_site.py --pages
 
-release: $(VENV)/release.stamp  ## Build the archives in dist/ twice and test them (TAG=v0.2.0rc1: tag them, too); nothing is uploaded
-	@$(BIN)/python tools/release.py $(if $(TAG),--tag $(TAG))
+release: $(RELEASE)/release.stamp  ## Build the archives in dist/ twice and test them (TAG=v0.2.0rc1: tag them, too); nothing is uploaded
+	@$(RELEASE)/bin/python tools/release.py $(if $(TAG),--tag $(TAG))
 
-archives: $(VENV)/release.stamp  ## The same without the tests of the source archive
-	@$(BIN)/python tools/release.py --quick
+archives: $(RELEASE)/release.stamp  ## The same without the tests of the source archive
+	@$(RELEASE)/bin/python tools/release.py --quick
+
+locks: $(VENV)/lowest.stamp  ## Pin again what workflows install, and what a release is tested with, in the newest versions
+	$(GROUPS) build-system release | $(LOCK) --python-version 3.13 --generate-hashes - --output-file $(LOCKS)/release.txt
+	$(LOCK) --all-extras pyproject.toml --output-file $(LOCKS)/package.txt
+	$(GROUPS) build-system others | $(LOCK) --generate-hashes pyproject.toml - --output-file $(LOCKS)/others.txt
+	$(GROUPS) build-system free-threads | $(LOCK) --python-version 3.14 --generate-hashes pyproject.toml - --output-file $(LOCKS)/free-threads.txt
 
 screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
 	@PYTHONPATH=. $(BIN)/python tools/screenshots.py
@@ -105,6 +121,11 @@ $(VENV)/%.stamp: $(VENV)/package.stamp tools/dependency_group.py
 	$(BIN)/python $(PIP) --requirement $(VENV)/$*.txt
 	@touch $@
 
+$(RELEASE)/release.stamp: $(LOCKS)/release.txt
+	$(call make_environment,$(RELEASE))
+	$(RELEASE)/bin/python $(PIP) --require-hashes --requirement $<
+	@touch $@
+
 $(BENCH)/bench.stamp: pyproject.toml benchmarks/requirements.txt $(MEASURED)
 	$(call make_environment,$(BENCH))
 	$(BENCH)/bin/python $(PIP) . --requirement benchmarks/requirements.txt
@@ -113,4 +134,5 @@ $(BENCH)/bench.stamp: pyproject.toml benchmarks/requirements.txt $(MEASURED)
 define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stategraph needs Python 3.11 or newer; name one with: make PYTHON=...")'
 	@test -x $(1)/bin/pip || { echo '$(PYTHON) -m venv $(1)'; $(PYTHON) -m venv $(1); }
+	@$(1)/bin/python $(UNINSTALL) stategraph # what durable-stategraph was named before: the two share files
 endef

@@ -15,7 +15,7 @@ HEADINGS = ("work", "contender", "median", "x floor", "goal", "")
 LEFT_ALIGNED = 2
 
 LIBRARIES = (
-    "stategraph", "attrs", "structlog", "ormsgpack",
+    "durable-stategraph", "attrs", "structlog", "ormsgpack",
     "langgraph", "langgraph-checkpoint-sqlite", "apache-burr", "pydantic-graph", "dbos",
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore
 A name is imported when it is first used, so that a program pays for what it uses. Type checkers read ``__init__.pyi``.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "_values.events": "Event EventType",

@@ -60,7 +60,7 @@ class Call(TypedDict, total=False):
         progress: Show the progress of the run on stderr or in the notebook.
         observer: Receives the events of this call too, after the observer of the graph; or the name of one.
         deps: What the nodes of this call need, such as a client or a session: `NodeContext.deps`. It is not saved.
-        limits: What the run may spend, by name, as in ``{"usd": 5}``; see docs/budgets.md.
+        limits: What the run may spend, by name, as in ``{"usd": 5}``; see the page "Budgets".
     """
 
     wait: float | None

@@ -119,7 +119,7 @@ class CheckpointConfig:
         ttl: Seconds after which `CheckpointStore.prune` removes a preserved run, from its completion; for a fork of a
             completed run, from the completion of the original. None for never.
         persist: The only keys of the State that are saved; or ``{"except": [...]}``, the only keys that are not; None
-            for all. A resume first runs the nodes again that wrote unsaved keys (docs/selective-persistence.md). It has
+            for all. A resume first runs the nodes again that wrote unsaved keys (page "Selective persistence"). It has
             no effect if nothing is saved.
         lease: For stores on servers: seconds without a renewal after which a process has lost its runs, by the clock of
             the server. Processes renew their leases three times as often. It has no effect on one machine.
@@ -128,7 +128,7 @@ class CheckpointConfig:
         options: The arguments of the store: ``{"path": "runs.db"}``, a file, for "sqlite"; ``{"path": "runs"}``, a
             folder, for "disk", both created if missing; ``{"dsn": ...}`` for "postgres"; ``{"url": ...}`` for "redis".
 
-        limits: What a run may spend, by name, unless the call says otherwise: ``{"usd": 5}``; see docs/budgets.md.
+        limits: What a run may spend, by name, unless the call says otherwise: ``{"usd": 5}``; see the page "Budgets".
 
     Raises:
         ConfigError: A value is not allowed.

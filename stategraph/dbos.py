@@ -1,7 +1,7 @@
 """DBOSRunner: turns on DBOS, with queues, limits, priorities, delays, schedules, and recovery from dead workers.
 
-It needs ``pip install ".[dbos]"``. DBOS hands out the work, and the store of each graph is the only journal: a turn of
-a run is one workflow without steps. See docs/many-workers.md.
+It needs ``pip install "durable-stategraph[dbos]"``. DBOS hands out the work, and the store of each graph is the only
+journal: a turn of a run is one workflow without steps. See the page "Many workers".
 """
 
 from __future__ import annotations

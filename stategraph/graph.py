@@ -77,7 +77,7 @@ class StateGraph(GraphBuilder[S]):
             config.
         schema: A class or a TypedDict whose fields are the keys of the States. The input and the results of nodes are
             validated and converted to the types of the fields before they are saved. A node whose first parameter is
-            annotated with the class receives an instance of it. See docs/typed-states.md.
+            annotated with the class receives an instance of it. See the page "Typed States".
 
     Raises:
         ConfigError: The config is not a GraphConfig, the schema cannot be used, or the store does not take its options.
@@ -124,7 +124,9 @@ class StateGraph(GraphBuilder[S]):
             self._runnable()
 
     def picture(self, run: str | State | None = None) -> Picture:
-        """Return a picture of the graph, complete or not, or of the run with a run id or State. See docs/pictures.md.
+        """Return a picture of the graph, complete or not, or of the run with a run id or State.
+
+        See the page "Pictures".
 
         Raises:
             CheckpointNotFoundError: The store has no such run.
@@ -164,11 +166,11 @@ class StateGraph(GraphBuilder[S]):
             timeout: Seconds after which the run stops before the next node; an async node is cancelled.
             restart: Begin at the entry point even if the run of the State is not complete, and abandon its position.
             by: The author of the input, for the history.
-            progress: Show the progress of the run on stderr or in the notebook. See docs/observers.md.
+            progress: Show the progress of the run on stderr or in the notebook. See the page "Observers".
             labels: The labels of the run, a mapping of str to str, for ``store.runs(labels=...)``.
             observer: Receives the events of this call too: an observer, or the name of one.
             deps: What the nodes of this call need, such as a client or a session: `NodeContext.deps`. It is not saved.
-            limits: What the run may spend, by name, as in ``{"usd": 5}``. See docs/budgets.md.
+            limits: What the run may spend, by name, as in ``{"usd": 5}``. See the page "Budgets".
             deadline: When the run must be complete: an aware datetime, or seconds from now. Once it has passed, the run
                 fails with a TimeoutError: before its next node, or at the next await; in the next sweep if no one is at
                 work on it.

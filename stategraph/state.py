@@ -340,7 +340,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
     def to(self, schema: type[_Value]) -> _Value:
         """Return the data as an object of an attrs class, a dataclass, a Pydantic model or a TypedDict.
 
-        Values are converted as for a node that is annotated with the class; see docs/typed-states.md. A TypedDict is
+        Values are converted as for a node that is annotated with the class; see the page "Typed States". A TypedDict is
         returned as a dict.
 
         Raises:

@@ -2,7 +2,7 @@
 
 A turn continues a run until it completes, pauses, fails or is cancelled. An `Order` describes a turn as plain data that
 any queue can carry. `perform` carries it out, and may be called as often as the queue delivers the order. The store of
-the graph is the only journal: saved steps are not repeated. See docs/many-workers.md.
+the graph is the only journal: saved steps are not repeated. See the page "Many workers".
 """
 
 from __future__ import annotations

@@ -411,4 +411,4 @@ def test_without_dbos_the_error_says_what_to_install():
     program = "import sys; sys.modules['dbos'] = None; import stategraph.turns; import stategraph.dbos"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    assert 'pip install ".[dbos]"' in done.stderr.splitlines()[-1]
+    assert 'pip install "durable-stategraph[dbos]"' in done.stderr.splitlines()[-1]

@@ -3,12 +3,14 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ import stategraph
 
 PACKAGE = Path(stategraph.__file__).parent
 REPOSITORY = PACKAGE.parent
+LOCKS = Path(__file__).parents[1] / "tools" / "locks"
+_PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
 
 PUBLIC = """
     Answer AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
@@ -97,9 +101,50 @@ def test_type_checkers_see_the_names_that_there_are():
     assert typed == {f"stategraph.{home}.{name}" for home, names in homes.items() for name in names.split()}
 
 
+# --------------------------------------------------------------------------- the distribution
+
+_ELSEWHERE = re.compile(r"""['"]\.\[[a-z]|(?<![\w/])docs/|\bREADME|\b(?:AGENTS|ARCHITECTURE|CHANGELOG|SECURITY)\.md""")
+
+
+def test_the_package_names_nothing_that_the_wheel_lacks():
+    """No message and no docstring leads to a file of the repository, or to an install from a clone of it."""
+    sources = [path for ending in ("py", "pyi", "html", "js") for path in PACKAGE.rglob(f"*.{ending}")]
+
+    assert [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in sources
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if _ELSEWHERE.search(line)
+    ] == []
+
+
+def test_one_distribution_brings_the_package():
+    """It is durable-stategraph, and nothing that an older checkout has installed stays beside it."""
+    found = [info for info in metadata.distributions() if info.name.endswith("stategraph")]
+
+    assert {(info.name, info.version) for info in found} == {("durable-stategraph", stategraph.__version__)}
+
+
+def test_the_locks_have_what_pyproject_names():
+    """They have the backend that pyproject.toml pins, and a version of all that the bill of materials names."""
+    locked = {name: _names_in(LOCKS / f"{name}.txt") for name in ("release", "others", "free-threads", "package")}
+    project = _PYPROJECT["project"]
+    extras = [requirement for extra in project["optional-dependencies"].values() for requirement in extra]
+
+    for name in ("release", "others", "free-threads"):
+        assert set(_PYPROJECT["build-system"]["requires"]) <= locked[name], name
+    assert {re.split(r"[\[<>=]", requirement)[0] for requirement in [*project["dependencies"], *extras]} <= {
+        pin.partition("==")[0] for pin in locked["package"]
+    }
+
+
+def _names_in(lock: Path) -> set[str]:
+    """Return the pins of a lock, as in `name==1.0`."""
+    return set(re.findall(r"^[\w.-]+==[\w.]+", lock.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 # --------------------------------------------------------------------------- archives
 
-_PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
 SHIPPED: list[str] = _PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 """The contents of the sdist."""
 

@@ -44,7 +44,7 @@ def test_its_commands_are_there():
     extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
 
     assert set(re.findall(r"^make ([a-z-]+)", "".join(blocks(README, "sh")), re.MULTILINE)) <= set(targets)
-    assert set(re.findall(r"'\.\[(\w+)\]'", TEXT)) == set(extras)
+    assert set(re.findall(r"`\[(\w+)\]`", TEXT)) == set(extras)
 
 
 def test_every_relative_link_is_in_the_archive():

@@ -1,4 +1,4 @@
-"""Print the requirements of dependency groups in pyproject.toml, for a pip that does not know ``--group``.
+"""Print the requirements of dependency groups in pyproject.toml, and those of ``build-system``: one on each line.
 
 ``python tools/dependency_group.py test check``
 """
@@ -13,7 +13,11 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 def requirements(names: Iterable[str]) -> list[str]:
     """-> the requirements of all these groups."""
-    groups: dict[str, list[str]] = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["dependency-groups"]
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
+    groups: dict[str, list[str]] = {
+        **project["dependency-groups"],
+        "build-system": project["build-system"]["requires"],
+    }
     return [requirement for name in names for requirement in groups[name]]
 
 

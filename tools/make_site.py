@@ -78,10 +78,14 @@ def pages_in(navigation: Any) -> list[str]:
 
 
 def make_pages() -> None:
-    """Make the sites of the newest tag of each minor version and of the last commit, and a list for the chooser."""
+    """Make the sites of the newest release of each minor version and of the last commit, and a list for the chooser.
+
+    A release candidate has no site of its own: readers of "latest" have not installed it.
+    """
     shutil.rmtree(PAGES, ignore_errors=True)
     tags = subprocess.run(["git", "tag", "--list", "v*"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    newest = {"{0.major}.{0.minor}".format(Version(tag)): tag for tag in sorted(tags.split(), key=Version)}
+    released = sorted((tag for tag in tags.split() if not Version(tag).is_prerelease), key=Version)
+    newest = {"{0.major}.{0.minor}".format(Version(tag)): tag for tag in released}
     latest = next(reversed(newest), "dev")
     for name, tag in (newest | {"dev": ""}).items():
         checkout = BUILD / "versions" / name

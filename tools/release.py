@@ -1,7 +1,8 @@
 """Build the archives of a release in dist/ and check them: `make release`, or `make release TAG=v0.2.0rc1` to tag them.
 
 They are built twice, and the same bytes have to come of it; the wheel has its bill of materials; it is installed into
-environments of its own, where a run is killed and resumed, and where the tests out of the source archive pass.
+environments of its own, with the versions that the bill names, where a run is killed and resumed, and where the tests
+out of the source archive pass. The tools and the backend are those of tools/locks/release.txt.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ NEEDED = ("stategraph/py.typed", "stategraph/web/templates", "stategraph/web/sta
 
 NEEDED_SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "tests/conftest.py", "docs/README.md")
 """What has to be in a source archive."""
+
+ADDRESSED = ("pyproject.toml", "SECURITY.md", ".github")
+"""What names the repository: OWNER and REPO stand for it until it has an address."""
 
 PROGRAM = """
 import os
@@ -76,7 +80,7 @@ def main() -> int:
 
 def _build(source: Path, folder: Path) -> tuple[Path, Path]:
     """Build the wheel, by way of the source archive, and return both."""
-    _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", str(folder), str(source))
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source))
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
@@ -86,7 +90,7 @@ def _problems_of(wheel: Path, source: Path) -> Iterator[str]:
         names = archive.namelist()
         bills = [archive.read(name).decode() for name in names if ".dist-info/sboms/" in name]
     yield from (f"{wheel.name} lacks {needed}" for needed in NEEDED if not any(n.startswith(needed) for n in names))
-    yield from (f"{wheel.name} holds {n}" for n in names if not n.startswith(("stategraph/", "stategraph-")))
+    yield from (f"{wheel.name} holds {n}" for n in names if not n.startswith(("stategraph/", "durable_stategraph-")))
     if not bills:
         yield f"{wheel.name} has no bill of materials"
     errors = [JsonStrictValidator(SchemaVersion.V1_7).validate_str(bill) for bill in bills]
@@ -108,6 +112,8 @@ def _problems_of_tag(tag: str, wheel: Path) -> Iterator[str]:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE):
         yield f"CHANGELOG.md has no section: ## [{version}] - YYYY-MM-DD"
+    unfilled = _output_of("git", "grep", "--files-with-matches", "--word-regexp", "OWNER", "--", *ADDRESSED)
+    yield from (f"{file} has OWNER where the owner of the repository belongs" for file in unfilled.splitlines())
     if _output_of("git", "status", "--porcelain"):
         yield "there are changes that are not committed: see git status"
     if _output_of("git", "tag", "--list", tag) and _output_of("git", "rev-list", "-1", tag) != _output_of(
@@ -149,12 +155,16 @@ def _environment(name: str, *requirements: str) -> str:
     """Make an environment with these requirements, and return its Python."""
     uv, folder = (sys.executable, "-m", "uv"), TRIED / name
     _run(*uv, "venv", "--quiet", "--python", sys.executable, str(folder))
-    _run(*uv, "pip", "install", "--quiet", "--python", str(folder), *requirements)
+    tested = ("--constraint", str(ROOT / "tools" / "locks" / "package.txt"))
+    _run(*uv, "pip", "install", "--quiet", "--python", str(folder), *tested, *requirements)
     return str(folder / "bin" / "python")
 
 
 def _output_of(*command: str) -> str:
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode and done.stderr:  # git grep ends with 1 if nothing matches
+        raise SystemExit(done.stderr)
+    return done.stdout.strip()
 
 
 def _run(*command: str, folder: Path = ROOT) -> None:

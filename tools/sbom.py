@@ -1,18 +1,19 @@
-"""Write the software bill of materials of a wheel: a build hook of hatch. It is `.dist-info/sboms/stategraph.cdx.json`.
+"""Write the software bill of materials of a wheel: a build hook of hatch. It is `.dist-info/sboms/durable-stategraph.cdx.json`.
 
 PEP 770 says where it is found, and CycloneDX 1.7 what it looks like. A wheel of stategraph holds nothing but
-stategraph. What it needs is installed beside it, so that the bill names it with the versions that are allowed.
+stategraph. What it needs is installed beside it: the bill names the version of each that the release was tested with,
+which `make locks` writes into tools/locks/package.txt, and the versions that are allowed.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 _NOT_AFFECTED = {
     "id": "CVE-2025-69872",
@@ -22,7 +23,7 @@ _NOT_AFFECTED = {
         "justification": "code_not_reachable",
         "detail": "stategraph keeps only bytes in diskcache, refuses entries of any other kind, and unpickles nothing.",
     },
-    "affects": [{"ref": "diskcache"}],
+    "affects": [{"ref": "diskcache"}],  # all versions: there is none without it
 }
 """A statement for scanners (VEX) on a vulnerability of a dependency."""
 
@@ -34,12 +35,20 @@ class SbomHook(BuildHookInterface):
         """Write the bill where the builder finds it."""
         path = Path(self.root, "build", f"{self.metadata.core.name}.cdx.json")
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(bill_of(self.metadata.core), indent=2) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(bill_of(self.metadata.core, tested(Path(self.root))), indent=2) + "\n", encoding="utf-8"
+        )
         build_data["sbom_files"].append(str(path))
 
 
-def bill_of(core: Any) -> dict[str, Any]:
-    """Return the bill of a package, from its metadata. The same metadata always give the same bill."""
+def tested(root: Path) -> dict[str, str]:
+    """Return the versions that a release is tested with, by the names of the packages."""
+    lines = Path(root, "tools", "locks", "package.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.partition(" ;")[0].strip().split("==") for line in lines)
+
+
+def bill_of(core: Any, versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the bill of a package, from its metadata. The same metadata and versions always give the same bill."""
     itself = {
         "type": "library",
         "bom-ref": core.name,
@@ -50,7 +59,7 @@ def bill_of(core: Any) -> dict[str, Any]:
         "purl": f"pkg:pypi/{core.name}@{core.version}",
     }
     optional = [requirement for extra in core.optional_dependencies.values() for requirement in extra]
-    needed = {**_components(optional, "optional"), **_components(core.dependencies, "required")}
+    needed = {**_components(optional, "optional", versions), **_components(core.dependencies, "required", versions)}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.7.schema.json",
         "bomFormat": "CycloneDX",
@@ -63,18 +72,19 @@ def bill_of(core: Any) -> dict[str, Any]:
     }
 
 
-def _components(requirements: list[str], scope: str) -> dict[str, dict[str, Any]]:
+def _components(requirements: list[str], scope: str, versions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the components that requirements name, by their names."""
     components = {}
     for requirement in map(Requirement, requirements):
-        bounds = sorted(requirement.specifier, key=lambda bound: Version(bound.version))
+        version = versions[requirement.name]
         components[requirement.name] = {
             "type": "library",
             "bom-ref": requirement.name,
             "name": requirement.name,
-            "versionRange": "vers:pypi/" + ("|".join(map(str, bounds)) or "*"),
+            "version": version,
             "isExternal": True,
             "scope": scope,
-            "purl": f"pkg:pypi/{requirement.name}",
+            "purl": f"pkg:pypi/{requirement.name}@{version}",
+            "properties": [{"name": "durable-stategraph:allowed", "value": str(requirement.specifier) or "any"}],
         }
     return components

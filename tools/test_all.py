@@ -46,6 +46,7 @@ def run_tests(version: str, python: Path, arguments: list[str]) -> bool:
     pip = (installed, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet")
     commands: list[tuple[str | Path, ...]] = [
         (python, "-m", "venv", environment),
+        (installed, "-m", "pip", "uninstall", "--yes", "--quiet", "stategraph"),  # its name before durable-stategraph
         (*pip, "--editable", ".[examples]", *requirements(["test"])),
         (installed, "-m", "pytest", "-q", "-n", "2", *arguments),
     ]

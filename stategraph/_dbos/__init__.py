@@ -5,4 +5,4 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "dbos":
         raise
-    raise ModuleNotFoundError('DBOSRunner needs DBOS: pip install ".[dbos]"', name="dbos") from error
+    raise ModuleNotFoundError('DBOSRunner needs DBOS: pip install "durable-stategraph[dbos]"', name="dbos") from error

@@ -314,7 +314,7 @@ class GraphBuilder(Generic[S]):
 
         A run that waits at a removed node, or has completed it last, runs the named node next. If the run waits
         for an answer there, it no longer requires one; a given answer becomes part of the data. See
-        docs/graph-changes.md.
+        the page "Graph changes".
 
         Args:
             removed: Names of nodes by the names of removed nodes. An unknown node is a GraphError when the graph runs.

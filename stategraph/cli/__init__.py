@@ -1,6 +1,6 @@
 """The command ``stategraph``, which shows, continues and changes the runs of a store.
 
-It needs the extra ``[cli]``. See docs/command-line.md.
+It needs the extra ``[cli]``. See the page "Command line".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-_MISSING = "stategraph: the command line needs click and rich: in a clone of stategraph, pip install '.[cli]'"
+_MISSING = "stategraph: the command line needs click and rich: pip install 'durable-stategraph[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

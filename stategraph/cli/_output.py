@@ -206,7 +206,7 @@ _NAMES = {"checkpoint_node": "node", "owner": "saved_by"}
 
 
 def summary_shape(summary: Summary) -> dict[str, Any]:
-    """Return a checkpoint without its data as JSON, as in docs/command-line.md."""
+    """Return a checkpoint without its data as JSON, as in the page "Command line"."""
     return {_NAMES.get(name, name): shape_of(getattr(summary, name)) for name in _OF_SUMMARY}
 
 

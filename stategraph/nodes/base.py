@@ -270,7 +270,7 @@ class NodeContext(Generic[Deps_co]):
         its own tables and the State after it are durable together, or neither is.
 
         It is a `sqlite3.Connection` or a `psycopg.Connection`. If the node raises or pauses, it is rolled back. See
-        docs/own-tables.md.
+        the page "Tables of your own".
 
         Raises:
             CheckpointError: the store is neither sqlite, disk nor postgres.

@@ -14,7 +14,8 @@ try:
     from opentelemetry import context, metrics, trace
 except ModuleNotFoundError as _missing:
     raise ModuleNotFoundError(
-        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install '.[otel]'", name=_missing.name
+        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install 'durable-stategraph[otel]'",
+        name=_missing.name,
     ) from _missing
 
 from stategraph._values import clock

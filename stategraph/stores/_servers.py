@@ -242,7 +242,7 @@ def address_of(store: str, option: str, given: object, schemes: Sequence[str], p
     try:
         parse(address)
     except ImportError as error:
-        way_out = f"pip install '.[{store}]', see Install in the README"
+        way_out = f"pip install 'durable-stategraph[{store}]'"
         raise ConfigError("checkpoint.store", store, f"a store whose client library is installed: {way_out}") from error
     except Exception:  # noqa: BLE001 - libraries raise different errors, which may show parts of a secret
         raise ConfigError(key, Hidden.of(given), f"{allowed}: {unreadable(address, *schemes)}") from None

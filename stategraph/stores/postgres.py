@@ -1,7 +1,7 @@
 """The "postgres" store: runs in a PostgreSQL database that many machines share.
 
 Other tools can read its tables: ``run`` and ``checkpoint`` have descriptive columns, and the view ``checkpoints`` joins
-them for psql (see docs/postgres.md).
+them for psql (see the page "PostgreSQL").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tools for tests of your graphs, and of your own store.
 
 For graphs: `assert_resumes_everywhere`, `kill_at`, `fail_at` and `fixed`, and in pytest the fixtures ``memory_store``
-and ``fixed_clock``. They need only stategraph; see docs/testing.md.
+and ``fixed_clock``. They need only stategraph; see the page "Test your graphs".
 
 For stores, with the extra ``[testing]``::
 

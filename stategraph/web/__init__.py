@@ -1,6 +1,6 @@
 """The page, which shows the runs of a store in a browser and changes them; and events of runs for your own pages.
 
-The page needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own application. See docs/web.md.
+The page needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for your own application. See "The page".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "events"]
 
-_MISSING = "the page needs starlette and jinja2: pip install '.[ui]'"
+_MISSING = "the page needs starlette and jinja2: pip install 'durable-stategraph[ui]'"
 
 
 def app(

@@ -44,7 +44,7 @@ def ui(request: Request, /, names: tuple[str, ...], port: int, host: str, allowe
     The printed address has a token, which lets in the browser that opens it.
     """
     if not all(map(find_spec, ("starlette", "uvicorn", "jinja2"))):
-        raise Failure(Exit.FAILED, "the page needs starlette, uvicorn and jinja2: pip install '.[ui]'")
+        raise Failure(Exit.FAILED, "the page needs starlette, uvicorn and jinja2: pip install 'durable-stategraph[ui]'")
     graphs = [load_graph(name) for name in names]
     store = request.open() if request.address or not graphs else graphs[0].store
     from stategraph.web import app

@@ -533,10 +533,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr
-        == "stategraph: the command line needs click and rich: in a clone of stategraph, pip install '.[cli]'\n"
-    )
+    assert done.stderr == "stategraph: the command line needs click and rich: pip install 'durable-stategraph[cli]'\n"
 
 
 def test_help_has_examples_and_the_version_is_that_of_the_package():

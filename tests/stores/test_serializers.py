@@ -235,9 +235,9 @@ def test_without_the_package_the_extra_is_named(path, monkeypatch):
     saved(path, LARGE, compress=True)
     monkeypatch.setitem(sys.modules, "zstandard", None)
 
-    with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
+    with pytest.raises(ConfigError, match=r"durable-stategraph\[zstd\]"):
         SqliteStore(path, compress=True)
-    with pytest.raises(ConfigError, match=r"\.\[zstd\]"):
+    with pytest.raises(ConfigError, match=r"durable-stategraph\[zstd\]"):
         loaded(path)
 
 

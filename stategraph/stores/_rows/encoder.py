@@ -296,6 +296,6 @@ def _zstandard_package() -> Any:
     try:
         import zstandard  # imported when used: an extra
     except ImportError as error:
-        way_out = "it takes the package zstandard: pip install '.[zstd]', see Install in the README"
+        way_out = "it takes the package zstandard: pip install 'durable-stategraph[zstd]'"
         raise ConfigError("checkpoint.options.compress", True, way_out) from error
     return zstandard

@@ -1,6 +1,6 @@
 """Export of runs as lines of JSON, with their histories and nested runs; and import of such lines.
 
-A line is a run or one of its checkpoints; docs/command-line.md describes it. Seals are left out, because they bind a
+A line is a run or one of its checkpoints; the page "Command line" describes it. Seals are left out, because they bind a
 record to its store. Imported records get seals of their new store.
 """
 
