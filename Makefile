@@ -92,7 +92,7 @@ archives: $(RELEASE)/release.stamp  ## The same without the tests of the source 
 	@$(RELEASE)/bin/python tools/release.py --quick
 
 locks: $(VENV)/lowest.stamp  ## Pin again what workflows install, and what a release is tested with, in the newest versions
-	$(GROUPS) build-system release | $(LOCK) --python-version 3.13 --generate-hashes - --output-file $(LOCKS)/release.txt
+	$(GROUPS) build-system release | $(LOCK) --python-version 3.11 --generate-hashes - --output-file $(LOCKS)/release.txt
 	$(LOCK) --all-extras pyproject.toml --output-file $(LOCKS)/package.txt
 	$(GROUPS) build-system others | $(LOCK) --generate-hashes pyproject.toml - --output-file $(LOCKS)/others.txt
 	$(GROUPS) build-system free-threads | $(LOCK) --python-version 3.14 --generate-hashes pyproject.toml - --output-file $(LOCKS)/free-threads.txt

@@ -34,6 +34,8 @@ NEEDED_SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "test
 ADDRESSED = ("pyproject.toml", "SECURITY.md", ".github")
 """What names the repository: OWNER and REPO stand for it until it has an address."""
 
+_RELATIVE = re.compile(r"\]\((?!https?:|#)[^)]*\)")
+
 PROGRAM = """
 import os
 from stategraph import State, StateGraph
@@ -88,9 +90,11 @@ def _problems_of(wheel: Path, source: Path) -> Iterator[str]:
     _run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (text,) = [archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
         bills = [archive.read(name).decode() for name in names if ".dist-info/sboms/" in name]
     yield from (f"{wheel.name} lacks {needed}" for needed in NEEDED if not any(n.startswith(needed) for n in names))
     yield from (f"{wheel.name} holds {n}" for n in names if not n.startswith(("stategraph/", "durable_stategraph-")))
+    yield from (f"{wheel.name} describes itself with a link to nowhere: {link}" for link in _RELATIVE.findall(text))
     if not bills:
         yield f"{wheel.name} has no bill of materials"
     errors = [JsonStrictValidator(SchemaVersion.V1_7).validate_str(bill) for bill in bills]
