@@ -1,4 +1,4 @@
-"""Write the software bill of materials of a wheel, `.dist-info/sboms/durable-stategraph.cdx.json`: a build hook of hatch.
+"""Write the software bill of materials of a wheel, its `sboms/durable-stategraph.cdx.json`: a build hook of hatch.
 
 PEP 770 says where it is found, and CycloneDX 1.7 what it looks like. A wheel of stategraph holds nothing but
 stategraph. What it needs is installed beside it: the bill names the version of each that the release was tested with,

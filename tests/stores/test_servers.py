@@ -68,7 +68,7 @@ def test_without_its_driver(store: Any, url: str, driver: str, extra: str, monke
     """The error says which extra brings it."""
     for name in [name for name in sys.modules if name.split(".")[0] == driver]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=rf"\.\[{extra}\]"):
+    with pytest.raises(ConfigError, match=rf"durable-stategraph\[{extra}\]"):
         store(url)
 
 
