@@ -148,7 +148,7 @@ class GraphBuilder(Generic[S]):
             on_error: The node that follows a failure of this node. The State then has ``error``, a mapping of type,
                 message and node. The failed node counts as a step.
             persist_chunks: Keep the chunks in the store, so that `follow` shows them in any process; see
-                docs/streams.md.
+                the page "Streams".
 
         Raises:
             GraphError: The name is taken or not valid, the node cannot be called with a State, or its first parameter
@@ -328,7 +328,7 @@ class GraphBuilder(Generic[S]):
         """Name the nodes that were renamed, as `migrate` does for one call; every way to continue a run knows them.
 
         Of a node that was renamed twice, both renames are declared. A nested graph has its own declarations. See
-        docs/graph-changes.md.
+        the page "Graph changes".
 
         Args:
             names: New names of nodes by their old names. An unknown new name is a GraphError when the graph runs.
@@ -358,7 +358,7 @@ class GraphBuilder(Generic[S]):
         """Set the function that makes data of the next version of data of a version; see `GraphConfig.version`.
 
         It is called when a run of that version goes on, before anything runs. A run that is several versions older
-        goes through each of their upgrades. See docs/graph-changes.md.
+        goes through each of their upgrades. See the page "Graph changes".
 
         Args:
             from_version: The version of the data; 0 for runs that began when the graph had no version.
