@@ -11,7 +11,6 @@ from io import TextIOWrapper
 
 import click
 
-from stategraph import __version__
 from stategraph._text.shown import meant
 from stategraph.cli._options import Request, common
 from stategraph.cli._output import INTERRUPTED, Exit, Failure, error_shape, exit_of, message_of, note
@@ -53,7 +52,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 
 
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="%(version)s", help="Show the version.")
+@click.version_option(package_name="durable-stategraph", message="%(version)s", help="Show the version.")
 @common
 def stategraph() -> None:
     """Show, continue and change the runs of a store.
