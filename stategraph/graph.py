@@ -36,7 +36,7 @@ from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import plan_of, short_config
 from stategraph._protocol import Task
-from stategraph._util.callables import module_of_caller, without_calls
+from stategraph._util.callables import module_of_caller, showing_options, without_calls
 from stategraph._util.validators import naming_arguments
 from stategraph._values.events import Listener, check_observer
 from stategraph._values.provenance import RunStatus
@@ -61,6 +61,7 @@ _TaskOf: TypeAlias = Callable[..., Task[_Answer]]
 """Returns the task of a call, given its run, its options and its arguments."""
 
 
+@showing_options
 class StateGraph(GraphBuilder[S]):
     """A workflow: named nodes, and edges with conditions between them.
 
@@ -253,7 +254,7 @@ class StateGraph(GraphBuilder[S]):
         A new run is executed. An unfinished run is resumed. If the run is complete, paused or cancelled, nothing runs,
         and its State is returned. Completed runs remain in the store only with ``preserve=True``.
 
-        The options are those of `execute`, the errors those of `execute` and `resume`, and:
+        The options are those of `execute`, except for `restart`, the errors those of `execute` and `resume`, and:
 
         Raises:
             RunExistsError: The run began with other data. Labels, and keys that are not saved, do not count.
@@ -458,7 +459,10 @@ class StateGraph(GraphBuilder[S]):
         Args:
             run_id: The run.
             value: The answer.
-            **how: See `stategraph._calls.AnswerCall`.
+            pause: The pause to answer, or its id; required if the run waits at several.
+            by: The author of the answer, for the history.
+            key: An id of the answer. An answer with the same key again is the same answer: it is stored once.
+            allow_changed: As for `resume`; also `migrate`.
 
         Raises:
             AnswerError: The run does not wait there, the answer is not valid, or the deadline has passed; or the pause

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from stategraph import (
     StateGraph,
     register_type,
 )
+from stategraph.stores.sqlite import SqliteStore
 from stategraph.turns import Order, perform
 from tests.conftest import ANY_PLAYS, PLAYS, make_store
 from tests.pairs import every_pair
@@ -705,3 +708,34 @@ class TestProcesses:
         assert graph.store.load(RUN).status is RunStatus.CANCELLED
         assert (folder / "log").read_text().splitlines() == ["run a"]
         assert graph.resume(RUN).status is RunStatus.COMPLETED
+
+
+# --------------------------------------------------------------------------- the help of calls
+
+
+def test_help_names_every_option() -> None:
+    """Signatures, which `help` and editors show, name each option of a call; no text refers to a private name."""
+    for cls in (StateGraph, CheckpointStore, SqliteStore):
+        for _, method in inspect.getmembers(cls, inspect.isfunction):
+            if not method.__name__.startswith("_"):
+                assert "Unpack" not in str(inspect.signature(method))
+                assert re.findall(r"stategraph\.(?:\w+\.)*_\w+", inspect.getdoc(method) or "") == []
+    assert {"pause", "by", "key"} <= inspect.signature(StateGraph.answer).parameters.keys()
+
+
+def test_a_default_in_a_signature_is_what_leaving_it_out_means(tmp_path: Path) -> None:
+    """A call with all of them does what the call without them does."""
+
+    def call(method: Any, *arguments: Any) -> Any:
+        parameters = inspect.signature(method).parameters.values()
+        return method(*arguments, **{each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY})
+
+    with SqliteStore(tmp_path / "runs.db") as store:
+        graph = make_graph({"a": InterruptNode(None, "ok"), "b": trace("b")}, store=store, preserve=True)
+        assert call(graph.execute, State(run_id=RUN)).status is RunStatus.PAUSED
+        call(graph.answer, RUN, "yes")
+        assert [each.state["ok"] for each in call(graph.recover)] == ["yes"]
+        assert call(graph.turn, RUN, {"ok": None}).status is RunStatus.PAUSED
+        assert call(graph.resume, RUN, {"ok": "no"})["trace"] == ["b", "b"]
+        assert [each.run_id for each in call(store.iter_runs)] == [RUN]
+        assert call(store.count) == 1

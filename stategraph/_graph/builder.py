@@ -16,7 +16,7 @@ from stategraph._graph.checks import problems_of
 from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
 from stategraph._protocol import RunHere, RunNode
 from stategraph._text.shown import shorten
-from stategraph._util.callables import problem_of
+from stategraph._util.callables import problem_of, showing_options
 from stategraph._util.validators import is_name, maps_texts, naming_arguments
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.progress import NodeOutline, Structures
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _Name = TypeVar("_Name", str, str | None)
-_ITS_OWN = object()  # the name of a function
 
 
 class _Decorator(Protocol[S_co]):
@@ -51,6 +50,7 @@ class _Decorator(Protocol[S_co]):
     ) -> Callable[Concatenate[Any, _P], _Result]: ...
 
 
+@showing_options
 class GraphBuilder(Generic[S]):
     """The nodes and edges of a graph that is being built.
 
@@ -180,7 +180,7 @@ class GraphBuilder(Generic[S]):
     def node(self, function: Callable[Concatenate[S, _P], _Result], /) -> Callable[Concatenate[Any, _P], _Result]: ...
     @overload
     def node(self, name: str = ..., /, **policies: Unpack[Policies]) -> _Decorator[S]: ...
-    def node(self, function_or_name: Any = _ITS_OWN, /, **policies: Unpack[Policies]) -> Any:
+    def node(self, function_or_name: Any = ..., /, **policies: Unpack[Policies]) -> Any:
         """Add a function as a node; use it as a decorator.
 
         ``@graph.node`` adds the function under its own name, ``@graph.node("name")`` under another name, and
@@ -192,7 +192,7 @@ class GraphBuilder(Generic[S]):
             self.add_node(_own_name(function) if name is None else name, function, **policies)
             return function
 
-        return add if function_or_name is _ITS_OWN or name is not None else add(function_or_name)
+        return add if function_or_name is ... or name is not None else add(function_or_name)
 
     def add_sequence(self, *nodes: OfState[S] | OfObject[S] | str) -> None:
         """Add functions as nodes under their own names, and an edge from each to the next.

@@ -14,6 +14,7 @@ from stategraph._text.shown import shorten
 from stategraph.errors import StateGraphError
 
 _Answer = TypeVar("_Answer")
+_Class = TypeVar("_Class", bound=type)
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -35,6 +36,27 @@ def _is(function: Any, *tests: Callable[[Any], bool]) -> bool:
     while isinstance(function, partial | staticmethod):
         function = function.func if isinstance(function, partial) else function.__func__
     return any(test(function) or test(type(function).__call__) for test in tests)
+
+
+_LEFT_OUT = {"bool": False, "max_recoveries": 10, "redo": (), "busy": "reject", "unfinished": "finish"}
+"""What it means to leave out an option, by its type or its name; for others it is None."""
+
+
+def showing_options(cls: _Class) -> _Class:
+    """Decorate a class: `help` shows the options of its methods by name, instead of ``**how: Unpack[Options]``."""
+    for method in vars(cls).values():
+        hints = getattr(method, "__annotations__", {}).values()
+        options = next((hint[len("Unpack[") : -1] for hint in hints if str(hint).startswith("Unpack[")), None)
+        if options is not None:
+            signature, kind = inspect.signature(method), vars(sys.modules[cls.__module__])[options]
+            named = [_option(name, hint.__forward_arg__) for name, hint in kind.__annotations__.items()]
+            method.__signature__ = signature.replace(parameters=[*[*signature.parameters.values()][:-1], *named])
+    return cls
+
+
+def _option(name: str, hint: str) -> inspect.Parameter:
+    default = _LEFT_OUT.get(name, _LEFT_OUT.get(hint))
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 # --------------------------------------------------------------------------- sync functions

@@ -17,6 +17,7 @@ import attrs
 
 from stategraph._owners.base import Owners, Ownership, guard_writes, on_behalf_of, owned
 from stategraph._text.shown import shorten
+from stategraph._util.callables import showing_options
 from stategraph._util.validators import is_seconds
 from stategraph._values import clock
 from stategraph._values.entries import Entry, message_of
@@ -136,6 +137,7 @@ def _checked(load: Callable[..., State]) -> Callable[..., State]:
     return checked
 
 
+@showing_options
 class CheckpointStore(ABC):
     """Keeps the States of runs. Four methods make a store; all others have a default.
 

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import attrs
 
 from stategraph._owners.base import Orphan, Ownership, Refused, current, owned, owner_here
+from stategraph._util.callables import showing_options
 from stategraph._values.entries import Entry, are_of_inbox, check_kinds, lasting_kinds
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
@@ -37,6 +38,7 @@ from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Veri
 _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
 
+@showing_options
 class RowStore(CheckpointStore):
     """Base of stores that keep records in a table. It has the public methods; functions of this room do the work.
 
