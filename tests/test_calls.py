@@ -35,9 +35,11 @@ from stategraph import (
     StateGraph,
     register_type,
 )
+from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.turns import Order, perform
 from tests.conftest import ANY_PLAYS, PLAYS, make_store
+from tests.pages import text_of
 from tests.pairs import every_pair
 from tests.scenarios import (
     HOW,
@@ -739,3 +741,86 @@ def test_a_default_in_a_signature_is_what_leaving_it_out_means(tmp_path: Path) -
         assert call(graph.resume, RUN, {"ok": "no"})["trace"] == ["b", "b"]
         assert [each.run_id for each in call(store.iter_runs)] == [RUN]
         assert call(store.count) == 1
+
+
+# --------------------------------------------------------------------------- the table of calls
+
+TABLE = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in text_of("docs/calls.md").partition("## What a call does")[2].splitlines()
+    if line.startswith("|") and not line.startswith("|-")
+]
+CALLS = [title.partition(",")[0].strip("`") for title in TABLE[0][1:]]
+CELLS = [(row[0], call, cell) for row in TABLE[1:] for call, cell in zip(CALLS, row[1:], strict=True)]
+
+
+class Story:
+    """A run of two nodes that is brought into a state in its second node, and goes on from there."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.ran: list[str] = []
+        self.ends: Any = None
+        self.graph = make_graph({"a": self._node("a"), "b": self._node("b")}, store=store, preserve=True)
+
+    def _node(self, name: str) -> Any:
+        def node(state: State) -> State:
+            self.ran.append(name)
+            ends, self.ends = (self.ends, None) if name == "b" else (None, self.ends)
+            if isinstance(ends, BaseException):
+                raise ends
+            return state if ends is None else ends(state)
+
+        return node
+
+    def begin(self, status: str) -> None:
+        """Bring the run into a state."""
+        ends = {
+            "cut off after a step": KeyboardInterrupt(),
+            "failed": ValueError("no"),
+            "paused": lambda state: state.paused("asks", response_param="ok"),
+        }
+        if status == "not there":
+            return
+        self.ends = ends.get("failed" if status == "cancelled" else status)
+        with contextlib.suppress(KeyboardInterrupt, ExecutionError):
+            self.graph.execute(State(run_id=RUN))
+        if status == "cancelled":
+            self.graph.cancel(RUN)
+        self.ran.clear()
+
+    def call(self, name: str) -> Any:
+        """Make a call; return its result, or the name of its error."""
+        calls: dict[str, Any] = {
+            "execute": lambda: self.graph.execute(State({"new": 1}, run_id=RUN)),
+            "run": lambda: self.graph.run(State(run_id=RUN)),
+            "turn": lambda: self.graph.turn(RUN, {"new": 1}),
+            "resume": lambda: self.graph.resume(RUN),
+            "recover": lambda: [*self.graph.recover()],
+        }
+        try:
+            return calls[name]()
+        except Exception as error:
+            return type(error).__name__
+
+
+@pytest.mark.parametrize(("status", "call", "does"), CELLS, ids=lambda text: text)
+def test_the_table_of_calls_is_true(status: str, call: str, does: str) -> None:
+    """What docs/calls.md says that a call does with a run, it does."""
+    story = Story(MemoryStore())
+    story.begin(status)
+    before = story.graph.store.load(RUN) if status != "not there" else None
+
+    result = story.call(call)
+
+    if "Error" in does:
+        assert (result, story.ran) == (does.split("`")[1], [])
+    else:
+        ran = {"begin": ["a", "b"], "conti": ["b"], "finis": ["b", "a", "b"], "retur": [], "does ": []}[does[:5]]
+        assert story.ran == ran
+        assert not isinstance(result, str)
+    if does == "does nothing":
+        assert result == []
+    elif does == "returns its State":
+        assert result == before
+    elif "Error" not in does:
+        assert story.graph.store.load(RUN).status is RunStatus.COMPLETED
