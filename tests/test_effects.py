@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -1011,3 +1012,41 @@ def test_a_step_that_runs_again_for_its_keys_repeats_no_effect(tmp_path: Path, s
         if shape != "in a graph":
             assert graph.resume(RUN, {"paid": ["a"]})["used"] == ["a"]
     assert bank.bills == ["a"]
+
+
+# --------------------------------------------------------------------------- an effect that no one awaits
+
+
+@pytest.mark.parametrize("shape", ["node", "node with a retry", "items"])
+def test_a_sync_node_that_does_not_await_an_effect_fails(shape: str) -> None:
+    """Nothing was called, so the step must not complete: the error names the key."""
+    bank = Bank()
+
+    def node(given: Any, context: NodeContext) -> dict[str, Any]:
+        context.effect("pay", partial(bank.apay, "a"))
+        return {"paid": True}
+
+    nodes: dict[str, Any] = {"a": MapNode(node, over="items", into="out") if shape == "items" else node}
+    policies: Any = {"a": {"retry": RetryPolicy(2, initial_delay=0)}} if shape == "node with a retry" else {}
+    graph = make_graph(nodes, store=MemoryStore(), policies=policies)
+
+    with pytest.raises(ExecutionError) as caught:
+        graph.execute(State({"items": [1]}, run_id=RUN))
+
+    assert "effect 'pay' was not awaited, so nothing was called" in repr((caught.value, caught.value.__cause__))
+    assert bank.bills == []
+
+
+@pytest.mark.parametrize("way", ["on a loop of its own", "returned"])
+def test_a_sync_node_may_have_its_effect_awaited(way: str) -> None:
+    """By a loop of its own, or by the graph if it returns the awaitable."""
+    bank = Bank()
+
+    async def pay() -> dict[str, Any]:
+        return {"paid": [(await bank.apay("a"))["receipt"]]}
+
+    def node(state: State, context: NodeContext) -> Any:
+        later = context.effect("pay", pay)
+        return later if way == "returned" else asyncio.run(later)
+
+    assert make_graph({"a": node}, store=MemoryStore()).execute(State(run_id=RUN))["paid"] == bank.bills == ["a"]

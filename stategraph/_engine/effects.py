@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
-from inspect import isawaitable
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
 from typing import Any, TypeAlias, cast
 
 import attrs
@@ -43,7 +43,19 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     if not journal.is_kept:
         return call()
     work = _effect(journal, key, call, confirm)
-    return _awaited(work, None) if is_async_callable(call) else _driven(work)
+    if not is_async_callable(call):
+        return _driven(work)
+    later = journal.used[key] = _awaited(work, None)
+    return later
+
+
+def check_awaited(journal: _Journal) -> None:
+    """Raise RuntimeError if a sync node has returned and an async effect of it was not begun."""
+    for key, later in journal.used.items():
+        if iscoroutine(later) and getcoroutinestate(later) == CORO_CREATED:
+            later.close()
+            way_out = "let an async node await it, or give effect() a sync function"
+            raise RuntimeError(f"effect {key!r} was not awaited, so nothing was called: {way_out}")
 
 
 def _effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> _Work:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import Any, NoReturn
 
 import attrs
@@ -38,7 +39,8 @@ class StepJournal:
         place: The node or, for a part of the step, "node/part".
         is_part: Whether it is of a part of a step, or of a graph that one runs.
         is_over: Whether the attempt has ended; after a timeout its thread goes on.
-        used: A mark for each key of an effect of this attempt. Threads of the node may do effects at the same time.
+        used: A mark for each key of an effect of this attempt; of an async one, its coroutine. Threads of the node may
+            do effects at the same time.
         sink: Takes the chunks that are emitted; None if no one wants them now.
         chunks: Keeps these chunks, a `stategraph._engine.chunks.KeptChunks`; None if the node keeps none.
     """
@@ -50,7 +52,7 @@ class StepJournal:
     place: str
     is_part: bool = False
     is_over: bool = False
-    used: dict[str, object] = attrs.field(factory=dict)
+    used: dict[str, Any] = attrs.field(factory=dict)
     sink: Callable[[Any], None] | None = None
     chunks: Any = None
 
@@ -90,6 +92,14 @@ class StepJournal:
         from stategraph._engine.effects import effect  # imported when used
 
         return effect(self, key, call, confirm)
+
+    def returned(self, result: Any) -> Any:
+        """Return what the function of the node has returned. Raises RuntimeError if it has left an effect unawaited."""
+        if self.used and not isawaitable(result):
+            from stategraph._engine.effects import check_awaited
+
+            check_awaited(self)
+        return result
 
     def emit(self, chunk: Any) -> None:
         """Emit a chunk, as `NodeContext.emit`."""

@@ -258,7 +258,7 @@ def _with_changes(run: RunContext, step: Any, result: State) -> State | None:
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """Return the function of a node that takes a context, bound to the context of the current step."""
     context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
-    return lambda state: function(state, context)
+    return lambda state: context._journal.returned(function(state, context))
 
 
 def _execution(run: RunContext, stage: CompiledNode, state: State) -> Any:

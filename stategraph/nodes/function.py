@@ -77,7 +77,7 @@ class FunctionNode(Node):
         if not self.wants_context:
             return function
         context = step.context(part, attempt)
-        return lambda argument: function(argument, context)
+        return lambda argument: context._journal.returned(function(argument, context))
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, and may take and return objects of the schema.
