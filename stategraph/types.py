@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -22,8 +24,25 @@ def langchain() -> None:
 
 
 def pydantic_ai() -> None:
-    """Let States hold the messages, parts, events and usage of Pydantic AI, and its deferred tools."""
+    """Let States hold the messages, parts, events and usage of Pydantic AI, its deferred tools, and what a tool raises."""
+    for name in ("ModelRetry", "ToolFailed"):
+        cls = getattr(import_module("pydantic_ai"), name)
+        register_type(cls, encode=lambda error: error.message, decode=cls)
     _register_all("pydantic_ai", map("pydantic_ai.{}".format, ("messages", "usage", "tools")))
+    for cls in _subclasses(import_module("pydantic_ai.messages").BaseToolCallPart):  # their attribute is not a field
+        register_type(cls, encode=_init_fields, decode=partial(_made_of_fields, cls))
+
+
+def _subclasses(cls: type) -> list[type]:
+    return [cls, *(each for child in cls.__subclasses__() for each in _subclasses(child))]
+
+
+def _init_fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+
+
+def _made_of_fields(cls: Any, values: dict[str, Any]) -> Any:
+    return cls(**values)
 
 
 def openai() -> None:

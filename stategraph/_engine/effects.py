@@ -18,7 +18,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id
-from stategraph._values.progress import Pause
+from stategraph._values.progress import Pause, pause_of
 from stategraph.errors import NotSerializableError
 
 _Journal: TypeAlias = Any
@@ -36,10 +36,7 @@ def effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callab
     if wrong:
         way_out = "give it one, as in effect(key, lambda: pay(order))"
         raise TypeError(f"effect {key!r} calls a function, not {shorten(wrong[0])}: {way_out}")
-    mark = object()
-    if journal.used.setdefault(key, mark) is not mark:
-        raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
-    journal.check_open(f"effect {key!r}")
+    _use(journal, key)
     if not journal.is_kept:
         return call()
     work = _effect(journal, key, call, confirm)
@@ -56,6 +53,36 @@ def check_awaited(journal: _Journal) -> None:
             later.close()
             way_out = "let an async node await it, or give effect() a sync function"
             raise RuntimeError(f"effect {key!r} was not awaited, so nothing was called: {way_out}")
+
+
+def ask(journal: _Journal, questions: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """Return the answers to questions by key; a question is a reason to ask, and a value to show.
+
+    An answer is kept as the result of an effect is. If one is missing, the run pauses, with a pause for each.
+
+    Raises:
+        RuntimeError: Nothing of the run is saved, so it cannot pause.
+    """
+    if not journal.is_kept:
+        raise RuntimeError(f"{next(iter(questions))!r} waits for an answer, but the run is not saved: give it a store")
+    answers: dict[str, Any] = {}
+    pauses: list[Pause] = []
+    for key, (reason, value) in questions.items():
+        _use(journal, key)
+        kept = _kept(journal, key) or _keep(journal, key, awaits=False)
+        if "result" in kept:
+            answers[key] = kept["result"]
+        else:
+            pauses.append(attrs.evolve(_asking(journal, key), reason=reason, value=value))
+    if pauses:
+        raise OutcomeUnknown(pause_of(pauses))
+    return answers
+
+
+def _use(journal: _Journal, key: str) -> None:
+    if not journal.claim(key):
+        raise ValueError(f"this attempt has done effect {key!r} before: a key is for one effect, give each its own")
+    journal.check_open(f"effect {key!r}")
 
 
 def _effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Callable[[str], Any] | None) -> _Work:
@@ -83,6 +110,7 @@ def _effect(journal: _Journal, key: str, call: Callable[[], Any], confirm: Calla
             result = yield result
     except Exception:  # others, such as a cancellation, leave the outcome unknown
         yield partial(_keep, journal, key)
+        journal.used.pop(key, None)  # the attempt may try again
         raise
     return (yield partial(_keep, journal, key, awaits=awaits, result=result))["result"]
 

@@ -314,7 +314,7 @@ class StoreSession:
         """Keep the answer to a pause that asks for the outcome of an effect, in the journal of its step."""
         state, pause, answer = about
         suffix, step, place = pause.effect
-        effect = Entry("effect", {}, step, place, pause.value)
+        effect = Entry("effect", {}, step, place, pause.response_param or "")
         with self._saving(state):
             found = self.store.entries(f"{state.run_id}{suffix}", step=step, kinds=("effect",))
             effect = next((entry for entry in found if entry.identity == effect.identity), effect)

@@ -112,6 +112,17 @@ class StepJournal:
         if self.sink is not None:
             self.sink(chunk)
 
+    def ask(self, questions: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+        """Return the answers to questions; if one is missing, the run pauses."""
+        from stategraph._engine.effects import ask  # imported when used
+
+        return ask(self, questions)
+
+    def claim(self, key: str) -> bool:
+        """Mark a key as used by this attempt; return whether it was free."""
+        mark = object()
+        return self.used.setdefault(key, mark) is mark
+
     def save_input(self) -> None:
         """Save the State that the step began with, durably, unless it is saved."""
         save_input(self.run)
