@@ -24,7 +24,7 @@ def langchain() -> None:
 
 
 def pydantic_ai() -> None:
-    """Let States hold the messages, parts, events and usage of Pydantic AI, its deferred tools, and what a tool raises."""
+    """Let States hold messages, parts, events and usage of Pydantic AI, its deferred tools, and what tools raise."""
     for name in ("ModelRetry", "ToolFailed"):
         cls = getattr(import_module("pydantic_ai"), name)
         register_type(cls, encode=lambda error: error.message, decode=cls)
@@ -34,7 +34,8 @@ def pydantic_ai() -> None:
 
 
 def _subclasses(cls: type) -> list[type]:
-    return [cls, *(each for child in cls.__subclasses__() for each in _subclasses(child))]
+    children: list[type] = cls.__subclasses__()
+    return [cls, *(each for child in children for each in _subclasses(child))]
 
 
 def _init_fields(value: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values types _owners state _progress edges policies _protocol _schema nodes _graph _engine
-    _drivers config observers stores picture _calls _batches _sweeps _following _plan graph turns _dbos dbos __init__
-    testing cli web
+    _drivers config observers stores picture _calls _batches _sweeps _following _plan graph turns agents _dbos dbos
+    __init__ testing cli web
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -35,7 +35,8 @@ EXCEPTIONS = {
 """Imports that point upward, or close a circle, each with its reason. Those of State are by name, when it is used."""
 
 PUBLIC = """
-    __init__ config dbos edges errors graph nodes observers picture policies state testing turns types
+    __init__ agents.__init__ agents.pydantic_ai config dbos edges errors graph nodes observers picture policies state
+    testing turns types
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
     stores.serializers stores.sqlite stores.summaries stores.toolkit cli.__init__ web.__init__
 """.split()

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, count
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -24,29 +24,35 @@ from stategraph.errors import NotSerializableError
 from stategraph.nodes.base import NodeContext
 from stategraph.stores._codec.msgpack import encode_value
 
-types.pydantic_ai()  # first: the error of a missing library says how to install it
+types.pydantic_ai()  # before the imports: its error says what to install
 
-from pydantic import ValidationError  # noqa: E402
-from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolFailed, ToolReturn  # noqa: E402
-from pydantic_ai.agent import AbstractAgent, WrapperAgent  # noqa: E402
-from pydantic_ai.capabilities import AbstractCapability  # noqa: E402
-from pydantic_ai.durable_exec import conversation_id_from_run_id  # noqa: E402
-from pydantic_ai.messages import (  # noqa: E402
+from pydantic import ValidationError
+from pydantic_ai import (
+    AbstractToolset,
     ModelResponse,
-    ModelResponseStreamEvent,
+    ModelRetry,
     PartDeltaEvent,
     PartStartEvent,
+    RunContext,
     TextPart,
     TextPartDelta,
+    ToolApproved,
+    ToolDenied,
+    ToolFailed,
+    ToolReturn,
+    WrapperToolset,
 )
-from pydantic_ai.models import CompletedStreamedResponse, Model  # noqa: E402
-from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied  # noqa: E402
-from pydantic_ai.toolsets import WrapperToolset  # noqa: E402
-from pydantic_core import to_jsonable_python  # noqa: E402
+from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.durable_exec import conversation_id_from_run_id
+from pydantic_ai.models import CompletedStreamedResponse, Model
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
+from pydantic_core import to_jsonable_python
 
 _Deps = TypeVar("_Deps")
 _Output = TypeVar("_Output")
+_Find: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
 _within: ContextVar[str] = ContextVar("_within", default="")
 """The key of the tool call under way, followed by a slash: agents that it runs have theirs below it."""
@@ -58,27 +64,28 @@ def durable(
     *,
     name: str = "",
     repeat: Collection[str] = (),
-    confirm: Mapping[str, Callable[[str, Mapping[str, Any]], Any]] | None = None,
+    confirm: Mapping[str, _Find] | None = None,
     repeat_requests: bool = True,
     stream: bool = False,
 ) -> AbstractAgent[_Deps, _Output]:
-    """Return an agent whose runs go on where they were, also after a crash, when the node runs again.
+    """Return an agent whose runs go on where they were when the node runs again, also after a crash.
 
-    Each request to the model and each call of a tool is an effect of the step (`NodeContext.effect`). Calls that wait for
-    an approval, or for a result from elsewhere, pause the run, each with a pause of its own. Tokens are counted by
+    Each request to the model and each call of a tool is an effect of the step (`NodeContext.effect`). A call that waits
+    for an approval, or for a result from elsewhere, pauses the run; several have a pause each. Tokens are counted by
     `NodeContext.spend`.
 
     Args:
         agent: The agent.
         context: The step in which it runs.
-        name: Begins the keys of its effects; by default, its own name. Runs of one name are numbered as they begin: give
-            names to runs that begin concurrently in no certain order.
-        repeat: The tools that may be called again if it is unknown whether a call took place: those that only read, and
-            those that run another durable agent. For other tools, a person is asked.
-        confirm: Functions that find out whether a call took place, by tool. One gets the id of the call
-            (`RunContext.tool_call_id`) and its arguments; it returns the result, or None if the call did not take place.
-        repeat_requests: Whether a request to a model whose outcome is unknown is sent again; otherwise a person is asked.
-        stream: Whether to emit the text of responses as it arrives (`NodeContext.emit`). Streamed runs always do.
+        name: Begins the keys of its effects; by default, its own name. Runs of one name are numbered as they begin, so
+            give names to runs that begin at the same time in no certain order.
+        repeat: The tools that are called again if it is unknown whether a call took place: those that only read, and
+            those that run another durable agent. For all others, a person is asked.
+        confirm: Functions by tool that find out whether a call took place. One gets the id of the call (the
+            `tool_call_id` of its RunContext) and the arguments, and returns the result, or None if it did not.
+        repeat_requests: Whether a request to the model is sent again if its outcome is unknown; if not, a person is
+            asked.
+        stream: Whether to emit the text of each response as it arrives (`NodeContext.emit`). Streamed runs always do.
     """
     return _DurableAgent(agent, _Plan(context, name, frozenset(repeat), confirm or {}, repeat_requests, stream))
 
@@ -90,7 +97,7 @@ class _Plan:
     context: NodeContext[Any]
     name: str
     repeat: frozenset[str]
-    confirm: Mapping[str, Callable[[str, Mapping[str, Any]], Any]]
+    confirm: Mapping[str, _Find]
     repeat_requests: bool
     stream: bool
 
@@ -109,15 +116,14 @@ class _DurableAgent(WrapperAgent[_Deps, _Output]):
 
 
 class _Effects(AbstractCapability[Any]):
-    """One run of an agent: the keys of its effects, and what surrounds them."""
+    """The effects of one run of an agent."""
 
     def __init__(self, plan: _Plan, name: str) -> None:
         super().__init__()
         self._plan, self.context = plan, plan.context
-        numbers = (f"{_within.get()}{name}{number}" for number in chain([""], map(" {}".format, count(2))))
-        self._name = next(filter(self.context._journal.claim, numbers))
-        self._responses = 0
-        self._calls, self._asking = 0, list[Pause]()
+        names = (f"{_within.get()}{name}{f' {number}' if number > 1 else ''}" for number in count(1))
+        self._name = next(filter(self.context._journal.claim, names))
+        self._responses, self._calls, self._asking = 0, 0, list[Pause]()
         self._no_calls = asyncio.Event()
 
     def get_default_run_id(self) -> str:
@@ -135,27 +141,27 @@ class _Effects(AbstractCapability[Any]):
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[Any], *, requests: DeferredToolRequests
     ) -> DeferredToolResults:
-        keys = {
-            call.tool_call_id: f"{self._key(ctx, call.tool_name, call.tool_call_id)}/{what}"
-            for what, calls in (("approval", requests.approvals), ("result", requests.calls))
-            for call in calls
-        }
+        """Ask a person for each call that waits."""
+
+        def keyed(calls: list[Any], what: str) -> dict[str, Any]:
+            return {f"{self._key(ctx, call.tool_name, call.tool_call_id)}/{what}": call for call in calls}
+
+        approvals, results = keyed(requests.approvals, "approval"), keyed(requests.calls, "result")
         questions = {
-            keys[call.tool_call_id]: (f"{what} a call of {call.tool_name}", _shown(requests, call))
-            for what, calls in (("approve", requests.approvals), ("give the result of", requests.calls))
-            for call in calls
+            key: (f"the {key.rpartition('/')[2]} of a call of {call.tool_name} is needed", _shown(requests, call))
+            for key, call in (approvals | results).items()
         }
         answers = await asyncio.to_thread(self.context._journal.ask, questions)
         return DeferredToolResults(
-            approvals={call.tool_call_id: _decision(answers[keys[call.tool_call_id]]) for call in requests.approvals},
-            calls={call.tool_call_id: answers[keys[call.tool_call_id]] for call in requests.calls},
+            approvals={call.tool_call_id: _decision(answers[key]) for key, call in approvals.items()},
+            calls={call.tool_call_id: answers[key] for key, call in results.items()},
         )
 
     def _key(self, ctx: RunContext[Any], tool: str, call_id: str | None) -> str:
         return f"{self._name}/{ctx.run_step}/{tool}/{call_id}"
 
     async def request(self, send: Callable[[], Awaitable[ModelResponse]]) -> tuple[ModelResponse, bool]:
-        """Return the next response of the model, and whether it was kept before. A request that fails is not counted."""
+        """Return the next response of the model, and whether it was kept before. A failed request is not counted."""
         tokens = list[int]()
 
         async def sent() -> ModelResponse:
@@ -166,15 +172,12 @@ class _Effects(AbstractCapability[Any]):
         confirm = _did_not_happen if self._plan.repeat_requests else None
         response = await self.context.effect(f"{self._name}/request {self._responses + 1}", sent, confirm=confirm)
         self._responses += 1
-        if tokens:  # after the response is kept: at a limit of the run, it is not lost
+        if tokens:  # once the response is kept: a limit that is reached does not lose it
             await asyncio.to_thread(partial(self.context.spend, tokens=tokens[0]))
         return deepcopy(response), not tokens  # the library changes its own
 
-    async def call(
-        self, tool: str, args: dict[str, Any], ctx: RunContext[Any], call: Callable[[], Awaitable[Any]]
-    ) -> Any:
+    async def call(self, key: str, find: Callable[[str], Any] | None, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of a tool, or raise what it tells the model."""
-        key = self._key(ctx, tool, ctx.tool_call_id)
 
         async def outcome() -> Any:
             token = _within.set(f"{key}/")
@@ -187,12 +190,16 @@ class _Effects(AbstractCapability[Any]):
             finally:
                 _within.reset(token)
 
-        find = self._plan.confirm.get(tool)
-        confirm = _did_not_happen if tool in self._plan.repeat else find and (lambda _: find(str(ctx.tool_call_id), args))
-        result = await self._beside_others(self.context.effect(key, outcome, confirm=confirm))
+        result = await self._beside_others(self.context.effect(key, outcome, confirm=find))
         if isinstance(result, ModelRetry | ToolFailed):
             raise deepcopy(result)
         return result
+
+    def call_of(self, tool: str, args: dict[str, Any], ctx: RunContext[Any]) -> tuple[str, Callable[[str], Any] | None]:
+        """Return the key of a call, and what finds out whether it took place."""
+        find = self._plan.confirm.get(tool)
+        found = None if find is None else partial(_found, find, str(ctx.tool_call_id), args)
+        return self._key(ctx, tool, ctx.tool_call_id), _did_not_happen if tool in self._plan.repeat else found
 
     async def _beside_others(self, call: Awaitable[Any]) -> Any:
         """Await a call. Before the run pauses, calls at the same time end, so that their outcomes are known."""
@@ -221,20 +228,19 @@ class _DurableModel(WrapperModel):
         return (await self._effects.request(partial(self.wrapped.request, *asked)))[0]
 
     @asynccontextmanager
-    async def request_stream(self, *asked: Any, **options: Any) -> AsyncGenerator[CompletedStreamedResponse]:
-        response, parameters = await self._streamed(*asked, **options), options.get("model_request_parameters")
-        parameters = asked[2] if parameters is None else parameters
-        yield CompletedStreamedResponse(response, model_request_parameters=parameters, replay_events=True)
+    async def request_stream(self, *asked: Any) -> AsyncGenerator[CompletedStreamedResponse]:
+        response = await self._streamed(*asked)
+        yield CompletedStreamedResponse(response, model_request_parameters=asked[2], replay_events=True)
 
     async def compact_messages(self, *args: Any, **options: Any) -> ModelResponse:
         return (await self._effects.request(partial(self.wrapped.compact_messages, *args, **options)))[0]
 
-    async def _streamed(self, *asked: Any, **options: Any) -> ModelResponse:
+    async def _streamed(self, *asked: Any) -> ModelResponse:
         """Return a response whose text is emitted: as it arrives, or at once if it was kept before."""
         emit = self._effects.context.emit
 
         async def send() -> ModelResponse:
-            async with self.wrapped.request_stream(*asked, **options) as stream:
+            async with self.wrapped.request_stream(*asked) as stream:
                 async for event in stream:
                     if text := _text_of(event):
                         emit(text)
@@ -252,11 +258,16 @@ class _DurableToolset(WrapperToolset[Any]):
     effects: _Effects
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
-        return await self.effects.call(name, tool_args, ctx, partial(super().call_tool, name, tool_args, ctx, tool))
+        call = partial(super().call_tool, name, tool_args, ctx, tool)
+        return await self.effects.call(*self.effects.call_of(name, tool_args, ctx), call)
 
 
-def _did_not_happen(*_: Any) -> None:
+def _did_not_happen(_: str) -> None:
     """Answer that an effect did not happen, so that it is done again."""
+
+
+def _found(find: _Find, call_id: str, args: Mapping[str, Any], _: str) -> Any:
+    return find(call_id, args)
 
 
 def _decision(answer: Any) -> bool | ToolApproved | ToolDenied:
@@ -264,17 +275,18 @@ def _decision(answer: Any) -> bool | ToolApproved | ToolDenied:
     return answer if isinstance(answer, bool | ToolApproved | ToolDenied) else ToolDenied(str(answer))
 
 
-def _shown(requests: DeferredToolRequests, call: Any) -> dict[str, Any]:
+def _shown(requests: DeferredToolRequests, call: Any) -> Any:
     """Return what a person sees of a call that waits for an answer."""
-    shown = {"tool": call.tool_name, "args": call.args_as_dict(), **requests.metadata.get(call.tool_call_id, {})}
-    return to_jsonable_python(shown, fallback=repr)  # type: ignore[no-any-return]
+    about = requests.metadata.get(call.tool_call_id, {})
+    return to_jsonable_python({"tool": call.tool_name, "args": call.args_as_dict(), **about}, fallback=repr)
 
 
-def _text_of(event: ModelResponseStreamEvent) -> str:
+def _text_of(event: Any) -> str:
     """Return the text that an event of a stream brings."""
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
         return event.part.content
-    return event.delta.content_delta if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta) else ""
+    is_delta = isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta)
+    return event.delta.content_delta if is_delta else ""
 
 
 def _as_kept(result: Any) -> Any:

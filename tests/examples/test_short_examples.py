@@ -115,6 +115,34 @@ OUTPUTS = {
         no one goes on early
         order-7 Have you paid order 7?
         """,
+    "agent": """\
+        a process that dies:
+          request 1
+          order 17 is looked up
+        another one goes on:
+          order 17 is looked up
+          request 2
+        it waits: the approval of a call of refund is needed {'number': 17, 'euros': 30}
+          30 EUR are refunded
+          request 3
+        30 EUR are on their way. (6 messages, 204 tokens)
+        """,
+    "agent_langchain": """\
+        a process that dies:
+          parcel 1 is weighed
+          parcel 2 is weighed
+        another one asks: the outcome of an effect is unknown: weigh call-2
+          parcel 2 is weighed
+          parcel 3 is weighed
+        6 kg in all.
+        """,
+    "agent_openai": """\
+        a process that dies:
+          parcel 2 is weighed
+        another one asks: the outcome of an effect is unknown: weigh call-2
+          parcel 2 is weighed
+        It weighs 2 kg.
+        """,
     "streaming": """\
         step 1, question: 7 chunks, now question
         step 2, answer: 17 chunks, now answer, question
@@ -126,6 +154,8 @@ OUTPUTS = {
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_it_prints(name: str, tmp_path: Path) -> None:
     """An example prints exactly its output from any folder, without warnings, and leaves no files."""
+    if name.startswith("agent"):
+        pytest.importorskip({"agent": "pydantic_ai", "agent_langchain": "langchain_core"}.get(name, "agents"))
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
 
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
