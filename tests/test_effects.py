@@ -611,6 +611,25 @@ def test_a_graph_that_is_done_again_says_what_it_would_repeat(play: Scene) -> No
     assert bank.bills == ["a", "a"]
 
 
+def test_a_node_may_try_again_by_itself(play: Scene) -> None:
+    """A call that raised did not take effect: the same attempt may make it again under its key."""
+    bank, tries = Bank(before="a", error=OSError("busy")), list[str]()
+
+    def pays_after_all(state: State, context: NodeContext) -> dict[str, Any]:
+        while True:
+            tries.append("a")
+            with suppress(OSError):
+                receipt = context.effect("a", lambda: bank.pay("a"))
+                break
+        with pytest.raises(ValueError, match="this attempt has done effect 'a' before"):
+            context.effect("a", lambda: bank.pay("a"))
+        return receipt
+
+    play.execute(make_graph({"pay": pays_after_all}, store=play.store))
+
+    assert (tries, bank.bills) == (["a", "a"], ["a"])
+
+
 # --------------------------------------------------------------------------- changed graphs
 
 

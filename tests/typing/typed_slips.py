@@ -211,6 +211,23 @@ def work(graph: StateGraph, state: State) -> State:
     return graph.run(state)
 
 
+def pays(order: Order, context: NodeContext) -> dict[str, float]:
+    total: float = context.effect("a", lambda: 1.0)
+    found: float = context.effect("b", lambda: 1.0, confirm=lambda key: None)
+    wrong: str = context.effect("c", lambda: 1.0)  # slip
+    return {"total": total + found, "wrong": len(wrong)}
+
+
+async def apays(order: Order, context: NodeContext) -> dict[str, float]:
+    async def call() -> float:
+        return 1.0
+
+    total: float = await context.effect("a", call)
+    found: float = await context.effect("b", call, confirm=lambda key: None)
+    wrong: str = await context.effect("c", call)  # slip
+    return {"total": total + found, "wrong": len(wrong)}
+
+
 updates: dict[str, int] = decorated_plain(State())
 work(orders, final)
 total: float = orders.run(final).to(Order).total + State().to(Order).total
