@@ -33,8 +33,8 @@ def loop(model: BaseChatModel, tools: dict[str, BaseTool], messages: list[BaseMe
         if not message.tool_calls:
             return
         for call in message.tool_calls:
-            done = partial(tools[call["name"]].invoke, call)
-            messages.append(context.effect(f"{call['name']} {call['id']}", done))
+            result: Any = context.effect(f"{call['name']} {call['id']}", partial(tools[call["name"]].invoke, call))
+            messages.append(result)
 
 
 # --------------------------------------------------------------------------- what is yours
