@@ -62,7 +62,7 @@ class TestTurns:
             any_play.execute(orders)
         failed = any_play.store.load(RUN)
 
-        with pytest.raises(GraphMismatchError, match=r"'orders'.*not complete.*'mails'"):
+        with pytest.raises(GraphMismatchError, match="'orders', not of 'mails'"):
             any_play.execute(mails, failed)
         assert any_play.store.load(RUN) == failed
 
