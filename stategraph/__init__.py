@@ -12,7 +12,7 @@ _HOMES = {
     "_values.files": "FileRef",
     "_values.progress": "Answer Partial Pause Repeat",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
-    "_engine.calling": "Recovered",
+    "_engine.calling": "Recovered RunCheck",
     "config": "CheckpointConfig GraphConfig",
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """

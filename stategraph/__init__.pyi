@@ -1,4 +1,4 @@
-from stategraph._engine.calling import Recovered
+from stategraph._engine.calling import Recovered, RunCheck
 from stategraph._values.events import Event, EventType
 from stategraph._values.files import FileRef
 from stategraph._values.progress import Answer, Partial, Pause, Repeat
@@ -98,6 +98,7 @@ __all__ = [
     "RetryPolicy",
     "RunBusyError",
     "RunCancelledError",
+    "RunCheck",
     "RunCompleteError",
     "RunExistsError",
     "RunLostError",

@@ -1,14 +1,14 @@
-"""Sweeps: continue the runs of a graph that have no owner, those that are due first."""
+"""Sweeps: continue the runs of a graph that have no owner, those that are due first; and check all runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from itertools import chain, count, repeat
+from itertools import chain, count, product, repeat
 
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import drive
-from stategraph._engine.calling import LeftAloneError, Recovered, recover
+from stategraph._engine.calling import LeftAloneError, Recovered, RunCheck, check_run, recover
 from stategraph._engine.context import RunContext
 from stategraph._engine.owning import check_saves
 from stategraph._owners.base import Orphan, Ownership, Refused
@@ -119,6 +119,16 @@ def _unfinished(store: CheckpointStore, graph: str, refused: Refused) -> Iterato
         mark = store._change_token(run_id)
         if refused.get(run_id, (None,))[0] != mark:
             yield Ownership(run_id), run_id, mark
+
+
+def checked_runs(new_run: Callable[[], RunContext]) -> Iterator[RunCheck]:
+    """Check each run of a graph that is not complete."""
+    run = new_run()
+    for name, status in product(run.plan.names, (each for each in RunStatus if each is not RunStatus.COMPLETED)):
+        for found in run.session.store.iter_runs(status=status, graph=name):
+            check = drive(check_run(new_run(), found.run_id), None)
+            if check is not None:
+                yield check
 
 
 def recovered_by(tasks: Iterable[Task[Recovered | None]], signal: StopSignal | None) -> Iterator[Recovered]:

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
 
+import attrs
+
 from stategraph._calls import (
     AnswerCall,
     Call,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from stategraph._batches import Batch
     from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream, Stream
-    from stategraph._engine.calling import Recovered
+    from stategraph._engine.calling import Recovered, RunCheck
     from stategraph._following import AsyncFollowing, Following
     from stategraph._owners.base import Refused
     from stategraph.nodes.subgraph import GraphNode, Keys
@@ -558,6 +560,24 @@ class StateGraph(GraphBuilder[S]):
         from stategraph._following import AsyncFollowing, Looks  # imported when used
 
         return AsyncFollowing(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
+
+    def check_runs(self, store: CheckpointStore | None = None) -> Iterator[RunCheck]:
+        """Yield for each run of this graph that is not complete whether it can go on here. Nothing is run or changed.
+
+        Runs nested in it, and the finished parts of its step under way, are checked as well; see docs/graph-changes.md.
+
+        Args:
+            store: The store of the runs, such as a copy; by default that of the graph.
+
+        Raises:
+            GraphError: The graph is not valid.
+        """
+        from stategraph._sweeps import checked_runs  # imported when used
+
+        store = self.store if store is None else checked_store(store)
+        plan = attrs.evolve(self._planned(), saves=True, write_behind=False, loads_parts=store.keeps_parts)
+        how: dict[str, Any] = {"shows": False, "options": ()}
+        return checked_runs(partial(new_run, plan, self.config, store, get_observer("noop"), **how))
 
     # ------------------------------------------------------------------ inside
 

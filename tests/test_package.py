@@ -29,7 +29,7 @@ PUBLIC = """
     ErrorInfo Event EventType ExecutionError FileRef FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError LimitError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered Repeat RetryPolicy RunBusyError
-    RunCancelledError
+    RunCancelledError RunCheck
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
     StepConflictError UnknownNameError UnknownNodeError Updates WaitNode
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store

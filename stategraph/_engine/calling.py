@@ -46,6 +46,7 @@ from stategraph.errors import (
     RunBusyError,
     RunCancelledError,
     RunCompleteError,
+    SchemaError,
 )
 from stategraph.state import State, evolve, recorded
 
@@ -67,6 +68,21 @@ class Recovered:
     run_id: str
     state: State | None
     error: Exception | None = None
+
+
+@attrs.frozen
+class RunCheck:
+    """Whether a stored run can go on in a graph; see `StateGraph.check_runs`.
+
+    Attributes:
+        run_id: The run.
+        ok: Whether it can.
+        problems: Why it cannot, of the run and of runs nested in it, each with what helps.
+    """
+
+    run_id: str
+    ok: bool
+    problems: tuple[str, ...] = ()
 
 
 # --------------------------------------------------------------------------- run, and ordered turns
@@ -331,14 +347,34 @@ def _check_module(run: RunContext, saved: State) -> None:
         raise GraphMismatchError(saved.run_id, (began_elsewhere(run.plan, module),), way_out)
 
 
-def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
-    """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
+def check_run(run: RunContext, run_id: str) -> Task[RunCheck | None]:
+    """Check whether a run can go on, with everything nested in it; None if it is gone or complete. Nothing is run."""
+    found: list[Exception] = []
+    try:
+        saved = yield (Load, run.session.load, run_id)
+        _check_module(run, saved)
+        yield from _fitting(run, saved, found)
+    except (CheckpointNotFoundError, RunCompleteError):
+        return None
+    except (GraphMismatchError, SchemaError, CheckpointError) as error:
+        found.append(error)
+    return RunCheck(run_id, not found, tuple(map(str, found)))
+
+
+def _fitting(run: RunContext, saved: State, found: list[Exception] | None = None) -> Task[State]:
+    """Return a saved State for the graph, after a check of the nested runs of its step under way, as `check_nested`."""
     fitting = yield from compatible(run, saved)
     fitting_saved(run, fitting, {})
     if run.plan.loads_parts and any(stage.node.graphs for stage in run.plan.stages.values()):
         from stategraph._engine.subgraphs import check_nested  # imported when used: few graphs have nested ones
 
-        yield from check_nested(run, fitting)
+        yield from check_nested(run, fitting, found)
+    return fitting
+
+
+def _continue_lost(run: RunContext, saved: State, max_recoveries: int) -> Task[State]:
+    """Continue a run whose owner was lost, and count the recovery, unless the run does not fit the graph."""
+    fitting = yield from _fitting(run, saved)
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Plus the owner that saved this State, if a node made it: it was lost before anything was counted.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries

@@ -260,8 +260,10 @@ def _place_of(run_id: str) -> str:
     return run_id.rpartition("~")[0]  # without the digest of its input
 
 
-def check_nested(run: RunContext, saved: State) -> Task[None]:
+def check_nested(run: RunContext, saved: State, found: list[Exception] | None = None) -> Task[None]:
     """Check that the nested runs of the step under way fit their graphs, before anything is written.
+
+    Errors are added to `found`, if it is given, and raised otherwise.
 
     Raises:
         GraphMismatchError, SchemaError: One does not. A run of one of several graphs with its name is not checked.
@@ -277,6 +279,11 @@ def check_nested(run: RunContext, saved: State) -> Task[None]:
             label = unquote(run_id.removeprefix(first)[1:].rpartition("~")[0])
             branch = f"{label}/" if label and node.has_branches else ""
             nested = NestedRun(step, branch=branch)._context(nested_in(own[0]._plan(), run.plan))
-            fitting = yield from compatible(nested, state)
-            fitting_saved(nested, fitting, {})
-            yield from check_nested(nested, fitting)
+            try:
+                fitting = yield from compatible(nested, state)
+                fitting_saved(nested, fitting, {})
+                yield from check_nested(nested, fitting, found)
+            except (GraphMismatchError, SchemaError) as error:
+                if found is None:
+                    raise
+                found.append(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 import attrs
@@ -93,6 +94,19 @@ def off_removed(plan: CompiledGraph, saved: State) -> State:
 
 def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
     """Return descriptions of all changes between two structures."""
+    changes = [] if old == new else [*_changed_parts(old, new)]
+    kinds = ((name, _kind_of(name, old), _kind_of(name, new)) for name in new.nodes if name in old.nodes)
+    changes += [f"node {name!r} was a {was}, and is a {now} now" for name, was, now in kinds if was and was != now]
+    if old.settings is not None and new.settings is not None:
+        names = sorted({*old.settings, *new.settings})
+        settings = ((name, old.settings.get(name, "missing"), new.settings.get(name, "missing")) for name in names)
+        changes += [f"setting {name!r} was {was}, and is {now} now" for name, was, now in settings if was != now]
+    return tuple(changes)
+
+
+@lru_cache(maxsize=64)  # many runs of a store have the same structure
+def _changed_parts(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
+    """Return descriptions of the changes of nodes and edges."""
     changes = [f"node {name!r} was added" for name in new.nodes if name not in old.nodes]
     changes += [f"node {name!r} was removed" for name in old.nodes if name not in new.nodes]
     here, there = Counter(new.edges), Counter(old.edges)
@@ -101,12 +115,6 @@ def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
     if not changes:
         reordered = [name for name in new.nodes if _edges_out_of(name, new) != _edges_out_of(name, old)]
         changes = [f"the edges out of {name!r} are tried in another order" for name in reordered]
-    kinds = ((name, _kind_of(name, old), _kind_of(name, new)) for name in new.nodes if name in old.nodes)
-    changes += [f"node {name!r} was a {was}, and is a {now} now" for name, was, now in kinds if was and was != now]
-    if old.settings is not None and new.settings is not None:
-        names = sorted({*old.settings, *new.settings})
-        settings = ((name, old.settings.get(name, "missing"), new.settings.get(name, "missing")) for name in names)
-        changes += [f"setting {name!r} was {was}, and is {now} now" for name, was, now in settings if was != now]
     return tuple(changes)
 
 

@@ -58,6 +58,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
 
 if TYPE_CHECKING:
+    from stategraph.graph import StateGraph
     from stategraph.picture import Picture
 
 # --------------------------------------------------------------------------- many runs
@@ -128,12 +129,17 @@ def _why(run: Summary, owner: Owner | None) -> str:
     """
   stategraph doctor
   stategraph doctor --json | jq '.damaged[].run_id'
+  stategraph doctor --graph app.flows:review
 
-It changes nothing. The exit code is 6 if anything is damaged.
-"""
+It changes nothing. The exit code is 6 if anything is damaged. With --graph, it checks instead whether the runs that are
+not complete can go on in that graph; the exit code is 5 if one cannot.
+""",
+    click.option("--graph", metavar="MODULE:NAME", help="Check the runs of a graph; its module is imported."),
 )
-def doctor(request: Request) -> int:
+def doctor(request: Request, graph: str | None) -> int:
     """Read all data of a store, and list the damage."""
+    if graph is not None:
+        return _check_runs(request, load_graph(graph))
     store = request.open()
     found = store.verify()
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.runs.items())
@@ -147,6 +153,20 @@ def doctor(request: Request) -> int:
         *(f"{damage.run_id} cannot be read here: {damage.reason}" for damage in found.unreadable),
     )
     return Exit.DAMAGED if found.damaged else Exit.OK
+
+
+def _check_runs(request: Request, graph: StateGraph) -> int:
+    store = request.open() if request.store else graph.store
+    checks = [*graph.check_runs(store)]
+    refused = [check for check in checks if not check.ok]
+    request.screen.done(
+        {"store": str(store), "graph": graph.name, "runs": len(checks), "refused": shape_of(tuple(refused))},
+        str(store),
+        f"{len(checks):,} runs of graph {graph.name} are not complete",
+        f"{len(refused):,} of them cannot go on",
+        *(as_commands(problem) for check in refused for problem in check.problems),
+    )
+    return Exit.CONFLICT if refused else Exit.OK
 
 
 # --------------------------------------------------------------------------- one run

@@ -292,6 +292,26 @@ def test_doctor_says_what_is_damaged(shop, change):
         assert f"{damage['run_id']}: " in result.out
 
 
+def test_doctor_checks_the_runs_of_a_graph(shop):
+    """With a graph, it tells which runs could not go on there; the exit code is for a pipeline."""
+    (shop / "later.py").write_text(
+        "import app\nfrom stategraph import StateGraph\ngraph = StateGraph(app.graph.config)\n"
+        "for node, function in app.graph.nodes.items():\n"
+        "    graph.add_node(node.replace('approve', 'allow'), function)\n"
+        "graph.add_sequence('price', 'allow', 'ship')\n"
+        "graph.set_entry_point('price')\ngraph.set_exit_point('ship')\ngraph.moved_from('app')\n"
+    )
+
+    fits = call("doctor", "--graph", "app:graph")
+    refused = call("--store", "runs.db", "doctor", "--graph", "later:graph")
+    printed = json.loads(call("doctor", "--graph", "later:graph", "--json").out)
+
+    assert (fits.code, "3 runs of graph orders are not complete\n0 of them cannot go on" in fits.out) == (0, True)
+    assert (refused.code, "--migrate approve=..." in refused.out) == (5, True)
+    assert (printed["graph"], printed["runs"]) == ("orders", 3)
+    assert {run["run_id"] for run in printed["refused"]} == {"left", "waiting", "burnt"}
+
+
 def saved_by_plain(shop):
     """Save a run in other.db with a serializer that the module "plain" registers."""
     module = """
