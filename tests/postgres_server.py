@@ -72,7 +72,8 @@ def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
 
 def schema_of(path: Path) -> str:
     """Return the schema that stands for a path, where other stores have a file or a folder of this name."""
-    folder = (path if path.is_dir() else path.parent).stat().st_ino  # a test may get the path of an earlier one, whose folder is removed
+    # A test may get the path of an earlier one, whose folder is removed.
+    folder = (path if path.is_dir() else path.parent).stat().st_ino
     return f"test_{hashlib.sha256(os.fsencode(f'{folder}{path}')).hexdigest()[:16]}"
 
 

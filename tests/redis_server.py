@@ -117,7 +117,8 @@ def open_redis(prefix: str | None = None, **options: Any) -> RedisStore:
 
 def prefix_of(path: Path) -> str:
     """Return the prefix that stands for a path, where other stores have a file or a folder of this name."""
-    folder = (path if path.is_dir() else path.parent).stat().st_ino  # a test may get the path of an earlier one, whose folder is removed
+    # A test may get the path of an earlier one, whose folder is removed.
+    folder = (path if path.is_dir() else path.parent).stat().st_ino
     return f"test_{hashlib.sha256(os.fsencode(f'{folder}{path}')).hexdigest()[:16]}"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from stategraph import errors
-from stategraph._text.shown import SHORT, brief, clean, cut, failure_text, one_line, span
+from stategraph._text.shown import SHORT, clean, cut, failure_text, one_line, span
 from stategraph._values.provenance import Kind, Owner
 from stategraph.stores.serializers import plain
 
@@ -37,9 +37,6 @@ def status_cell(run: Summary | State) -> Cell:
 
 _LONGEST = 2_000
 """How many characters of a cell are shown."""
-
-_ID = 36
-"""How many characters of an id are always shown: the length of a UUID."""
 
 
 # --------------------------------------------------------------------------- the screen
@@ -97,29 +94,33 @@ class Screen:
             print("\t".join(text for text, _ in texts), flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table. Ids in the first column are cut in the middle; the last column takes the remaining width.
+        """Write a table. The first column is never cut; the last one takes the rest of the width, at least a third.
 
-        A pipe gets one full line for each row, with tabs and without a head.
+        If the screen is too narrow for that, each row has a line for its id, and one for the rest. A pipe gets one full
+        line for each row, with tabs and without a head.
         """
         if not self.is_terminal:
             for row in rows:
                 self.row(row)
             return
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
         console = self._console()
-        longest = max(_ID, console.width // 3)
         texts = [[Text(*_styled(cell)) for cell in row] for row in rows]
-        for run_id, *_ in texts:
-            if len(run_id) > longest:
-                run_id.plain = brief(run_id.plain, longest - 3)
+        widest = [max(len(name), *map(len, column)) for name, *column in zip(columns, *texts, strict=True)]
+        room = console.width - 2 * len(widest) - widest[0] - min(widest[-1], console.width // 3)
+        widths = widest[1:-1] if sum(widest[1:-1]) <= room else [min(width, 10) for width in widest[1:-1]]
+        if sum(widths) > room:
+            for first, *rest in texts:
+                console.print(first, soft_wrap=True)
+                console.print(Padding(Text("  ").join(filter(None, rest)), (0, 0, 0, 2)))
+            return
         table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-        for name, *column in zip(columns, *texts, strict=True):
-            widest = max(len(name), *map(len, column))
-            width = min(widest, 10 if table.columns else longest)
-            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
-        table.columns[-1].min_width, table.columns[-1].ratio = None, 1
+        for name, width in zip(columns, [widest[0], *widths, None], strict=True):
+            table.add_column(name, no_wrap=True, overflow="ellipsis", width=width)
+        table.columns[-1].ratio = 1
         for line in texts:
             table.add_row(*line)
         console.print(table)

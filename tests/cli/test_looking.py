@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import ErrorInfo, MapNode, State, StateGraph, WaitNode
+from stategraph import ErrorInfo, MapNode, Pause, State, StateGraph, WaitNode
 from stategraph._values.progress import Progress
 from stategraph.stores import PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, commands, completed, environment, listing, process
@@ -376,6 +376,24 @@ def test_a_table_fits_the_terminal_and_has_colours(shop):
         assert " ago" in shown.out or " now " in shown.out
 
     assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_a_list_shows_whole_ids_and_why_a_run_waits_or_failed(width, tmp_path):
+    """At any width: an id can be copied, and nothing hides behind it."""
+    ids = [f"018f2b3c-7d1e-7000-8000-{number:012x}" for number in range(2)] + ["nightly/" + "long-" * 20]
+    pause = Pause("waits for the signature", "approve", None, "answer", datetime.now(UTC))
+    with SqliteStore(tmp_path / "runs.db") as opened:
+        opened.save(State(run_id=ids[0], step=1, graph="document-review", status="paused", pause=pause))
+        error = ErrorInfo("ConnectionError", "the server of the archive is gone", "publish")
+        for run_id in ids[1:]:
+            opened.save(State(run_id=run_id, step=12, graph="document-review", status="failed", error=error))
+
+    shown = at_terminal("--store", "runs.db", "runs", cwd=tmp_path, width=width, NO_COLOR="1").out
+
+    assert all(run_id in shown.replace("\n", "") for run_id in ids)
+    assert "for the signature" in " ".join(shown.split())
+    assert "ConnectionError" in shown
 
 
 def test_a_pipe_that_unknown_reads_any_longer_ends_the_command(shop):
