@@ -10,6 +10,7 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "_values.events": "Event EventType",
     "_values.files": "FileRef",
+    "_values.ids": "id_of",
     "_values.progress": "Answer Partial Pause Repeat",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
     "_engine.calling": "Recovered RunCheck",
@@ -37,6 +38,8 @@ _HOMES = {
     "_values.registered_types": "register_type",
 }
 """The public names by the modules that define them."""
+
+__doc__ = f"{__doc__}\nPublic names:\n\n" + "\n".join("    " + " ".join(names.split()) for names in _HOMES.values())
 
 __all__ = sorted(" ".join(_HOMES.values()).split())  # noqa: PLE0605 - made of what is above
 _ROOMS = (

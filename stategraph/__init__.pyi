@@ -1,6 +1,7 @@
 from stategraph._engine.calling import Recovered, RunCheck
 from stategraph._values.events import Event, EventType
 from stategraph._values.files import FileRef
+from stategraph._values.ids import id_of
 from stategraph._values.progress import Answer, Partial, Pause, Repeat
 from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
@@ -116,6 +117,7 @@ __all__ = [
     "and_",
     "get_checkpoint_store",
     "get_observer",
+    "id_of",
     "key_equals",
     "key_exists",
     "not_",

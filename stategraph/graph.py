@@ -644,5 +644,9 @@ class StateGraph(GraphBuilder[S]):
     def _changed(self) -> None:
         self._plans, self._refused = {}, {}
 
+    def _repr_html_(self) -> str:
+        """Return the picture, for notebooks."""
+        return self.picture()._repr_html_()
+
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -43,7 +44,6 @@ else:
     S = TypeVar("S")
     S_co = TypeVar("S_co", covariant=True)
 _Value = TypeVar("_Value")
-_REPR_LIMIT = 120  # characters of the keys in a repr
 
 
 class _Saves(Protocol):
@@ -127,6 +127,32 @@ def _optional(name: str, value: _Value | None, cls: type[_Value]) -> _Value | No
     if value is not None and not isinstance(value, cls):
         raise TypeError(f"{name}: {shorten(value)} is not allowed; {cls.__name__} or None is")
     return value
+
+
+_MOST_KEYS = 8  # listed in an error
+
+
+class _MissingKey(str):
+    """A key that is missing. Its repr, which is the message of a KeyError, names those that are there."""
+
+    known: tuple[str, ...]
+    __slots__ = ("known",)
+
+    @classmethod
+    def of(cls, key: object, known: Iterable[str]) -> object:
+        if not isinstance(key, str):
+            return key
+        missing = cls(key)
+        missing.known = tuple(known)
+        return missing
+
+    def __repr__(self) -> str:
+        from difflib import get_close_matches  # imported when used: 10 ms
+
+        close = get_close_matches(self, self.known, n=3)
+        keys = [*close, *(key for key in self.known if key not in close)]
+        listed = ", ".join([*map(shorten, keys[:_MOST_KEYS]), *["..."] * (len(keys) > _MOST_KEYS)])
+        return shorten(str(self)) + (f" (the State has {listed})" if keys else "")
 
 
 _NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
@@ -281,7 +307,10 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return None if self.facts is None else self.facts.by
 
     def __getitem__(self, key: str) -> Any:
-        value = self._data[key]
+        try:
+            value = self._data[key]
+        except KeyError:
+            raise KeyError(_MissingKey.of(key, dict.keys(self._data))) from None  # as dict has it: nothing is read
         if type(value) is Carried:
             raise self._unreadable(key, value)
         return value
@@ -364,12 +393,16 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         return text
 
     def __repr__(self) -> str:
-        keys = ", ".join(map(str, list(self._data)[:10]))
-        more = ", ..." if len(self._data) > 10 else ""
+        data = [f"{shorten(key, 40)}: {shorten(value, 40)}" for key, value in islice(self._data.items(), 10)]
+        more = [f"... {len(self) - 10} more"] if len(self) > 10 else []
         return (
             f"State(run_id={self.run_id!r}, step={self.step}, checkpoint_node={shorten(self.checkpoint_node)}, "
-            f"status={self.status.value}, {len(self)} keys: {keys[:_REPR_LIMIT]}{more})"
+            f"status={self.status.value}, {{{', '.join(data + more)}}})"
         )
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return what a notebook completes after ``state["``."""
+        return [*self._data]
 
     # ------------------------------------------------------------------ changing, which returns a new State
 

@@ -32,7 +32,7 @@ PUBLIC = """
     RunCancelledError RunCheck
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
     StepConflictError UnknownNameError UnknownNodeError Updates WaitNode
-    always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
+    always and_ get_checkpoint_store get_observer id_of key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()
 

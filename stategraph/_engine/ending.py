@@ -33,7 +33,7 @@ from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
 from stategraph._progress import is_late
 from stategraph._protocol import Amend, CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
-from stategraph._text.shown import describe_exception, shorten
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import begin_with_users, failures
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -55,7 +55,6 @@ from stategraph.state import State, data_of, evolve, recorded, taken_of, time_ns
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """Errors of a save: saving the same State again would raise them again."""
 
-_MOST_KEYS = 8  # listed in an error
 
 _Answer = TypeVar("_Answer")
 
@@ -302,7 +301,7 @@ def handle(
     yield from announce_failure(run, name, error, attempt, began_ns)
     check_limits(run, name, error)
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
-    failure = failure_at(run, name, f"failed{attempts}: {_described(run, error)}", error)
+    failure = failure_at(run, name, f"failed{attempts}: {described(run, error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         info = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
@@ -314,27 +313,6 @@ def handle(
     found = cast(ErrorInfo, failure.state.error)
     data = {"error": {"type": found.type, "message": found.message, "node": found.node}}
     return handler, lay_over(data_of(run.state), fitting(run, data, run.state, name))
-
-
-def _described(run: RunContext, error: Exception) -> str:
-    """Describe an exception of a node or predicate; after a lookup of a missing key, name the keys of the State."""
-    return described(run, error) + (_keys_at(run.state, error) if type(error) is KeyError else "")
-
-
-def _keys_at(state: State, error: KeyError) -> str:
-    """Describe the keys of a State for an error that a lookup in it raised; else return ""."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    found = {} if last is None else last.tb_frame.f_locals
-    if not state or "key" not in found or not isinstance(found.get("self"), State):
-        return ""
-    from difflib import get_close_matches  # imported when used: 10 ms
-
-    close = get_close_matches(str(error.args[0]), state, n=3)
-    keys = [*close, *(key for key in state if key not in close)]
-    listed = ", ".join([*map(shorten, keys[:_MOST_KEYS]), *["..."] * (len(keys) > _MOST_KEYS)])
-    return f" (the State has {listed})"
 
 
 def failure_at(
@@ -382,7 +360,7 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
     if cause is not None:
         begin_with_users(cause)
         edge = stage.edges[no_way.tried - 1]
-        reason = f"cannot be left: the predicate of edge {edge} failed: {_described(run, cause)}"
+        reason = f"cannot be left: the predicate of edge {edge} failed: {described(run, cause)}"
     else:
         reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
     error = failure_at(run, stage.name, reason, cause)

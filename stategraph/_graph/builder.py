@@ -123,7 +123,7 @@ class GraphBuilder(Generic[S]):
     @overload
     def add_node(self, name: str, node: OfObject[S], **policies: Unpack[Policies]) -> None: ...
     @naming_arguments()
-    def add_node(
+    def add_node(  # noqa: PLR0913 - the options of a node
         self,
         name: str,
         node: Any = None,
@@ -133,6 +133,7 @@ class GraphBuilder(Generic[S]):
         cache: CachePolicy | None = None,
         on_error: str | None = None,
         persist_chunks: bool = False,
+        replace: bool = False,
     ) -> None:
         """Add a node.
 
@@ -149,6 +150,8 @@ class GraphBuilder(Generic[S]):
                 message and node. The failed node counts as a step.
             persist_chunks: Keep the chunks in the store, so that `follow` shows them in any process; see
                 the page "Streams".
+            replace: Take the place of the node of this name, if there is one, as a cell of a notebook that runs again
+                does. Edges stay.
 
         Raises:
             GraphError: The name is taken or not valid, the node cannot be called with a State, or its first parameter
@@ -167,8 +170,9 @@ class GraphBuilder(Generic[S]):
         self._typed(name, new)
         policies = NodePolicies(retry, timeout, cache, _plain(on_error), persist_chunks)
         with self._changing():
-            if name in self._nodes:
-                raise self._error(f'node {name!r} is already there; give this one another name: add_node("name", ...)')
+            if name in self._nodes and not replace:
+                way_out = 'give this one another name, or replace it: add_node("name", ..., replace=True)'
+                raise self._error(f"node {name!r} is already there; {way_out}")
             self._nodes[name] = new
             self._policies[name] = policies
 

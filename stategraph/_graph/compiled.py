@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 
 class Policies(TypedDict, total=False):
-    """The policies that `add_node` accepts; see NodePolicies."""
+    """The options of `add_node`: policies, see NodePolicies, and whether it may replace a node."""
 
     retry: RetryPolicy | None
     timeout: float | None
     cache: CachePolicy | None
     on_error: str | None
     persist_chunks: bool
+    replace: bool
 
 
 @attrs.frozen

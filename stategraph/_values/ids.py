@@ -42,6 +42,19 @@ def check_run_id(run_id: str) -> str:
     return _checked(run_id, _RUN_ID)
 
 
+def id_of(text: str) -> str:
+    """Return a run id for any text, such as an address or a title: always the same one, and another for another text.
+
+    It is the text itself if that may be a run id. Otherwise it consists of its letters and digits, and of a digest.
+    """
+    if NESTED not in text and len(text) <= MAX_LENGTH and _RUN_ID.fullmatch(text):
+        return text
+    from hashlib import sha256  # imported when used
+
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", text[:MAX_LENGTH])[:60].strip("-")
+    return f"{readable}-{sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}".lstrip("-")
+
+
 def check_given_id(run_id: str) -> str:
     """Return a run id chosen by a user, checked.
 

@@ -113,6 +113,13 @@ class Node:
         """Yield the reasons why it cannot work under this name in a graph."""
         yield from ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{self._about()}>"
+
+    def _about(self) -> str:
+        """Return what its repr says about it."""
+        return ""
+
 
 class CompositeNode(Node):
     """A node that executes other nodes."""

@@ -86,6 +86,9 @@ class MapNode(PartsNode):
         """The function that is called for each item, or the node of its graph."""
         return self._node.given if isinstance(self._node, FunctionNode) else self._node
 
+    def _about(self) -> str:
+        return f" over {self.over!r} into {self.into!r}"
+
     @property
     def inner_nodes(self) -> tuple[FunctionNode | GraphNode]:
         return (self._node,)

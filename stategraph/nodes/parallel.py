@@ -74,6 +74,9 @@ class ParallelNode(PartsNode):
         functions = {name: branch.given if isinstance(branch, FunctionNode) else branch for name, branch in branches}
         return MappingProxyType(functions)
 
+    def _about(self) -> str:
+        return f" of {', '.join(self._branches)}"
+
     @property
     def inner_nodes(self) -> Collection[FunctionNode | GraphNode]:
         return self._branches.values()

@@ -66,6 +66,9 @@ class GraphNode(CompositeNode):
         if isinstance(self._outputs, Mapping):
             self.writes: frozenset[str] = frozenset(self._outputs)
 
+    def _about(self) -> str:
+        return f" {self.graph.name!r}"
+
     @property
     def inner_nodes(self) -> list[Node]:
         """The nodes of its graph."""

@@ -789,3 +789,6 @@ class CheckpointStore(ABC):
     def __str__(self) -> str:
         """Return the name of the store for error messages."""
         return f"store {type(self).__qualname__}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
