@@ -35,8 +35,8 @@ EXCEPTIONS = {
 """Imports that point upward, or close a circle, each with its reason. Those of State are by name, when it is used."""
 
 PUBLIC = """
-    __init__ agents.__init__ agents.pydantic_ai config dbos edges errors graph nodes observers picture policies state
-    testing turns types
+    __init__ agents.__init__ agents.pydantic_ai.__init__ config dbos edges errors graph nodes observers picture
+    policies state testing turns types
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
     stores.serializers stores.sqlite stores.summaries stores.toolkit cli.__init__ web.__init__
 """.split()

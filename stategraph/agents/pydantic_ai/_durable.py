@@ -31,7 +31,6 @@ from pydantic_ai import (
     AbstractToolset,
     ModelResponse,
     ModelRetry,
-    PartDeltaEvent,
     PartStartEvent,
     RunContext,
     TextPart,
@@ -45,7 +44,7 @@ from pydantic_ai import (
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import conversation_id_from_run_id
-from pydantic_ai.models import CompletedStreamedResponse, Model
+from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_core import to_jsonable_python
@@ -222,15 +221,24 @@ class _DurableModel(WrapperModel):
         super().__init__(wrapped)
         self._effects, self._streams = effects, streams
 
-    async def request(self, *asked: Any) -> ModelResponse:
+    async def request(
+        self, messages: Any, model_settings: Any, model_request_parameters: ModelRequestParameters
+    ) -> ModelResponse:
+        asked = messages, model_settings, model_request_parameters
         if self._streams:
             return await self._streamed(*asked)
         return (await self._effects.request(partial(self.wrapped.request, *asked)))[0]
 
     @asynccontextmanager
-    async def request_stream(self, *asked: Any) -> AsyncGenerator[CompletedStreamedResponse]:
-        response = await self._streamed(*asked)
-        yield CompletedStreamedResponse(response, model_request_parameters=asked[2], replay_events=True)
+    async def request_stream(
+        self,
+        messages: Any,
+        model_settings: Any,
+        model_request_parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[CompletedStreamedResponse]:
+        response = await self._streamed(messages, model_settings, model_request_parameters, run_context)
+        yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
 
     async def compact_messages(self, *args: Any, **options: Any) -> ModelResponse:
         return (await self._effects.request(partial(self.wrapped.compact_messages, *args, **options)))[0]
@@ -283,10 +291,10 @@ def _shown(requests: DeferredToolRequests, call: Any) -> Any:
 
 def _text_of(event: Any) -> str:
     """Return the text that an event of a stream brings."""
-    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-        return event.part.content
-    is_delta = isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta)
-    return event.delta.content_delta if is_delta else ""
+    part = event.part if isinstance(event, PartStartEvent) else getattr(event, "delta", None)
+    if isinstance(part, TextPart):
+        return part.content
+    return part.content_delta if isinstance(part, TextPartDelta) else ""
 
 
 def _as_kept(result: Any) -> Any:
