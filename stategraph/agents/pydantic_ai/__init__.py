@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI inside of nodes. It needs ``pip install '.[agents]'``; see docs/agents.md."""
+"""Agents of Pydantic AI inside of nodes. It needs ``pip install 'durable-stategraph[agents]'``."""
 
 from stategraph.agents.pydantic_ai._durable import durable
 
