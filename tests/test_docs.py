@@ -36,6 +36,8 @@ def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeyp
         pytest.skip(f"DBOS takes SQLite 3.42 with this Python, and it has {sqlite3.sqlite_version}")
     if "from pydantic_ai" in text_of(page):
         pytest.importorskip("pydantic_ai")
+    if "from fastapi" in text_of(page):
+        pytest.importorskip("fastapi")
     if "RUNS_DSN" in text_of(page):
         monkeypatch.setenv("RUNS_DSN", dsn())
     if "RUNS_URL" in text_of(page):
