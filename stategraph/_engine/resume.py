@@ -29,7 +29,7 @@ from stategraph._graph.changed import (
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._graph.versions import upgraded_data, version_of
 from stategraph._owners.base import NewEntriesError
-from stategraph._progress import awaited, awake, is_late, is_overdue, old_values, without_answers
+from stategraph._progress import awaited, awake, is_late, is_overdue, old_values, waiting_again, without_answers
 from stategraph._protocol import Load, Parts, StoreFailed, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
@@ -399,6 +399,8 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         updates = {**updates, cast(str, key): question.otherwise}
         by, at_ns, how = None, clock.to_ns(cast(datetime, pause.deadline)), DEADLINE
     elif key is not None and key not in updates:
+        if question.is_gone:
+            return waiting_again(saved, pause), updates
         given = ", ".join(map(shorten, updates))
         problem = f"the answer goes under {key!r}, not under {given}" if updates else "no answer is given"
         raise AnswerError(saved.run_id, pause, problem)

@@ -514,10 +514,12 @@ class Question:
     Attributes:
         node: The node that asked.
         fits: Validates the answer against the schemas of the graphs it passes through, or raises ValueError.
+        is_gone: Whether nobody asks any more: the graph that did begins again, from other data.
     """
 
     node: Node
     fits: tuple[Callable[[Any], Any], ...] = ()
+    is_gone: bool = False
 
     @property
     def otherwise(self) -> Any:

@@ -128,7 +128,7 @@ class GraphNode(CompositeNode):
         saved, plan = (yield from run.load()), self._plan()
         waiting = None if saved is None else run.waiting_step(saved, plan)
         if waiting is None:
-            return Question(self, () if saved is not None else (_not_asked,))
+            return Question(self, () if saved is not None else (_not_asked,), is_gone=saved is None)
         node, nested = waiting
         question = yield from node.question(nested)
         schema, pause = plan.schema, awaited(nested.state)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import attrs
 
-from stategraph._progress import asking_again, gives_back, waiting_again
+from stategraph._progress import asking_again, gives_back, old_values, progress_of, waiting_again
 from stategraph._text.shown import meant, shorten
 from stategraph._util.validators import is_author, maps_texts
 from stategraph._values import clock
 from stategraph._values.entries import Entry
+from stategraph._values.frozen import lay_over
 from stategraph._values.ids import generation_of, given_id, is_nested_id, is_parts_id, step_of
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus, StatusName
 from stategraph._values.spending import Spending
-from stategraph.errors import AnswerError, ConfigError, RunCompleteError
-from stategraph.state import State, evolve, recorded, taken_of, turns_of
+from stategraph.errors import AnswerError, ConfigError, RunCompleteError, UnknownNameError
+from stategraph.state import State, data_of, evolve, recorded, taken_of, turns_of, with_data
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -276,6 +277,30 @@ def keeps_nested(source: State) -> bool:
     """Return whether a fork keeps the nested runs of the next step: not if they used answers that the fork takes
     back."""
     return source.pause is not None or not gives_back(source)
+
+
+def updated(saved: State, updates: Mapping[str, Any], remove: Collection[str], by: str | None) -> State:
+    """Return the newest State of a run with changed data. Raises the errors of `CheckpointStore.update`."""
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+    for pause in saved.pause.each if saved.pause else ():
+        if pause.response_param in updates:
+            problem = f"an update is no answer; answer({saved.run_id!r}, value) gives one"
+            raise AnswerError(saved.run_id, pause, problem)
+    before, progress = data_of(saved), progress_of(saved)
+    for key in remove:
+        if key not in before:
+            raise UnknownNameError("key", key, before)
+    if lost := sorted(progress.origins.keys() & updates.keys()):
+        raise ValueError(f"the run does not save {shorten(lost[0])}: give it to resume")
+    after = lay_over({key: value for key, value in before.items() if key not in remove}, updates)
+    changed = frozenset((*updates, *remove))
+    progress_after = progress.changed(
+        answered=progress.answered - changed,
+        replaced={**old_values(None, before, after), **progress.replaced},
+        origins={key: origin.without(changed) for key, origin in progress.origins.items()},
+    )
+    return recorded(with_data(saved, after), Kind.UPDATE, by, progress=progress_after)
 
 
 def rolled_back(state: State, newest: State, by: str | None = None, entries: Iterable[Entry] = ()) -> State:

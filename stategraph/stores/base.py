@@ -21,6 +21,7 @@ from stategraph._util.callables import showing_options
 from stategraph._util.validators import is_seconds
 from stategraph._values import clock
 from stategraph._values.entries import Entry, message_of
+from stategraph._values.frozen import check_mapping
 from stategraph._values.ids import check_given_id, check_run_id, given_id, outer_id, step_of
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
@@ -52,6 +53,7 @@ from stategraph.stores._checks import (
     later,
     rolled_back,
     row_cursor,
+    updated,
 )
 
 if TYPE_CHECKING:
@@ -310,6 +312,42 @@ class CheckpointStore(ABC):
         (kept,) = self.append(run_id, [message])
         if kept.made_of != message.made_of:
             raise EntryExistsError(run_id, "message", kept.name)
+
+    def update(
+        self,
+        run_id: str,
+        updates: Mapping[str, Any],
+        *,
+        remove: Collection[str] = (),
+        by: str | None = None,
+    ) -> State:
+        """Change the data of a run that nobody is at work on, such as one that waits, and leave it where it is.
+
+        The history has the change, as one of kind "update". The next call that continues the run checks the data by the
+        schema of the graph, and nested runs get them as after ``resume(run_id, updates)``.
+
+        Args:
+            run_id: The run.
+            updates: New values of keys.
+            remove: Keys to remove.
+            by: The author, for the history.
+
+        Returns:
+            The State as it was saved.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            RunCompleteError: the run is complete.
+            AnswerError: an update is the answer that the run waits for.
+            UnknownNameError: the State has no key that is to be removed.
+            ValueError: the run does not save a key.
+            RunBusyError: the run has an owner.
+        """
+        check_mapping(updates)
+        with owned(self, check_given_id(run_id)):
+            state = updated(self.load(run_id), updates, remove, by)
+            self.amend(state)
+            return state
 
     @property
     def keeps_entries(self) -> bool:
