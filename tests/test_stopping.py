@@ -318,6 +318,46 @@ INTERRUPTED = """
 """
 
 
+INTERRUPTED_LOOP = """
+    import asyncio, signal
+
+    from stategraph import MapNode, State, StateGraph
+    from stategraph.stores.memory import MemoryStore
+
+    async def work(item):
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return item
+
+    graph = StateGraph("busy", store=MemoryStore(), preserve=True)
+    graph.add_node("map", MapNode(work, over="items", into="done"))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    graph.execute(State({"items": [0]}))
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupted = 0
+    for number in range(100):
+        state = State({"items": [*range(200)]}, run_id=f"run-{number}")
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.004 + number / 10_000)
+            graph.execute(state)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+    print(interrupted)
+"""
+
+
+def test_an_interrupt_of_the_event_loop_of_parts() -> None:
+    """The call ends with the interrupt: it does not wait for tasks that nothing wakes any more, and is no failure."""
+    process = start(INTERRUPTED_LOOP, measured=False)
+
+    output, _ = process.communicate(timeout=300)
+
+    assert process.returncode == 0
+    assert int(output) > 0
+
+
 @pytest.mark.skipif(sys.version_info[:2] == (3, 14), reason="Python 3.14 may skip the end of a with: CPython #148874")
 def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
     """A timer interrupts a busy run again and again: no run waits for a lock that was left locked."""

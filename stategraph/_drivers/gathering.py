@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -198,6 +198,8 @@ class OnLoop(_Gathering):
                 if not self._is_halted:
                     await self._drive(task, self._signal, limits=self._limits, part_of=self)
             except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and _is_in_loop(error):
+                    raise  # it ends the loop: nothing may wake the task that waits for reports
                 if not self.is_stopping():
                     self._fail(error)
             finally:
@@ -225,6 +227,14 @@ class OwnLoop:
         self._awaitable: Awaitable[Any] | None = None
         self._answer: Any = None  # in a tuple
         self._next: asyncio.Future[None] | None = None
+        self._interrupt: BaseException = asyncio.CancelledError()
+
+    def check(self, awaitable: Awaitable[Any]) -> None:
+        """Raise the interrupt with which the loop was closed, if it was: nothing can be awaited any more."""
+        if self._loop.is_closed():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # otherwise Python warns that it was never awaited
+            raise self._interrupt
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Return the result of an awaitable, or raise its exception."""
@@ -237,7 +247,8 @@ class OwnLoop:
                 self._next.set_result(None)
                 self._next = None
             self._loop.run_forever()
-        except BaseException:  # it stops the loop, not only the task
+        except BaseException as error:  # it stops the loop, not only the task
+            self._interrupt = error
             self._cancel()
             raise
         if self._answer is not None:
@@ -273,21 +284,33 @@ class OwnLoop:
     def _cancel(self) -> None:
         """Cancel the task and wait: its awaitable may clean up.
 
-        If the loop was interrupted between two callbacks, it may have lost the one that would wake a task. Such a task
+        If the interrupt came in code of the loop, it may have lost the callback that would wake a task. Such a task
         never ends, so the loop is closed with all of its tasks.
         """
         task, self._task = self._task, None
-        if task is None:
+        if _is_in_loop(self._interrupt):
+            lost: Collection[asyncio.Task[Any]] = asyncio.all_tasks(self._loop)
+        elif task is None:
             return
-        task.cancel()
-        lost = self._loop.run_until_complete(_ended(task))
+        else:
+            task.cancel()
+            lost = self._loop.run_until_complete(_ended(task))
         for each in lost:
             each._log_destroy_pending = False  # type: ignore[attr-defined]
         if lost:
             self._loop.close()
-        else:
+        elif task is not None:
             with suppress(asyncio.CancelledError):
                 task.exception()  # raised already: asyncio need not report it as lost
+
+
+def _is_in_loop(interrupt: BaseException) -> bool:
+    """Return whether an interrupt was raised in code of an event loop, or of a driver, which has callbacks of it."""
+    last, began = interrupt.__traceback__, interrupt.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    name = "" if last is None or last is began else str(last.tb_frame.f_globals.get("__name__"))
+    return name.startswith(("asyncio.", "stategraph._drivers."))
 
 
 async def _ended(task: asyncio.Task[Any]) -> Collection[asyncio.Task[Any]]:

@@ -209,6 +209,7 @@ class Performer:
             from stategraph._drivers.gathering import OwnLoop  # imported when used: asyncio takes 20 ms
 
             self._loop = OwnLoop()
+        self._loop.check(awaitable)
         if self._lookout is None and self._limits.look is not None:
             from stategraph._drivers.lookout import Lookout  # the same
 
