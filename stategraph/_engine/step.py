@@ -349,7 +349,8 @@ class StepExecution:
         else:
             self._keep_partial(emitted)
         yield from self.emit(EventType.NODE_CHUNK, chunk=chunk, **({"part": part} if part else {}))
-        yield from self.show_partial(emitted.at(self.place_of(part), attempt))
+        if self.run.streams:
+            yield from self.show_partial(emitted.at(self.place_of(part), attempt))
         session = self.run.session
         if session.ownership is not None and (session.is_cancelled or monotonic() >= session.look_at):
             yield from self.stored((Load, session.stop_if_cancelled, self.run.state))

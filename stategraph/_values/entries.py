@@ -88,6 +88,11 @@ class Entry:
         entry.__attrs_post_init__()
         return entry
 
+    def numbered(self, seq: int) -> Entry:
+        """Return the entry with a number: `attrs.evolve` takes five times as long."""
+        about = self.step, self.place, self.name, self.made_of, self.by, self.at_ns
+        return self.as_kept(self.kind, self.value, *about, seq)
+
     def __attrs_post_init__(self) -> None:
         if (self.kind in INBOX) is not (self.step == 0):
             where = "step 0, as every entry of the inbox" if self.kind in INBOX else "the step under way, from 1"

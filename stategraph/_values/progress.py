@@ -192,7 +192,10 @@ class Partial:
 
     def and_chunk(self, chunk: Any) -> Partial:
         """Return this with one more chunk. The earlier chunks are shared, not copied."""
-        return attrs.evolve(self, chunks=self._emitted.and_chunk(chunk))
+        chunks, path, before = self._emitted.and_chunk(chunk), self.path, self._before
+        return Partial(
+            self.node, chunks, path=path, part=self.part, kind=self.kind, attempt=self.attempt, before=before
+        )
 
     def at(self, place: Place, attempt: int = 1, kind: str = "chunk") -> Partial:
         """Return this as emitted at a place."""

@@ -285,9 +285,6 @@ class _Work:
     def _take(self, reports: Sequence[PartOutcome | _Emitted | Partial]) -> Task[None]:
         """Save the finished parts, record the failed and the waiting ones, and show what has been emitted."""
         outcomes = [report for report in reports if isinstance(report, PartOutcome)]
-        yield from self._take_outcomes(outcomes, [report for report in reports if not isinstance(report, PartOutcome)])
-
-    def _take_outcomes(self, outcomes: Sequence[PartOutcome], emitted: Sequence[_Emitted | Partial]) -> Task[None]:
         yield from self._keep_attempts(outcomes)
         ended = [outcome for outcome in outcomes if outcome.delay is None and not outcome.pauses]
         for outcome in ended:
@@ -307,15 +304,19 @@ class _Work:
         if kept:
             yield from self.step.keep_parts(kept, self._made_of)
         self.results |= {outcome.label: outcome.result for outcome in done}
-        for each in emitted:
-            if isinstance(each, Partial):  # of a graph
-                yield from self.step.show_partial(each)
-            else:
-                yield from self.step.show_chunk(each.chunk, each.part, each.attempt)
-        yield from self._emit(ended)
-        for outcome in done:
-            if not outcome.is_done_before:
-                yield from self.step.show_part(*self.node.chunk(outcome.label, outcome.result))
+        for report in reports:
+            yield from self._show(report)
+
+    def _show(self, report: PartOutcome | _Emitted | Partial) -> Task[None]:
+        """Show a part that has ended, or what one has emitted."""
+        if isinstance(report, Partial):  # of a graph
+            yield from self.step.show_partial(report)
+        elif isinstance(report, _Emitted):
+            yield from self.step.show_chunk(report.chunk, report.part, report.attempt)
+        elif report.delay is None and not report.pauses:
+            yield from self._emit([report])
+            if report.error is None and not report.is_done_before:
+                yield from self.step.show_part(*self.node.chunk(report.label, report.result))
 
     def _keep_attempts(self, outcomes: Sequence[PartOutcome]) -> Task[None]:
         """Save the attempts of parts that will be retried; parts that failed for good, with 0, may begin again."""

@@ -337,7 +337,8 @@ class SqliteTable(SqlTable, ForkSafe):
         transaction = transaction_of(writes)
         if transaction is not None:
             return self._finish(transaction, writes[0], execute)
-        return self._transact(writes[0].run_id, execute, CheckpointSaveError, syncs=not all(map(_is_of_chunks, writes)))
+        syncs = type(writes[0]) is not Appended or not all(map(_is_of_chunks, writes))
+        return self._transact(writes[0].run_id, execute, CheckpointSaveError, syncs=syncs)
 
     def _removing(self, removal: Removal) -> list[Statement]:
         return [*super()._removing(removal), *((forget, (removal.run_id,)) for forget in sql.FORGET)]

@@ -64,7 +64,7 @@ class Journal:
             if not seq:
                 newest += 1
                 places[identity] = seq = newest
-            found.append(attrs.evolve(entry, seq=seq))
+            found.append(entry.numbered(seq))
         return found
 
 

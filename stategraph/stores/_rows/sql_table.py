@@ -214,7 +214,7 @@ class SqlTable(Table):
             statements += ((cut, (*nested_range(run_id), *this)) for cut in cuts)
         if batch.cut_journal or batch.taken:
             statements.append((_cut_entries(dialect, "seal"), (*this, batch.cut_journal, batch.taken)))
-        statements += [(_put_entry(dialect, " AND run.seal = ?"), (*each, *this)) for each in batch.entries]
+        statements += _putting(dialect, " AND run.seal = ?", batch.entries, this)
         rows = [row_values(row, dialect) for row in batch.put if row.sequence >= batch.cut_below]
         if dialect.combines and len(rows) == len(statements) == 1:
             ((put_run, values),) = statements
@@ -251,7 +251,7 @@ class SqlTable(Table):
             which: tuple[Any, ...] = (*this, change.inbox)
             if change.version is not None:
                 is_newest, which = f"{is_newest} AND run.version = ?", (*which, change.version)
-            put = [(_put_entry(dialect, is_newest), (*entry, *which)) for entry in change.put]
+            put = _putting(dialect, is_newest, change.put, which)
             newest = change.inbox + len(change.put)
             return [*put, (_count_entries(dialect, is_newest), (newest, change.due_ns, *which))]
         guard, guarding = self._guard(given_id(change.run_id), change.ownership, is_new=False)
@@ -260,8 +260,7 @@ class SqlTable(Table):
             cut = _cut_entries(dialect, "incarnation", guard)
             statements.append((cut, (*this, *guarding, change.cut_journal, 0)))
         owned = f" AND run.incarnation = ?{guard}"
-        owners = ((_put_entry(dialect, owned), (*entry, *this, *guarding)) for entry in change.put)
-        return [*statements, *owners]
+        return [*statements, *_putting(dialect, owned, change.put, (*this, *guarding))]
 
     def _removing(self, removal: Removal) -> list[Statement]:
         run_id, dialect = removal.run_id, self._dialect
@@ -527,15 +526,31 @@ def _insertion(dialect: Dialect, rows: str) -> str:
     )
 
 
+def _putting(
+    dialect: Dialect, condition: str, entries: Sequence[EntryRecord], values: Sequence[Any]
+) -> list[Statement]:
+    """Return the statements that write entries, if a condition is true of their run; its values follow the run."""
+    statements, done = list[Statement](), 0
+    for many in dialect.row_counts:
+        while len(entries) - done >= many:
+            some = chained.from_iterable(entries[done : done + many])
+            statements.append((_put_entries(dialect, condition, many), (*some, *values)))
+            done += many
+    return statements
+
+
 @cache
-def _put_entry(dialect: Dialect, condition: str) -> str:
-    """Return the statement that writes an entry. Its values: its columns, the run, and those of the condition."""
+def _put_entries(dialect: Dialect, condition: str, many: int) -> str:
+    """Return the statement that writes entries. Its values: their columns, the run, and those of the condition."""
     columns = ", ".join(ENTRY_COLUMNS)
     instead = ", ".join(f"{field} = excluded.{field}" for field in ENTRY_COLUMNS)
+    new, made = f"{', '.join('?' * len(ENTRY_COLUMNS))} ", ""
+    if many > 1:  # as in `_put_rows`
+        made = f" CROSS JOIN (VALUES {', '.join([f'({new})'] * many)}) AS entry"
+        new = ", ".join(f"entry.column{place}" for place in range(1, len(ENTRY_COLUMNS) + 1))
+    runs = f"{dialect.schema}run AS run{made} WHERE run.run_id = ?{condition}{dialect.locks}"
     return (
-        f"INSERT INTO {dialect.schema}entry (number, {columns}) "
-        f"SELECT run.number, {', '.join('?' * len(ENTRY_COLUMNS))} "
-        f"FROM {dialect.schema}run AS run WHERE run.run_id = ?{condition}{dialect.locks} "
+        f"INSERT INTO {dialect.schema}entry (number, {columns}) SELECT run.number, {new} FROM {runs} "
         f"ON CONFLICT (number, step, seq) DO UPDATE SET {instead}"
     )
 
