@@ -38,7 +38,7 @@ def make_site() -> list[str]:
     (BUILD / "zensical.toml").write_text(_configuration(), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "build/zensical.toml"]
     subprocess.run(command, check=True, cwd=ROOT)
-    needed = ["index.html", "objects.inv", "search.json", "llms-full.txt", *_linked_for_machines()]
+    needed = ["index.html", "objects.inv", "search.json", "llms-full.txt", "docs/console.css", *_linked_for_machines()]
     return [f"the site lacks {file}" for file in needed if not (SITE / file).is_file()] + [
         f"{path.relative_to(SITE)} loads {url} from another host"
         for path in sorted(SITE.rglob("*"))
