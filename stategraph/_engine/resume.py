@@ -230,10 +230,23 @@ def _not_upgraded(run: RunContext, loaded: State, saved: State) -> Task[list[str
         for label, value in parts.items():
             if not _is_neutral(plan, loaded, data_of(saved), value["set"]):
                 found.append(f"part {label} of node {run.nested_path + name!r} is done, in an older form")
-        if not all(graph._plan().structure.version for graph in node.graphs):
-            nested = yield (Load, run.session.nested_at, (saved, at))
-            found += [f"nested run {run_id!r} has begun, and its graph has no version of its own" for run_id in nested]
+        versions = {graph._plan().structure.version for graph in node.graphs}
+        changes = versions and _changes_input(node, loaded, saved)
+        for run_id in (yield (Load, run.session.nested_at, (saved, at))) if changes else ():
+            state: State | None = yield (Load, run.session.find, run_id)
+            if state is not None and version_of(state) in versions:
+                found.append(f"nested run {run_id!r} has data in an older form, and its graph no upgrade of its own")
     return found
+
+
+def _changes_input(node: Any, loaded: State, saved: State) -> bool:
+    """Return whether an upgrade changes the data with which graphs of a node begin."""
+    if hasattr(node, "over"):
+        return saved.get(node.over) not in loaded.values()
+    try:
+        return any(graph.given(loaded) != graph.given(saved) for graph in node.graphs)
+    except Exception:  # of a function of the user, which knows only one of the forms
+        return True
 
 
 def _is_neutral(plan: CompiledGraph, loaded: State, after: Mapping[str, Any], updates: Mapping[str, Any]) -> bool:
