@@ -25,6 +25,7 @@ from stategraph import (
     NodeContext,
     RunBusyError,
     RunCancelledError,
+    RunLostError,
     State,
     StateGraph,
 )
@@ -360,6 +361,22 @@ class TestBusy:
 
         assert [each.error for each in graph.recover()] == [None]
         assert desk.calls == ["slow", "late"]
+
+    def test_a_call_that_loses_the_run_before_its_turn_begins(self, play: Scene, desk: Desk) -> None:
+        """It is told so, as at any other time; nothing of it is saved, and its turn can be given again."""
+        graph, others = desk.graph(play.store), [{"message": "other"}]
+
+        class Given(dict[str, Any]):
+            def items(self) -> Any:
+                if others and play.store.owner(RUN):
+                    assert in_threads(lambda: graph.turn(RUN, others.pop(), take_over=True)) == []
+                return super().items()
+
+        asked(graph, "first")
+        with pytest.raises(RunLostError):
+            play.turn(graph, Given(message="mine"), key="mine")
+
+        assert graph.turn(RUN, {"message": "mine"}, key="mine")["log"] == ["first", ".", "other", ".", "mine", "."]
 
     def test_the_next_turn_serves_those_before_it(self, play: Scene, desk: Desk) -> None:
         """A later turn, with a key or without, comes after the turns that wait."""

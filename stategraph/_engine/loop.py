@@ -47,7 +47,7 @@ from stategraph._values.provenance import Facts, InputDigest, RunStatus
 from stategraph._values.registered_types import forms_in
 from stategraph._values.sameness import differing_items
 from stategraph.edges import NoWay, choose
-from stategraph.errors import RunExistsError
+from stategraph.errors import RunExistsError, StepConflictError
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import (
     State,
@@ -420,7 +420,10 @@ def _continued(run: RunContext, state: State, *, restart: bool) -> Task[tuple[St
         run.did.clear()  # the step under way is given up
         if not restart:
             _check_complete(run, newest, state)
-        check_successor(newest, state, same_data=True)  # before the parts of its step are dropped
+        try:
+            check_successor(newest, state, same_data=True)  # before the parts of its step are dropped
+        except StepConflictError as error:  # or the run is lost
+            yield (Load, run.session.end_save, (state, error))
         state = evolve(state, progress=_with_inbox_of(newest, state))
     progress = state.progress
     if progress is None:
