@@ -274,6 +274,24 @@ class TestEnds:
 
         assert ended.is_set()
 
+    def test_an_abandoned_stream(self) -> None:
+        """The thread of its node ends at the next chunk."""
+        ended = threading.Event()
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            try:
+                while True:
+                    context.emit("more")
+            finally:
+                ended.set()
+
+        states = make_graph({"n": node}, store=MemoryStore()).stream(State(run_id=RUN))
+        next(states)
+        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+            del states
+
+        assert ended.wait(300)
+
     def test_a_failure_keeps_the_chunks(self, play: Scene) -> None:
         """As those of a generator that fails."""
 

@@ -97,7 +97,8 @@ def take_emitted(step: StepContext, node: Any) -> Task[Any]:
             if is_over:
                 return item
             yield from step.show_chunk(item)
-    except (GeneratorExit, CannotAwait):
+    except (GeneratorExit, CannotAwait):  # as above
+        feed.is_closed = True  # a thread ends at its next chunk
         raise
     except BaseException as error:
         yield from _closed(feed, error)
@@ -174,11 +175,11 @@ class FunctionFeed:
         self._home = None if streams else threading.get_ident()
         self._thread: threading.Thread | None = None
         self._found: _Answers = SimpleQueue()
-        self._has_begun = self._is_closed = self._has_emitted = False
+        self._has_begun = self.is_closed = self._has_emitted = False
 
     def emit(self, chunk: Any) -> None:
         """Pass a chunk on. Once the run has stopped, end the function instead."""
-        if not self._is_closed:
+        if not self.is_closed:
             self._found.put(((False, chunk), None))
         elif threading.current_thread() is self._thread:
             raise Stopped("its run has stopped")
@@ -198,7 +199,7 @@ class FunctionFeed:
 
     def close(self, _: object = None) -> None:
         """Let the function end at its next chunk, and wait for that, unless it has been left at work."""
-        self._is_closed = True
+        self.is_closed = True
         if self._thread is not None and self._has_emitted:
             self._thread.join()
 

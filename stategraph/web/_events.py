@@ -21,6 +21,7 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # nginx would hold events back
 ]
+_NO_ID = "this is not the id of an event of this run"
 _FIRST = 1.0  # seconds to wait for the first event before the response begins
 _RETRY = b"retry: 1000\n\n"  # milliseconds after which a browser connects again
 
@@ -48,8 +49,8 @@ class Events:
         after = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", [""])[0]
         try:
             states = self._graph.afollow(_run_id_in(scope), after=after or None, chunks=True, wait=self._wait)
-        except ConfigError as error:
-            return await _answer(send, 400, str(error))
+        except ConfigError:
+            return await _answer(send, 400, _NO_ID)
         left = asyncio.ensure_future(_disconnected(receive))
         following = asyncio.ensure_future(_next(states))
         try:
@@ -58,6 +59,8 @@ class Events:
                 return await _answer(send, 204, "")  # there will be no more: a browser does not connect again
             if following.done() and isinstance(following.exception(), CheckpointNotFoundError | InvalidRunIdError):
                 return await _answer(send, 404, "there is no such run")
+            if following.done() and isinstance(following.exception(), ValueError):
+                return await _answer(send, 400, _NO_ID)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await _send(send, _RETRY)
             status = ""

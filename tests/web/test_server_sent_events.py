@@ -139,7 +139,9 @@ def test_a_pause_ends_the_events(store):
     assert after[-1][2] == {"status": "completed"}
 
 
-@pytest.mark.parametrize(("run_id", "after", "status"), [("none", "", 404), ("%2523", "", 404), ("a", "x", 400)])
+@pytest.mark.parametrize(
+    ("run_id", "after", "status"), [("none", "", 404), ("%2523", "", 404), ("a", "x", 400), ("a", "x.1.2", 400)]
+)
 def test_refusals(store, run_id, after, status):
     """A run that there is not, and an id that is not one of an event."""
     graph = writer(store)
