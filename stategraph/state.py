@@ -171,6 +171,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
     Args:
         data: The application data; keys are str.
         run_id: The id of the run: 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``. By default a new uuid4.
+        labels: The labels of its run, a mapping of str to str. Not compared.
         checkpoint_node: The node that produced this State; empty before the first node.
         timestamp: The time at which it was produced: an aware datetime, kept in UTC with microseconds.
         step: The number of nodes that the run has completed, counted across resumes.
@@ -183,9 +184,6 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         parent: The step from which the run was forked, or in which it is nested.
         generation: The number of rollbacks of the run. A step number may recur in a later generation.
         observer: Receives the events of this State and its successors. It is neither compared nor saved.
-        facts: The origin of the State, if the other fields do not show it. Not compared.
-        took_ns: The duration of its step in nanoseconds, if known. Not compared.
-        labels: The labels of its run, a mapping of str to str. Not compared.
         input_digest: The digest of the input of its run; empty if there is none. Not compared.
 
     Raises:
@@ -219,10 +217,11 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         data: Mapping[str, Any] = NO_LABELS,
         *,
         run_id: str = _NEW,
-        checkpoint_node: str = "",
-        timestamp: datetime | int = _NEW,
+        labels: Mapping[str, str] = NO_LABELS,
         step: int = 0,
         status: str = RunStatus.ACTIVE,
+        checkpoint_node: str = "",
+        timestamp: datetime | int = _NEW,
         graph: str | None = None,
         structure: GraphStructure | None = None,
         error: ErrorInfo | None = None,
@@ -231,10 +230,9 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         parent: ParentStep | None = None,
         generation: int = 0,
         observer: Listener | None = None,
+        input_digest: str = "",
         facts: Facts | None = None,
         took_ns: int | None = None,
-        labels: Mapping[str, str] = NO_LABELS,
-        input_digest: str = "",
     ) -> None:
         if not isinstance(checkpoint_node, str):
             raise TypeError(f"checkpoint_node: {shorten(checkpoint_node)} is not allowed; a str is")

@@ -13,6 +13,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from html import unescape
+from importlib import import_module
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +43,35 @@ def make_site() -> list[str]:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "build/zensical.toml"]
     subprocess.run(command, check=True, cwd=ROOT)
     needed = ["index.html", "objects.inv", "search.json", "llms-full.txt", "docs/console.css", *_linked_for_machines()]
-    return [f"the site lacks {file}" for file in needed if not (SITE / file).is_file()] + [
-        f"{path.relative_to(SITE)} loads {url} from another host"
-        for path in sorted(SITE.rglob("*"))
-        if path.suffix in {".html", ".css"}
-        for url in _LOADS.findall(path.read_text(encoding="utf-8"))
-        if not url.startswith(URL)
-    ]
+    return (
+        [f"the site lacks {file}" for file in needed if not (SITE / file).is_file()]
+        + [
+            f"{path.relative_to(SITE)} loads {url} from another host"
+            for path in sorted(SITE.rglob("*"))
+            if path.suffix in {".html", ".css"}
+            for url in _LOADS.findall(path.read_text(encoding="utf-8"))
+            if not url.startswith(URL)
+        ]
+        + [
+            f"the reference of {path} lacks {name}"
+            for page in sorted((ROOT / "docs" / "reference").glob("*.md"))
+            for path, name in _undescribed(page)
+        ]
+    )
+
+
+def _undescribed(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the annotated names, and the members of enums, that a built page of the reference lacks, by class."""
+    html = unescape((SITE / "docs" / "reference" / page.with_suffix(".html").name).read_text(encoding="utf-8"))
+    for part in re.split(r"^::: ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        path = part.split()[0]
+        module, _, name = path.rpartition(".")
+        described = getattr(import_module(module), name)
+        is_class = isinstance(described, type) and described.__name__ == name  # and no alias of one
+        if is_class and "members: false" not in part:
+            own = html.partition(f'id="{path}"')[2].partition('<h2 id="')[0]
+            names = {*get_annotations(described), *getattr(described, "__members__", ())}
+            yield from ((path, name) for name in sorted(names) if name[0] != "_" and f">{name}<" not in own)
 
 
 def _linked_for_machines() -> list[str]:

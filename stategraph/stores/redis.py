@@ -1,6 +1,6 @@
 """The "redis" store: runs in a Redis server, or a cluster, that many machines share.
 
-the page "Redis" describes its keys, and the losses of a failover.
+The page "Redis" describes its keys, and the losses of a failover.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class RowStore(CheckpointStore):
         open_table: Opens the table. It is called with a function that takes the id of the store.
         sign_with: Sign rows (HMAC-SHA-256) with the key, of at least 16 bytes, that this function returns or that the
             environment variable of this name holds. Rows that are unsigned, or signed with another key, are refused.
-            the page "Signing" describes what a signature guarantees.
+            The page "Signing" describes what a signature guarantees.
         verify_with: Former keys, each as for `sign_with`. Rows signed with them can still be read; new rows are signed
             with the key of `sign_with`.
         serializer: Name of the serializer of new rows: "msgpack", "json", or a registered one. Rows of all known
