@@ -564,7 +564,7 @@ class StateGraph(GraphBuilder[S]):
     def check_runs(self, store: CheckpointStore | None = None) -> Iterator[RunCheck]:
         """Yield for each run of this graph that is not complete whether it can go on here. Nothing is run or changed.
 
-        Runs nested in it, and the finished parts of its step under way, are checked as well.
+                Runs nested in it, and the finished parts of its step under way, are checked as well.
 
         Args:
             store: The store of the runs, such as a copy; by default that of the graph.

@@ -71,7 +71,8 @@ def _undescribed(page: Path) -> Iterator[tuple[str, str]]:
         if is_class and "members: false" not in part:
             own = html.partition(f'id="{path}"')[2].partition('<h2 id="')[0]
             names = {*get_annotations(described), *getattr(described, "__members__", ())}
-            yield from ((path, name) for name in sorted(names) if name[0] != "_" and f">{name}<" not in own)
+            lacking = {(path, name) for name in names if name[0] != "_" and f">{name}<" not in own}
+            yield from sorted(lacking - {("stategraph.State", "facts")})  # it is for the engine and the stores
 
 
 def _linked_for_machines() -> list[str]:

@@ -76,6 +76,8 @@ def _components(requirements: list[str], scope: str, versions: Mapping[str, str]
     """Return the components that requirements name, by their names."""
     components = {}
     for requirement in map(Requirement, requirements):
+        if requirement.name not in versions:
+            raise SystemExit(f"tools/locks/package.txt has no version of {requirement.name}: make locks adds it")
         version = versions[requirement.name]
         components[requirement.name] = {
             "type": "library",

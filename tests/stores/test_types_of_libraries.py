@@ -161,7 +161,7 @@ def of_openai() -> list[Any]:
 
 LIBRARIES: dict[str, tuple[Callable[[], list[Any]], int]] = {
     "langchain": (of_langchain, 25),
-    "pydantic_ai": (of_pydantic_ai, 45),
+    "pydantic_ai": (of_pydantic_ai, 60),
     "openai": (of_openai, 250),
 }
 """The classes of each library, and the fewest that there are."""
