@@ -108,3 +108,16 @@ def test_a_run_that_cannot_be_read(store: CheckpointStore) -> None:
         file.write_bytes(file.read_bytes().replace(b"spoiled", b"damaged"))
     with SqliteStore(path) as damaged:
         assert "damaged" in problems(graph, damaged)["r"]
+
+
+def test_recorded_runs_are_fixtures(store: CheckpointStore, tmp_path: Path) -> None:
+    """Exported runs of an older version check the upgrades of a newer one, in a store of the test, and go on there."""
+    greets(1, store).execute(State(DATA, run_id="r"))
+    lines = [*store.export_run("r")]  # type: ignore[attr-defined]
+
+    with SqliteStore(tmp_path / "fixtures.db") as fixtures:
+        fixtures.import_runs(lines)
+        newer = greets(3, fixtures)
+
+        assert problems(newer) == {"r": ""}
+        assert newer.resume("r", {"ok": True})["person"]["first"] == "Ada"
