@@ -48,7 +48,7 @@ class Events:
         query, headers = parse_qs(scope["query_string"].decode("latin-1")), dict(scope["headers"])
         after = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", [""])[0]
         try:
-            states = self._graph.afollow(_run_id_in(scope), after=after or None, chunks=True, wait=self._wait)
+            states = self._graph.afollow(_run_id_in(scope, query), after=after or None, chunks=True, wait=self._wait)
         except ConfigError:
             return await _answer(send, 400, _NO_ID)
         left = asyncio.ensure_future(_disconnected(receive))
@@ -89,11 +89,11 @@ class Events:
         return _event("chunk", cursor, about)
 
 
-def _run_id_in(scope: Mapping[str, Any]) -> str:
-    """Return the run id: the parameter of a route, or the path below the one where the application is mounted."""
+def _run_id_in(scope: Mapping[str, Any], query: Mapping[str, list[str]]) -> str:
+    """Return the run id: a parameter of the route or the address, or the path below that of the application."""
     path, root = scope["path"], scope.get("root_path", "")
     below = path[len(root) :] if path.startswith(f"{root}/") else path
-    return str(scope.get("path_params", {}).get("run_id") or below.strip("/"))
+    return str(scope.get("path_params", {}).get("run_id") or query.get("run_id", [below.strip("/")])[0])
 
 
 def _event(kind: str, cursor: str | None, about: Any) -> bytes:

@@ -171,6 +171,7 @@ def test_it_needs_no_framework(store):
     assert answer("POST", "/a")[0] == 405
     assert answer("GET", "/a") == answer("GET", "/x/a", root_path="/x")
     assert answer("GET", "/a") == answer("GET", "/runs/a/events", path_params={"run_id": "a"})
+    assert answer("GET", "/a") == answer("GET", "/", query_string=b"run_id=a")
     assert answer("GET", "/a")[1].count(b"event: chunk") == len(WORDS)
 
 
