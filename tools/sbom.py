@@ -8,6 +8,7 @@ which `make locks` writes into tools/locks/package.txt, and the versions that ar
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ class SbomHook(BuildHookInterface):
 
 def tested(root: Path) -> dict[str, str]:
     """Return the versions that a release is tested with, by the names of the packages."""
-    lines = Path(root, "tools", "locks", "package.txt").read_text(encoding="utf-8").splitlines()
-    return dict(line.partition(" ;")[0].strip().split("==") for line in lines)
+    lock = Path(root, "tools", "locks", "package.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
 
 
 def bill_of(core: Any, versions: Mapping[str, str]) -> dict[str, Any]:
