@@ -57,13 +57,14 @@ def weigh(parcel: int) -> str:
     return f"{parcel} kg"
 
 
-def calls(*parcels: int) -> AIMessage:
-    """Return a message that asks for the weight of parcels."""
-    wanted = [{"name": "weigh", "args": {"parcel": parcel}, "id": f"call-{parcel}"} for parcel in parcels]
+def calls_of(name: str, *arguments: dict[str, int]) -> AIMessage:
+    """Return a message that calls a tool."""
+    wanted = [{"name": name, "args": args, "id": "-".join(["call", *map(str, args.values())])} for args in arguments]
     return AIMessage("", tool_calls=wanted)
 
 
-model = ScriptedModel(responses=[calls(1, 2), calls(3), AIMessage("6 kg in all.")])
+first, second = calls_of("weigh", {"parcel": 1}, {"parcel": 2}), calls_of("weigh", {"parcel": 3})
+model = ScriptedModel(responses=[first, second, AIMessage("6 kg in all.")])
 
 
 def post(state: State, context: NodeContext) -> dict[str, Any]:
