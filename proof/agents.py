@@ -67,6 +67,7 @@ def _pydantic_ai(
 ) -> Callable[[State, NodeContext], dict[str, Any]]:
     from pydantic_ai import Agent, ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.models.function import FunctionModel
+    from pydantic_ai.usage import UsageLimits
 
     from stategraph.agents.pydantic_ai import durable
 
@@ -80,7 +81,7 @@ def _pydantic_ai(
 
     def node(state: State, context: NodeContext) -> dict[str, Any]:
         agent = Agent(FunctionModel(respond), name="agent", tools=[work.do])
-        result = durable(agent, context).run_sync("go")
+        result = durable(agent, context).run_sync("go", usage_limits=UsageLimits(request_limit=None))
         return {"messages": _without_times(ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json"))}
 
     return node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
@@ -13,8 +13,8 @@ from stategraph.errors import CheckpointNotFoundError, ConfigError, InvalidRunId
 from stategraph.graph import StateGraph
 from stategraph.state import State
 
-Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
-Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
