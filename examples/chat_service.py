@@ -19,11 +19,10 @@ from stategraph.web import events
 async def rules(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
     """Respond in the place of a model, which needs a key."""
     asked: Any = messages[-1].parts[-1]
-    if "refund" in asked.content:
-        yield {0: DeltaToolCall(info.output_tools[0].name, '{"response": 30}', tool_call_id="refund")}
-    for word in () if "refund" in asked.content else f"You said: {asked.content}".split():
+    tool = DeltaToolCall(info.output_tools[0].name, '{"response": 30}', tool_call_id="refund")
+    for word in ["refund"] if "refund" in asked.content else f"You said: {asked.content}".split():
         await asyncio.sleep(0.05)
-        yield f"{word} "
+        yield {0: tool} if word == "refund" else f"{word} "
 
 
 async def reply(state: State, context: NodeContext) -> dict[str, Any]:
@@ -42,12 +41,11 @@ async def reply(state: State, context: NodeContext) -> dict[str, Any]:
 graph = StateGraph("chat", store=os.environ.get("CHATS", "chats.db"), preserve=True)
 graph.set_defaults({"said": [], "keys": [], "messages": [], "heard": 0, "wish": 0, "refunded": 0})
 graph.add_node("reply", reply, persist_chunks=True)
-patience = float(os.environ.get("PATIENCE", "3600"))
-graph.add_node("ask", InterruptNode("wish", "approved", schema=bool, deadline=patience, otherwise=False))
-graph.add_node("refund", lambda state: {"refunded": state["refunded"] + state["wish"] * state["approved"], "wish": 0})
+graph.add_node("ask", InterruptNode("wish", "ok", deadline=float(os.environ.get("PATIENCE", 3600)), otherwise=False))
+graph.add_node("refund", lambda state: {"refunded": state["refunded"] + state["wish"] * state["ok"], "wish": 0})
 graph.add_node("rest", lambda state: {})
-graph.add_edge("reply", "ask", lambda state: state["wish"] > 0)
 graph.add_edge("ask", "refund")
+graph.add_edge("reply", "ask", lambda state: state["wish"] > 0)
 for node in ("reply", "refund"):
     graph.add_edge(node, "reply", lambda state: len(state["said"]) > state["heard"])
     graph.add_edge(node, "rest")
@@ -108,9 +106,5 @@ def look(chat: str) -> dict[str, Any]:
     state = graph.store.load(chat)
     replies = [part.content for message in state["messages"] for part in message.parts if part.part_kind == "text"]
     asks = {"pause": state.pause.id, "euros": state.pause.value} if state.pause else None
-    return {
-        "status": state.status,
-        "replies": replies,
-        "asks": asks,
-        **{key: state[key] for key in ("said", "refunded")},
-    }
+    shown = {"status": state.status, "said": state["said"], "refunded": state["refunded"]}
+    return shown | {"replies": replies, "asks": asks}
