@@ -41,7 +41,7 @@ async def reply(state: State, context: NodeContext) -> dict[str, Any]:
 graph = StateGraph("chat", store=os.environ.get("CHATS", "chats.db"), preserve=True)
 graph.set_defaults({"said": [], "keys": [], "messages": [], "heard": 0, "wish": 0, "refunded": 0})
 graph.add_node("reply", reply, persist_chunks=True)
-graph.add_node("ask", InterruptNode("wish", "ok", deadline=float(os.environ.get("PATIENCE", 3600)), otherwise=False))
+graph.add_node("ask", InterruptNode("wish", "ok", deadline=float(os.environ.get("PATIENCE", "3600")), otherwise=False))
 graph.add_node("refund", lambda state: {"refunded": state["refunded"] + state["wish"] * state["ok"], "wish": 0})
 graph.add_node("rest", lambda state: {})
 graph.add_edge("ask", "refund")

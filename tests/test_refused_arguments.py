@@ -55,7 +55,10 @@ NEWCOMERS: dict[str, tuple[Any, str]] = {
     "no name": (lambda graph: graph.add_node(branch), r'the name comes first: add_node\("name", function\)'),
     "no function": (lambda graph: graph.add_node("x"), "node 'x': None is not callable; a node is a function"),
     "method of a class": (lambda graph: graph.add_node("x", Greeter.greet), "'self': give the method of an object"),
-    "two lambdas": (lambda graph: graph.add_sequence(lambda _: {}, lambda _: {}), r"another name, or replace it: add_node\("),
+    "two lambdas": (
+        lambda graph: graph.add_sequence(lambda _: {}, lambda _: {}),
+        r"another name, or replace it: add_node\(",
+    ),
     "unknown argument": (
         lambda graph: graph.add_edge("a", "a", condition=bool),
         "add_edge.. has no argument 'condition'",
