@@ -179,7 +179,8 @@ def test_wherever_it_dies_it_goes_on_at_the_call_under_way() -> None:
 
 
 def test_a_tool_that_died_is_asked_for_and_those_beside_it_are_not(play: Scene) -> None:
-    """The pause names the node and the call; what was done at the same time is known before the run pauses."""
+    """The pause has the node, the tool and the arguments; what was done at the same time is known before the run
+    pauses."""
     desk = Desk(dies={"book 1": Killed()})
     graph = agent_graph(desk.agent, play.store)
     with pytest.raises(Killed):
@@ -189,10 +190,12 @@ def test_a_tool_that_died_is_asked_for_and_those_beside_it_are_not(play: Scene) 
 
     first = "desk/1/book/book-0"
     for pause in state.pause.each:
-        if pause.value != first:
+        if pause.response_param != first:
             outcome = {"seat": 2, "rows": [2]} if "book 2" in desk.did else Repeat()
             state = play.resume(graph, {pause.response_param: outcome}, pause=pause.id)
-    assert [(pause.node, pause.value) for pause in state.pause.each] == [("ask", first)]
+    asked = {"tool": "book", "args": {"seat": 1}}
+    assert [(pause.node, pause.response_param, pause.value) for pause in state.pause.each] == [("ask", first, asked)]
+    assert state.pause.reason == "the outcome of a call of book is unknown"
     assert sorted(desk.did) == ["book 1", "book 2"]
     state = play.resume(graph, {first: {"seat": 1, "rows": [1]}})
     assert answered(play, graph, state, {"approval": True}).status == "completed"
@@ -503,6 +506,28 @@ def test_without_a_store_an_agent_just_runs_and_an_approval_says_what_is_missing
     with pytest.raises(ExecutionError, match="waits for an answer, but the run is not saved: give it a store"):
         asyncio.run(graph.aexecute(State(run_id=RUN)))
     assert sorted(desk.did) == DONE[:-1]
+
+
+def test_a_node_is_tested_alone_with_a_context_of_no_run() -> None:
+    """The agent then runs as it is."""
+    result = durable(Agent(TestModel(custom_output_text="yes")), NodeContext("run", "graph", "node", 1)).run_sync("go")
+
+    assert result.output == "yes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "says"),
+    [
+        ((NodeContext("run", "graph", "node", 1), Agent(TestModel())), {}, "not NodeContext and Agent"),
+        (("openai:gpt", NodeContext("run", "graph", "node", 1)), {}, "not str and NodeContext"),
+        ((Agent(TestModel()), None), {}, "not Agent and NoneType"),
+        ((Agent(TestModel()), NodeContext("run", "graph", "node", 1)), {"repeat": "pay"}, r"repeat=\['pay'\], not a str"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: Any, options: Any, says: str) -> None:
+    """Before anything runs: `"pay" in "payments"` would repeat a call that nobody named."""
+    with pytest.raises(TypeError, match=says):
+        durable(*arguments, **options)
 
 
 def test_every_message_of_a_run_comes_back(any_play: Scene) -> None:

@@ -283,3 +283,13 @@ class TestLimits:
             graph.execute(State(), limits=limits)
         with pytest.raises(ConfigError, match=r"checkpoint\.limits"):
             CheckpointConfig(limits=limits)
+
+
+def test_a_context_of_no_run_counts_nothing() -> None:
+    """So a node that spends and reads messages can be tested alone."""
+    context = NodeContext("run", "graph", "node", 1)
+
+    assert spends(usd=1)(State(), context) == {}
+    assert context.messages() == []
+    with pytest.raises(RuntimeError, match="belongs to no run"):
+        _ = context.connection

@@ -158,6 +158,9 @@ class NodeContext(Generic[Deps_co]):
     If the store fails, or keeps no entries, `effect`, `spend`, `status` and `messages` end the call of the graph with
     that error. The node has not failed then: it cannot catch the error, and is not tried again.
 
+    To test a node alone, make a context: ``NodeContext("run", "graph", "node", step=1)``. It belongs to no run, so that
+    `effect` just calls, and `emit`, `spend` and `status` do nothing.
+
     For type checkers, ``NodeContext[Client]`` is one whose `deps` are a Client.
 
     Attributes:
@@ -228,7 +231,7 @@ class NodeContext(Generic[Deps_co]):
 
         They are taken in after this step. See `StateGraph.send`.
         """
-        found: list[Mapping[str, Any]] = self._journal.messages()
+        found: list[Mapping[str, Any]] = [] if self._journal is None else self._journal.messages()
         return found
 
     def spend(self, **amounts: float | Decimal) -> None:
@@ -242,13 +245,15 @@ class NodeContext(Generic[Deps_co]):
             ValueError: An amount is not a finite, non-negative number.
             RuntimeError: The call of the run has ended.
         """
-        self._journal.spend(amounts)
+        if self._journal is not None:
+            self._journal.spend(amounts)
 
     def emit(self, chunk: Any) -> None:
         """Emit a chunk, as a generator node does by ``yield``: `StateGraph.stream` shows it while the node goes on.
 
         Callbacks, threads and tasks of the node may call it. Once the caller has left the stream, or the run is
-        cancelled, it ends a sync node, and does nothing elsewhere. It does nothing if no one wants chunks.
+        cancelled, it ends a sync node, and does nothing elsewhere. It does nothing if no one wants chunks, and
+        once the attempt has ended: wait for threads that emit.
 
         Args:
             chunk: Any value that a State could hold.
@@ -283,6 +288,8 @@ class NodeContext(Generic[Deps_co]):
             CheckpointError: the store is neither sqlite, disk nor postgres.
             RuntimeError: this is a part of a step, the run is not saved, or the attempt is over.
         """
+        if self._journal is None:
+            raise RuntimeError("this context belongs to no run, so it has no connection of a store")
         return self._journal.connection()
 
     @property

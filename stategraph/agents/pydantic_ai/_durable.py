@@ -85,7 +85,22 @@ def durable(
         repeat_requests: Whether a request to the model is sent again if its outcome is unknown; if not, a person is
             asked.
         stream: Whether to emit the text of each response as it arrives (`NodeContext.emit`). Streamed runs always do.
+
+    Returns:
+        An agent for this attempt of the step. If the context belongs to no run, as in a test: the agent as it is.
+
+    Raises:
+        TypeError: An argument has the wrong type.
     """
+    if not isinstance(agent, AbstractAgent) or not isinstance(context, NodeContext):
+        raise TypeError(
+            "durable(agent, context) takes an agent of Pydantic AI and the NodeContext that the node gets, not "
+            f"{type(agent).__name__} and {type(context).__name__}"
+        )
+    if isinstance(repeat, str):
+        raise TypeError(f"repeat is a list of names of tools, as in repeat=[{repeat!r}], not a str")
+    if context._journal is None:
+        return agent
     return _DurableAgent(agent, _Plan(context, name, frozenset(repeat), confirm or {}, repeat_requests, stream))
 
 
@@ -175,8 +190,9 @@ class _Effects(AbstractCapability[Any]):
             await asyncio.to_thread(partial(self.context.spend, tokens=tokens[0]))
         return deepcopy(response), not tokens  # the library changes its own
 
-    async def call(self, key: str, find: Callable[[str], Any] | None, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def call(self, tool: str, args: dict[str, Any], ctx: RunContext[Any], call: Callable[[], Any]) -> Any:
         """Return the result of a tool, or raise what it tells the model."""
+        key = self._key(ctx, tool, ctx.tool_call_id)
 
         async def outcome() -> Any:
             token = _within.set(f"{key}/")
@@ -189,25 +205,33 @@ class _Effects(AbstractCapability[Any]):
             finally:
                 _within.reset(token)
 
-        result = await self._beside_others(self.context.effect(key, outcome, confirm=find))
+        def asks(pause: Pause) -> Pause:
+            if pause.response_param != key:  # of an agent that the tool runs
+                return pause
+            reason = f"the outcome of a call of {tool} is unknown"
+            return attrs.evolve(pause, reason=reason, value=_described(tool, args))
+
+        effect = self.context.effect(key, outcome, confirm=self._find(tool, args, ctx))
+        result = await self._beside_others(effect, asks)
         if isinstance(result, ModelRetry | ToolFailed):
             raise deepcopy(result)
         return result
 
-    def call_of(self, tool: str, args: dict[str, Any], ctx: RunContext[Any]) -> tuple[str, Callable[[str], Any] | None]:
-        """Return the key of a call, and what finds out whether it took place."""
+    def _find(self, tool: str, args: dict[str, Any], ctx: RunContext[Any]) -> Callable[[str], Any] | None:
+        """Return what finds out whether a call took place; None if a person is asked."""
+        if tool in self._plan.repeat:
+            return _did_not_happen
         find = self._plan.confirm.get(tool)
-        found = None if find is None else partial(_found, find, str(ctx.tool_call_id), args)
-        return self._key(ctx, tool, ctx.tool_call_id), _did_not_happen if tool in self._plan.repeat else found
+        return None if find is None else partial(_found, find, str(ctx.tool_call_id), args)
 
-    async def _beside_others(self, call: Awaitable[Any]) -> Any:
+    async def _beside_others(self, call: Awaitable[Any], asks: Callable[[Pause], Pause]) -> Any:
         """Await a call. Before the run pauses, calls at the same time end, so that their outcomes are known."""
         self._calls += 1
         self._no_calls.clear()
         try:
             return await call
         except OutcomeUnknown as unknown:
-            self._asking += unknown.args[0].each
+            self._asking += map(asks, unknown.args[0].each)
         finally:
             self._calls -= 1
             if not self._calls:
@@ -267,7 +291,7 @@ class _DurableToolset(WrapperToolset[Any]):
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
         call = partial(super().call_tool, name, tool_args, ctx, tool)
-        return await self.effects.call(*self.effects.call_of(name, tool_args, ctx), call)
+        return await self.effects.call(name, tool_args, ctx, call)
 
 
 def _did_not_happen(_: str) -> None:
@@ -286,7 +310,11 @@ def _decision(answer: Any) -> bool | ToolApproved | ToolDenied:
 def _shown(requests: DeferredToolRequests, call: Any) -> Any:
     """Return what a person sees of a call that waits for an answer."""
     about = requests.metadata.get(call.tool_call_id, {})
-    return to_jsonable_python({"tool": call.tool_name, "args": call.args_as_dict(), **about}, fallback=repr)
+    return _described(call.tool_name, call.args_as_dict(), **about)
+
+
+def _described(tool: str, args: Mapping[str, Any], **about: Any) -> Any:
+    return to_jsonable_python({"tool": tool, "args": args, **about}, fallback=repr)
 
 
 def _text_of(event: Any) -> str:
