@@ -424,8 +424,8 @@ class EntriesNotKeptError(CheckpointError, NotImplementedError):
     def __str__(self) -> str:
         return (
             f"run {shorten(self.run_id)}: the {self.store} has no method {self.method}(): effects, spending, statuses, "
-            "messages, stored answers and keys of turns need a store that keeps entries, such as sqlite; or implement "
-            "append() and entries() of CheckpointStore"
+            "messages, kept chunks, stored answers and keys of turns need a store that keeps entries, such as sqlite; "
+            "or implement append() and entries() of CheckpointStore"
         )
 
 

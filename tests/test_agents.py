@@ -521,7 +521,11 @@ def test_a_node_is_tested_alone_with_a_context_of_no_run() -> None:
         ((NodeContext("run", "graph", "node", 1), Agent(TestModel())), {}, "not NodeContext and Agent"),
         (("openai:gpt", NodeContext("run", "graph", "node", 1)), {}, "not str and NodeContext"),
         ((Agent(TestModel()), None), {}, "not Agent and NoneType"),
-        ((Agent(TestModel()), NodeContext("run", "graph", "node", 1)), {"repeat": "pay"}, r"repeat=\['pay'\], not a str"),
+        (
+            (Agent(TestModel()), NodeContext("run", "graph", "node", 1)),
+            {"repeat": "pay"},
+            r"repeat=\['pay'\], not a str",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: Any, options: Any, says: str) -> None:

@@ -82,6 +82,7 @@ def test_steps_that_do_not_read_it_leave_it_as_it_was(store: Any, gone: Any, mon
     gone()
 
     final = graph.resume("r", {"ok": True})
+    assert "Plan(steps=[4])" in repr(final)  # how a State looks needs no class either
     store.fork("r", "f", 5)
     store.rollback("f", 4)
     store.cancel("f")

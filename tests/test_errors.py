@@ -131,10 +131,21 @@ def test_the_text_stays_short(error: StateGraphError) -> None:
     assert len(str(error)) < 3_000
 
 
+class NoDimensions:
+    """An array without dimensions: its length raises."""
+
+    def __len__(self) -> int:
+        raise TypeError("len() of unsized object")
+
+    def __repr__(self) -> str:
+        return "array(3)"
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
         (deque(range(20_000)), "<deque of 20,000 items>"),
+        (NoDimensions(), "array(3)"),
         (OrderedDict.fromkeys(range(20_000)), "OrderedDict({0: None, 1: None, "),
         (range(10**12), "range(0, 1000000000000)"),
     ],

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import UserDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from operator import length_hint
 from types import MappingProxyType
 from typing import Any
 
@@ -40,8 +41,8 @@ def _repr_up_to(limit: int, value: object) -> str:
     if not opening or not isinstance(value, Collection) or not value:
         if isinstance(value, dict | MappingProxyType | UserDict) and value != {}:
             return f"{type(value).__name__}({_repr_up_to(limit, dict(islice(value.items(), limit)))})"
-        if isinstance(value, Sized) and not isinstance(value, range | Mapping) and len(value) > _MANY:
-            return f"<{type(value).__name__} of {len(value):,} items>"
+        if not isinstance(value, range | Mapping) and (size := length_hint(value)) > _MANY:
+            return f"<{type(value).__name__} of {size:,} items>"
         return repr(value)
     if isinstance(value, AbstractSet) and type(value) is not set:
         opening, closing = f"{type(value).__name__}({opening}", f"{closing})"

@@ -141,6 +141,9 @@ class Carried:
     def __eq__(self, other: object) -> bool:
         return type(other) is Carried and bool(self.value == other.value)
 
+    def __repr__(self) -> str:
+        return repr(self.value)
+
     __hash__ = None  # type: ignore[assignment]
 
 
