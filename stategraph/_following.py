@@ -17,6 +17,8 @@ from stategraph.state import S, State, evolve
 from stategraph.stores.base import CheckpointStore
 
 if TYPE_CHECKING:
+    import asyncio
+
     from stategraph.stores.summaries import Summary
 
 _SOONEST, _LATEST = (
@@ -56,16 +58,21 @@ class AsyncFollowing(AsyncIterator[State[S]]):
 
     def __init__(self, looks: Looks) -> None:
         self._looks, self.cursor = looks, looks.cursor
+        self._look: asyncio.Task[State[S] | float | None] | None = None
 
     async def __anext__(self) -> State[S]:
         import asyncio  # imported when used: 20 ms
 
-        while (found := await asyncio.to_thread(next, self._looks.found, None)) is not None:
+        while True:
+            look = self._look = self._look or asyncio.create_task(asyncio.to_thread(next, self._looks.found, None))
+            await asyncio.wait([look])  # a cancellation leaves it to the next call: what it reads is not lost
+            self._look = None
+            if (found := look.result()) is None:
+                raise StopAsyncIteration
             if isinstance(found, State):
                 self.cursor = self._looks.cursor
                 return found
             await asyncio.sleep(found)
-        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """End the iteration."""

@@ -13,6 +13,7 @@ import pytest
 from stategraph import (
     Event,
     EventType,
+    ExecutionError,
     MapNode,
     NodeContext,
     Observer,
@@ -305,6 +306,16 @@ class TestEnds:
 
         saved = play.store.load(RUN)
         assert saved.partial == Partial("n", ("one",))
+
+    def test_the_end_of_an_iterator(self, play: Scene) -> None:
+        """A StopAsyncIteration of an async node is its failure, as without a stream."""
+
+        async def reads(state: Any, context: NodeContext) -> dict[str, Any]:
+            raise StopAsyncIteration
+
+        graph = make_graph({"read": reads}, store=play.store)
+        with pytest.raises(ExecutionError, match="StopAsyncIteration"):
+            stream(play, graph, "stream", State(run_id=RUN))
 
     def test_observers_see_chunks(self, memory_play: Scene, node: Any) -> None:
         """Under `execute` too. A sync node stays in the thread of the caller then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_wait_and_timeout_limit_the_time(follow: Follow) -> None:
     graph.submit(State({"n": 0}, run_id="a"))
     with pytest.raises(TimeoutError, match="'a' has not ended within"):
         follow(graph, "a", timeout=0.02)
+
+
+def test_an_interrupted_wait_loses_no_state() -> None:
+    """A caller that waits for some time only, as with `asyncio.wait_for`, gets the State at its next try."""
+    graph, reads = counting(MemoryStore()), threading.Event()
+    graph.execute(State({"n": 0}, run_id="a"))
+    load, graph.store.load = graph.store.load, lambda *args: reads.wait(30) and load(*args)  # type: ignore[method-assign,assignment,return-value]
+
+    async def collected() -> list[State]:
+        states = graph.afollow("a")
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(states), 0.1)
+        reads.set()
+        return [state async for state in states]
+
+    assert asyncio.run(collected()) == blocking(graph, "a")
 
 
 def test_a_run_that_is_deleted_and_begins_again_between_two_reads(

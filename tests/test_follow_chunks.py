@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stategraph import (
+    CheckpointSaveError,
     EntriesNotKeptError,
     MapNode,
     NodeContext,
@@ -22,7 +24,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores import SqliteStore
+from stategraph.stores import MemoryStore, SqliteStore
 from tests.scenarios import RUN, Scene, call_async, make_graph, reopened
 
 pytestmark = pytest.mark.timeout(600)
@@ -185,6 +187,28 @@ class TestFollowing:
         worker.join()
 
         assert state.status is RunStatus.COMPLETED
+
+    @pytest.mark.parametrize("is_generator", [False, True])
+    def test_a_store_that_fails(self, is_generator: bool) -> None:
+        """A chunk that cannot be kept ends the call with the error of the store; the node has not failed."""
+
+        class Full(MemoryStore):
+            def append(self, run_id: str, entries: Any) -> Any:
+                raise CheckpointSaveError(run_id, "the disk is full")
+
+        def emits(state: State, context: NodeContext) -> dict[str, Any]:
+            while True:
+                context.emit("x")
+                time.sleep(0.01)
+
+        def yields(state: State) -> Any:
+            while True:
+                yield "x"
+                time.sleep(0.01)
+
+        graph = make_graph({"n": yields if is_generator else emits}, store=Full(), policies={"n": KEPT}, preserve=True)
+        with pytest.raises(CheckpointSaveError, match="the disk is full"):
+            graph.execute(State(run_id=RUN))
 
     def test_chunks_stay_for_some_steps(self, play: Scene) -> None:
         """The chunks of older steps are removed, so that a long run does not grow without limit."""

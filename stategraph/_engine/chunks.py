@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from threading import Lock
 from typing import Any
 
 import attrs
 
-from stategraph._engine.journal import save_input
+from stategraph._engine.journal import save_input, storing
 from stategraph._protocol import Parts, StoreFailed, Task
 from stategraph._values.entries import Entry
 from stategraph._values.progress import Partial, Place
@@ -46,12 +45,15 @@ class KeptChunks:
     _at: str
     _attempt: int
     _number: int = 0
-    _lock: Lock = attrs.field(factory=Lock, init=False)
 
     def keep(self, chunk: Any) -> None:
-        """Keep a chunk. Threads of the node may call this."""
+        """Keep a chunk. Threads of the node may call this.
+
+        Raises:
+            StoreFailed: The store could not keep this one or an earlier one.
+        """
         run = self._log.run
-        with self._lock:
+        with run.input_lock, storing(run):
             self._number += 1
             mark = f"{self._attempt}.{self._number}.{self._at}"
             run.session.keep_chunk(run.state, Entry("chunk", chunk, self._log.step, self._place, made_of=mark))
@@ -72,8 +74,9 @@ def log_of(step: Any) -> Task[ChunkLog | None]:
     at = run.state.step + 1
     if run.chunks is None or run.chunks.step != at:
         found = yield from step.stored((Parts, run.session.entries, (run.state.run_id, at, ("chunk",))))
-        if run.chunks is None or run.chunks.step != at:  # a part at the same time was not faster
-            run.chunks = ChunkLog(run, at, _newest_attempts(found))
+        with run.input_lock:
+            if run.chunks is None or run.chunks.step != at:  # a part at the same time was not faster
+                run.chunks = ChunkLog(run, at, _newest_attempts(found))
     log: ChunkLog = run.chunks
     return log
 

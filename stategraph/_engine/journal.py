@@ -107,8 +107,7 @@ class StepJournal:
             return
         chunk = freeze(chunk)
         if self.chunks is not None:
-            with _storing(NotSerializableError):
-                self.chunks.keep(chunk)
+            self.chunks.keep(chunk)
         if self.sink is not None:
             self.sink(chunk)
 
@@ -212,7 +211,7 @@ def save_input(run: Any) -> None:
     Raises:
         StoreFailed: The store could not keep it.
     """
-    with run.input_lock, _storing(run):
+    with run.input_lock, storing(run):
         if run.state is not run.saved:
             if run.outer_step is not None:
                 save_input(run.outer_step.run)
@@ -223,19 +222,19 @@ def save_input(run: Any) -> None:
 
 
 def _append(run: Any, entry: Entry) -> Entry:
-    with _storing(run, NotSerializableError):  # that is a mistake of the node
+    with storing(run, NotSerializableError):  # that is a mistake of the node
         kept: list[Entry] = run.session.store_entries(run.state, [entry])
         return kept[0]
 
 
 def _entries(run: Any, run_id: str, step: int, kinds: Collection[str]) -> list[Entry]:
-    with _storing(run):
+    with storing(run):
         found: list[Entry] = run.session.entries((run_id, step, kinds))
         return found
 
 
 @contextmanager
-def _storing(run: Any, *mistakes: type[BaseException]) -> Iterator[None]:
+def storing(run: Any, *mistakes: type[BaseException]) -> Iterator[None]:
     """Raise a failure of the store as such, and not as a failure of the node; but not mistakes of the node."""
     try:
         yield

@@ -54,7 +54,7 @@ from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Place, Progress, evolved
 from stategraph._values.provenance import ErrorInfo, Facts
-from stategraph.errors import CheckpointError, NotSerializableError
+from stategraph.errors import CheckpointError
 from stategraph.nodes.base import NestedStep, NodeContext, PartOutcome
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, goes_on, with_data
@@ -358,12 +358,7 @@ class StepExecution:
     def show_yielded(self, chunk: Any) -> Task[None]:
         """Emit a chunk that the node yields, as `show_chunk`; also keep it for other readers if the node does so."""
         if self._chunks is not None:
-            try:
-                self._chunks.keep(unwatched(chunk))
-            except NotSerializableError:  # a mistake of the node
-                raise
-            except CheckpointError as error:
-                raise StoreFailed from error
+            self._chunks.keep(unwatched(chunk))
         yield from self.show_chunk(chunk)
 
     def show_part(self, label: Any, value: Any) -> Task[None]:

@@ -122,14 +122,14 @@ class FunctionTaskFeed(TaskFeed):
 
     async def _drive(self) -> None:
         self._add_soon = from_any_thread(self._add)
-        self._add(await _outcome_of(self._called(), is_over=True))
+        try:
+            self._add(((True, await self._function()), None))
+        except BaseException as error:  # noqa: BLE001 - raised in the task that waits for it
+            self._add(((True, None), error))
 
     def emit(self, chunk: Any) -> None:
         """Pass a chunk on, from any thread, while the function runs."""
         self._add_soon(((False, chunk), None))
-
-    async def _called(self) -> Any:
-        return await self._function()
 
     def _add(self, outcome: _Outcome) -> None:
         self._later.append(outcome)
@@ -141,9 +141,9 @@ class FunctionTaskFeed(TaskFeed):
         return self._later.popleft() if self._later else None
 
 
-async def _outcome_of(step: Awaitable[Any], *, is_over: bool = False) -> _Outcome:
+async def _outcome_of(step: Awaitable[Any]) -> _Outcome:
     try:
-        return (is_over, await step), None
+        return (False, await step), None
     except StopAsyncIteration:
         return (True, None), None
     except BaseException as error:  # noqa: BLE001 - raised in the task that waits for it
