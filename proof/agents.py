@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from proof.workload import open_store
 from stategraph import NodeContext, Repeat, State, StateGraph
 from stategraph.stores import CheckpointStore
 from stategraph.stores.memory import MemoryStore
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # where the agent of LangChain is
 
 CALLS = 100  # of a run
 KILLS = 2_000  # at full length
@@ -91,7 +94,7 @@ def _langchain(work: Work, calls: int, asked: Callable[[int], None]) -> Callable
     from langchain_core.messages import AIMessage, HumanMessage
     from langchain_core.tools import tool
 
-    from examples.agent_langchain import ScriptedModel, calls_of, loop
+    from agent_langchain import ScriptedModel, calls_of, loop
 
     class Asked(ScriptedModel):
         def _generate(self, messages: list[Any], *args: Any, **options: Any) -> Any:
@@ -132,7 +135,7 @@ def live(folder: Path, case: Case) -> None:
         state = graph.run(State(run_id=_RUN))
         while state.pause is not None:
             pause = state.pause
-            number = str(pause.value).rpartition("-")[2]
+            number = str(pause.response_param).rpartition("-")[2]
             happened = number in lines_of(folder / "done.log")
             _log(folder / "unknown.log", number)
             answer: Any = f"did {number}" if happened else Repeat()
@@ -199,7 +202,7 @@ class _Killer(Killer):
 
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
-    for name in ("stategraph.agents.pydantic_ai", "pydantic_ai.models.function", "examples.agent_langchain"):
+    for name in ("stategraph.agents.pydantic_ai", "pydantic_ai.models.function", "agent_langchain"):
         importlib.import_module(name)  # once, not in each process: this takes seconds
     calls = max(5, min(CALLS, round(CALLS * share * 4)))
     cases = [Case(library, at, calls) for library in ("pydantic_ai", "langchain") for at in ("each call", "random")]
