@@ -546,7 +546,7 @@ def graphs_that_pay(bank: Bank, kind: str, combine: Callable[[], object] = bool)
         return {"paid": state["paid"]}
 
     inner = make_graph({"pay": pays(bank, "a"), "last": trace("last")}, store=MemoryStore(), name="inner")
-    graph = inner.as_node(outputs=out if kind == "one" else ["paid"])
+    graph: Any = inner.as_node(outputs=out if kind == "one" else ["paid"])
     if kind == "branches":
         graph = ParallelNode({"left": graph, "right": trace("right")})
     elif kind == "items":
@@ -1042,7 +1042,7 @@ def test_a_sync_node_that_does_not_await_an_effect_fails(shape: str) -> None:
     bank = Bank()
 
     def node(given: Any, context: NodeContext) -> dict[str, Any]:
-        context.effect("pay", partial(bank.apay, "a"))
+        context.effect("pay", partial(bank.apay, "a"))  # type: ignore[unused-coroutine] # as a user may forget it
         return {"paid": True}
 
     nodes: dict[str, Any] = {"a": MapNode(node, over="items", into="out") if shape == "items" else node}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -290,6 +291,7 @@ class TestEnds:
         next(states)
         with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
             del states
+        gc.collect()  # the thread ends once nothing refers to the run any more
 
         assert ended.wait(300)
 

@@ -96,7 +96,7 @@ def test_an_interrupted_wait_loses_no_state() -> None:
     """A caller that waits for some time only, as with `asyncio.wait_for`, gets the State at its next try."""
     graph, reads = counting(MemoryStore()), threading.Event()
     graph.execute(State({"n": 0}, run_id="a"))
-    load, graph.store.load = graph.store.load, lambda *args: reads.wait(30) and load(*args)  # type: ignore[method-assign,assignment,return-value]
+    load, graph.store.load = graph.store.load, lambda *args: reads.wait(30) and load(*args)  # type: ignore[method-assign,assignment]
 
     async def collected() -> list[State]:
         states = graph.afollow("a")

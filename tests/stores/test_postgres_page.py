@@ -51,7 +51,8 @@ def run(statement: str, schema: str) -> list[tuple[object, ...]]:
     statement = statement.replace("stategraph.", f"{schema}.").replace("SCHEMA stategraph", f"SCHEMA {schema}")
     statement = statement.replace("schemaname = 'stategraph'", f"schemaname = '{schema}'")
     with psycopg.connect(dsn()) as connection:
-        connection.execute("CREATE ROLE app")
+        if not statement.startswith("CREATE ROLE"):
+            connection.execute("CREATE ROLE app")
         cursor = connection.execute(statement.replace("%", "%%"))
         found = cursor.fetchall() if cursor.description else []
         connection.rollback()

@@ -53,7 +53,8 @@ def read(address, run_id, after="", most=None):
     connection = HTTPConnection(host, int(port), timeout=300)
     connection.request("GET", f"/events/{run_id}", headers={"Last-Event-ID": after} if after else {})
     response = connection.getresponse()
-    found, fields = [], {}
+    found: list[tuple[str, str, str]] = []
+    fields: dict[str, str] = {}
     while (most is None or len(found) < most) and (line := response.readline().decode()):
         name, colon, value = line.rstrip("\n").partition(":")
         if line != "\n":
