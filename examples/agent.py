@@ -37,7 +37,7 @@ agent = Agent(FunctionModel(follow_script), name="support", instructions="Help w
 
 @agent.tool_plain
 def find_order(number: int) -> dict[str, Any]:
-    """Look an order up; the first process dies meanwhile."""
+    """Look an order up; the first process dies in the meantime."""
     print(f"  order {number} is looked up", flush=True)
     if "--dies" in sys.argv:
         os._exit(1)

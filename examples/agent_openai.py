@@ -80,7 +80,7 @@ class ScriptedModel(Model):
 
 @function_tool
 def weigh(parcel: int) -> str:
-    """Weigh a parcel; the first process dies meanwhile."""
+    """Weigh a parcel; the first process dies in the meantime."""
     print(f"  parcel {parcel} is weighed", flush=True)
     if "--dies" in sys.argv:
         os._exit(1)

@@ -10,7 +10,7 @@ from threading import Thread
 
 from stategraph import NodeContext, State, StateGraph
 
-WORDS = "Tokens are kept for whoever reads them late".split()
+WORDS = "Tokens are kept for readers that come late".split()
 
 
 def model(question: str, on_token: Callable[[str], None]) -> str:

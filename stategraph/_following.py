@@ -138,7 +138,9 @@ class Looks:
         self._store, self._run_id, self._shows_chunks = store, run_id, chunks and store.keeps_entries
         self._row, self._step, self._seq = _place_in(after)
         self._newest: State | None = None
-        self.found = self._looks(wait, float("inf") if timeout is None else timeout)
+        self.found: Generator[State | float, None, None] = self._looks(
+            wait, float("inf") if timeout is None else timeout
+        )
 
     @property
     def cursor(self) -> str | None:

@@ -529,7 +529,7 @@ def test_a_node_is_tested_alone_with_a_context_of_no_run() -> None:
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: Any, options: Any, says: str) -> None:
-    """Before anything runs: `"pay" in "payments"` would repeat a call that nobody named."""
+    """Before anything runs: `"pay" in "payments"` would repeat a call that no one named."""
     with pytest.raises(TypeError, match=says):
         durable(*arguments, **options)
 

@@ -507,7 +507,7 @@ def test_what_is_accepted_is_not_lost(tmp_path: Path, desk: Desk, how: str, earl
 
 
 def test_a_stored_turn_that_a_sweep_has_ended(tmp_path: Path) -> None:
-    """The call that waits for its turn returns the State at its end, whoever has executed it."""
+    """The call that waits for its turn returns the State at its end, also if a sweep has executed it."""
     store, is_at_work, goes_on = SqliteStore(tmp_path / "runs.db"), threading.Event(), threading.Event()
 
     def work(state: State) -> dict[str, Any]:
@@ -522,7 +522,7 @@ def test_a_stored_turn_that_a_sweep_has_ended(tmp_path: Path) -> None:
         while not store.entries(RUN, step=0, kinds=("turn",)):  # noqa: ASYNC110 - nothing tells of an entry
             await asyncio.sleep(0.01)
         goes_on.set()
-        first.join()  # the loop stands still meanwhile
+        first.join()  # the loop stands still in the meantime
         assert [run.state and run.state["done"] for run in graph.recover()] == [2]
         return await turn
 

@@ -521,7 +521,7 @@ class Question:
     Attributes:
         node: The node that asked.
         fits: Validates the answer against the schemas of the graphs it passes through, or raises ValueError.
-        is_gone: Whether nobody asks any more: the graph that did begins again, from other data.
+        is_gone: Whether no caller asks any more: the graph that did begins again, from other data.
     """
 
     node: Node

@@ -321,7 +321,7 @@ class CheckpointStore(ABC):
         remove: Collection[str] = (),
         by: str | None = None,
     ) -> State:
-        """Change the data of a run that nobody is at work on, such as one that waits, and leave it where it is.
+        """Change the data of a run that no process is at work on, such as one that waits, and leave it where it is.
 
         The history has the change, as one of kind "update". The next call that continues the run checks the data by the
         schema of the graph, and nested runs get them as after ``resume(run_id, updates)``.

@@ -150,7 +150,7 @@ def test_tokens_survive_a_reload_and_a_stop_stops(service: Service) -> None:
 
 
 def test_an_approval_has_a_deadline(tmp_path: Path) -> None:
-    """Nobody answers in time: the answer is no, and the worker goes on by itself."""
+    """No one answers in time: the answer is no, and the worker goes on by itself."""
     tmp_path.chmod(0o700)
     service = Service(tmp_path, patience=1)
     try:

@@ -48,11 +48,11 @@ OUTPUTS = {
     "tokens": """\
         read: Tokens are kept
         read later: 4. for
-        read later: 5. whoever
-        read later: 6. reads
-        read later: 7. them
+        read later: 5. readers
+        read later: 6. that
+        read later: 7. come
         read later: 8. late
-        completed: Tokens are kept for whoever reads them late
+        completed: Tokens are kept for readers that come late
         """,
     "time_travel": """\
         first: mean 128.0

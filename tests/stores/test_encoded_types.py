@@ -38,7 +38,7 @@ def kept(store, value, run_id="a"):
 
 
 class Version:
-    """A class of somebody else: no fields, and arguments that it makes something of."""
+    """A class of another library: no fields, and arguments that it makes something of."""
 
     def __init__(self, text: str) -> None:
         self._numbers = tuple(map(int, text.split(".")))
