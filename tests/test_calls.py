@@ -815,9 +815,8 @@ def test_the_table_of_calls_is_true(status: str, call: str, does: str) -> None:
     if "Error" in does:
         assert (result, story.ran) == (does.split("`")[1], [])
     else:
-        ran = {"begin": ["a", "b"], "conti": ["b"], "finish": ["b", "a", "b"], "return": [], "does ": []}
-        ran = next(names for start, names in ran.items() if does.startswith(start))
-        assert story.ran == ran
+        steps = {"begin": ["a", "b"], "conti": ["b"], "finish": ["b", "a", "b"], "return": [], "does ": []}
+        assert story.ran == next(ran for start, ran in steps.items() if does.startswith(start))
         assert not isinstance(result, str)
     if does == "does nothing":
         assert result == []
