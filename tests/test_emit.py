@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -278,10 +277,12 @@ class TestEnds:
 
     def test_an_abandoned_stream(self) -> None:
         """The thread of its node ends at the next chunk."""
-        ended = threading.Event()
+        left, ended = threading.Event(), threading.Event()
 
         def node(state: State, context: NodeContext) -> dict[str, Any]:
             try:
+                context.emit("one")
+                left.wait()
                 while True:
                     context.emit("more")
             finally:
@@ -291,9 +292,34 @@ class TestEnds:
         next(states)
         with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
             del states
-        gc.collect()  # the thread ends once nothing refers to the run any more
+        left.set()
 
         assert ended.wait(300)
+
+    def test_an_attempt_whose_time_is_up(self, play: Scene) -> None:
+        """The thread of its node ends at the next chunk, and its chunks are not shown."""
+        is_over, ended = threading.Event(), threading.Event()
+
+        def node(state: State, context: NodeContext) -> dict[str, Any]:
+            if context.attempt == 2:
+                is_over.set()
+                assert ended.wait(300)
+                return {}
+            try:
+                context.emit("one")
+                is_over.wait()
+                while True:
+                    context.emit("more")
+            finally:
+                ended.set()
+
+        graph = make_graph(
+            {"n": node}, store=play.store, policies={"n": {"timeout": 0.05, "retry": RetryPolicy(initial_delay=0)}}
+        )
+
+        states = stream(play, graph, "stream", State(run_id=RUN))
+
+        assert [state.partial.chunk for state in states if state.partial] == ["one"]
 
     def test_a_failure_keeps_the_chunks(self, play: Scene) -> None:
         """As those of a generator that fails."""

@@ -41,7 +41,7 @@ class StepJournal:
         is_over: Whether the attempt has ended; after a timeout its thread goes on.
         used: A mark for each key of an effect of this attempt; of an async one, its coroutine. Threads of the node may
             do effects at the same time.
-        sink: Takes the chunks that are emitted; None if no one wants them now.
+        sink: Takes the chunks that are emitted, and whether the attempt has ended; None if no one wants them now.
         chunks: Keeps these chunks, a `stategraph._engine.chunks.KeptChunks`; None if the node keeps none.
     """
 
@@ -53,7 +53,7 @@ class StepJournal:
     is_part: bool = False
     is_over: bool = False
     used: dict[str, Any] = attrs.field(factory=dict)
-    sink: Callable[[Any], None] | None = None
+    sink: Callable[[Any, bool], object] | None = None
     chunks: Any = None
 
     @property
@@ -103,13 +103,13 @@ class StepJournal:
 
     def emit(self, chunk: Any) -> None:
         """Emit a chunk, as `NodeContext.emit`."""
-        if (self.sink is None and self.chunks is None) or self.is_past:
+        if self.sink is None and self.chunks is None:
             return
-        chunk = freeze(chunk)
-        if self.chunks is not None:
+        chunk, is_past = freeze(chunk), self.is_past
+        if self.chunks is not None and not is_past:
             self.chunks.keep(chunk)
         if self.sink is not None:
-            self.sink(chunk)
+            self.sink(chunk, is_past)
 
     def ask(self, questions: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         """Return the answers to questions; if one is missing, the run pauses."""

@@ -55,7 +55,7 @@ def take_chunks(step: StepContext, node: Any) -> Task[Any]:
     """
     emitted: deque[Any] = deque()  # by its context
     if step.emits:
-        step.sink = lambda chunk, **_: emitted.append(chunk)
+        step.sink = lambda chunk, _, **__: emitted.append(chunk)
     generator = yield from step.call(node.bound(step), step.tracked_state)
     without_object: Callable[[Any], Any] | None = None
     if isinstance(generator, TypedGenerator):
@@ -89,7 +89,7 @@ def take_chunks(step: StepContext, node: Any) -> Task[Any]:
 def take_emitted(step: StepContext, node: Any) -> Task[Any]:
     """Show the chunks that a function emits by its context; return its result."""
     feed = yield (RunHere, _async_feed if node.is_async else FunctionFeed, step.streams)
-    step.sink = lambda chunk, **_: feed.emit(chunk)
+    step.sink = lambda chunk, is_past, **_: feed.emit(chunk, is_past)
     function = partial(node.bound(step), step.tracked_state)
     try:
         while True:
@@ -177,9 +177,9 @@ class FunctionFeed:
         self._found: _Answers = SimpleQueue()
         self._has_begun = self.is_closed = self._has_emitted = False
 
-    def emit(self, chunk: Any) -> None:
-        """Pass a chunk on. Once the run has stopped, end the function instead."""
-        if not self.is_closed:
+    def emit(self, chunk: Any, is_past: bool) -> None:
+        """Pass a chunk on. Once the attempt has ended or the run has stopped, end the function instead."""
+        if not (is_past or self.is_closed):
             self._found.put(((False, chunk), None))
         elif threading.current_thread() is self._thread:
             raise Stopped("its run has stopped")

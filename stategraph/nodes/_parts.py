@@ -252,7 +252,7 @@ class _Work:
         most = self.workers.max_workers or min(32, (os.cpu_count() or 1) + 4)
         gathered: Gathered = yield (Gather, None, (map(self._part, jobs), min(most, len(jobs)), async_node))
         if self.step.emits:
-            self.step.sink = lambda chunk, part, attempt: gathered.emit(_Emitted(chunk, part, attempt))
+            self.step.sink = lambda chunk, is_past, **of: is_past or gathered.emit(_Emitted(chunk, **of))
         try:
             while outcomes := (yield (RunHere, gathered.reports, None)):
                 yield from self._take(outcomes)

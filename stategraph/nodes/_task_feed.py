@@ -127,9 +127,10 @@ class FunctionTaskFeed(TaskFeed):
         except BaseException as error:  # noqa: BLE001 - raised in the task that waits for it
             self._add(((True, None), error))
 
-    def emit(self, chunk: Any) -> None:
+    def emit(self, chunk: Any, is_past: bool) -> None:
         """Pass a chunk on, from any thread, while the function runs."""
-        self._add_soon(((False, chunk), None))
+        if not is_past:
+            self._add_soon(((False, chunk), None))
 
     def _add(self, outcome: _Outcome) -> None:
         self._later.append(outcome)

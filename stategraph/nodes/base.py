@@ -389,7 +389,7 @@ class StepContext(Protocol):
         """Whether the caller iterates over the run, and so gets the chunks."""
 
     sink: Callable[..., object] | None
-    """Takes each chunk that a function emits, with its `part` and its `attempt`."""
+    """Takes each chunk that a function emits, whether its attempt has ended, its `part` and its `attempt`."""
 
     def show_partial(self, partial: Partial) -> Task[None]:
         """Show chunks to the caller that iterates over the outermost run."""
