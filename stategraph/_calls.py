@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
@@ -124,6 +124,7 @@ class RecoverCall(TypedDict, total=False):
     observer: Listener | str | None
     deps: Any
     limits: Mapping[str, float] | None
+    serves: Collection[int] | None
 
 
 class AnswerCall(TypedDict, total=False):
@@ -202,6 +203,16 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda most: is_count(most, at_least=1),
         "a positive integer: the most owners that a step may lose",
     ),
+    "serves": (
+        lambda versions: (
+            versions is None
+            or (
+                isinstance(versions, list | tuple | set | frozenset)
+                and all(is_count(each, at_least=1) for each in versions)
+            )
+        ),
+        "a list of versions of the graph, positive integers",
+    ),
     "key": (lambda key: key is None or (is_author(key) and bool(key)), "a str that is not empty, or None"),
     "busy": (
         ("reject", "enqueue", "interrupt", "rollback").__contains__,
@@ -234,7 +245,7 @@ def checked_options(how: Call, kind: type = Call) -> tuple[Any, ...]:
     owning = get("wait") or 0.0, get("take_over", False)
     origin = get("by"), checked_labels(get("labels") or NO_LABELS)
     changed = get("allow_changed", False), get("migrate") or {}, get("abandon_parts", False), get("limits") or {}
-    return *owning, signal_of(how), *origin, *changed, time_ns("deadline", get("deadline")), get("deps")
+    return *owning, signal_of(how), *origin, *changed, time_ns("deadline", get("deadline")), get("deps"), get("serves")
 
 
 def time_ns(name: str, given: datetime | float | None) -> int:

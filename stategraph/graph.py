@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast, overload
@@ -373,6 +373,8 @@ class StateGraph(GraphBuilder[S]):
             max_recoveries: The most owners that one step of a run may lose before the run fails; 10 by default.
             allow_changed: As for `resume`, for each run.
             migrate: As for `resume`, for each run; also `abandon_parts`, `limits`, `observer` and `deps`.
+            serves: Continue only runs of these versions of the graph, as in ``[2, 3]``. Runs without a version count as
+                version 1.
             cancel: Once it is set, the active run stops before its next node, and no other run begins. The run stays
                 unfinished at its last step.
 
@@ -561,13 +563,16 @@ class StateGraph(GraphBuilder[S]):
 
         return AsyncFollowing(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
 
-    def check_runs(self, store: CheckpointStore | None = None) -> Iterator[RunCheck]:
+    def check_runs(
+        self, store: CheckpointStore | None = None, *, serves: Collection[int] | None = None
+    ) -> Iterator[RunCheck]:
         """Yield for each run of this graph that is not complete whether it can go on here. Nothing is run or changed.
 
-                Runs nested in it, and the finished parts of its step under way, are checked as well.
+        Runs nested in it, and the finished parts of its step under way, are checked as well.
 
         Args:
             store: The store of the runs, such as a copy; by default that of the graph.
+            serves: The versions that workers serve, see `recover`; a run of another version cannot go on.
 
         Raises:
             GraphError: The graph is not valid.
@@ -576,7 +581,7 @@ class StateGraph(GraphBuilder[S]):
 
         store = self.store if store is None else checked_store(store)
         plan = attrs.evolve(self._planned(), saves=True, write_behind=False, loads_parts=store.keeps_parts)
-        how: dict[str, Any] = {"shows": False, "options": ()}
+        how: dict[str, Any] = {"shows": False, "options": checked_options(cast(Call, {"serves": serves}), RecoverCall)}
         return checked_runs(partial(new_run, plan, self.config, store, get_observer("noop"), **how))
 
     # ------------------------------------------------------------------ inside
@@ -610,7 +615,7 @@ class StateGraph(GraphBuilder[S]):
 
         options = cast(Call, how)
         new_run, signal = partial(self._new_run, options, RecoverCall, blocks=blocks), signal_of(options)
-        options_of_fit = [how.get(name) for name in ("allow_changed", "migrate", "abandon_parts")]
+        options_of_fit = [how.get(name) for name in ("allow_changed", "migrate", "abandon_parts", "serves")]
         refusals = lambda kind: self._refused.setdefault(f"{options_of_fit}{kind}", {})  # noqa: E731
         tasks = sweep(self.store, new_run, how.get("limit"), how.get("max_recoveries", 10), signal, refusals)
         return tasks, signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,10 +21,12 @@ from stategraph import (
     MapNode,
     NodeContext,
     ParallelNode,
+    Recovered,
     SchemaError,
     State,
     StateGraph,
 )
+from stategraph._values.entries import Entry
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN, Scene
 from tests.test_declarations import WAYS
@@ -135,6 +138,59 @@ class TestEveryWay:
 
         assert (paused["greeted"], paused.status) == (["Ada"], "paused")
         assert any_play.resume(graph, {"ok": 1}).status == "completed"
+
+
+class TestServes:
+    """Workers of an old and a new version continue runs of one store side by side."""
+
+    def test_each_serves_its_versions(self, any_play: Scene) -> None:
+        """A worker takes up runs of the versions that it serves, which get its own version, and no others."""
+        store, forms = any_play.store, {0: DATA, 1: DATA, 2: split({**DATA}), 3: put_together(split({**DATA}))}
+        for version, data in forms.items():
+            greets(version, store).submit(State(data, run_id=f"of-{version}"))
+        new, old = greets(3, store), greets(1, store)
+
+        assert {one.run_id for one in new.recover(serves=[2, 3])} == {"of-2", "of-3"}
+        assert [*new.recover(serves=[2, 3])] == []
+        assert {store.load(run_id).status for run_id in ("of-0", "of-1")} == {"active"}
+        assert {one.run_id for one in asyncio.run(swept(old, serves={1}))} == {"of-0", "of-1"}
+        assert [store.load(f"of-{version}").structure.version for version in forms] == [1, 1, 3, 3]  # type: ignore[union-attr]
+
+    def test_stored_answers_and_turns(self, store: CheckpointStore) -> None:
+        """An old worker leaves those to runs that a new one has taken up."""
+        old, new = greets(1, store), greets(2, store)
+        for run_id in ("answered", "turned"):
+            new.execute(State(split({**DATA}), run_id=run_id))
+            new.answer(run_id, True)
+        new.resume("turned")
+        store.append("turned", [Entry("turn", [{"born": 1}, "enqueue", 0], name="t")])
+
+        assert [*old.recover(serves=[1])] == []
+        assert {one.run_id for one in new.recover(serves=[2])} == {"answered", "turned"}
+
+    def test_runs_that_nobody_serves(self, store: CheckpointStore) -> None:
+        """`check_runs` lists them, also those that wait; not those that the graph serves."""
+        greets(1, store).execute(State(DATA, run_id="old"))
+        greets(2, store).execute(State(split({**DATA}), run_id="new"))
+        graph = greets(3, store)
+
+        refused = [check for check in graph.check_runs(serves=[2, 3]) if not check.ok]
+        assert [
+            (check.run_id, "version 1, and only these are served: 2, 3" in check.problems[0]) for check in refused
+        ] == [("old", True)]
+        assert all(check.ok for check in graph.check_runs(serves=[1, 2]))
+
+    @pytest.mark.parametrize("serves", [3, "23", [0], [True], ["2"]])
+    def test_what_is_no_list_of_versions(self, store: CheckpointStore, serves: Any) -> None:
+        """It is refused before anything runs."""
+        with pytest.raises(ConfigError, match="serves"):
+            greets(3, store).recover(serves=serves)
+        with pytest.raises(ConfigError, match="serves"):
+            greets(3, store).check_runs(serves=serves)
+
+
+async def swept(graph: StateGraph, **how: Any) -> list[Recovered]:
+    return [one async for one in graph.arecover(**how)]
 
 
 class TestRefused:

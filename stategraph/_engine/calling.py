@@ -164,7 +164,7 @@ def _take_turn(run: RunContext, turn: Any, max_recoveries: int) -> Task[State]:
     is_due = is_of_turn and saved.status is RunStatus.PAUSED and (yield from _goes_on(run, saved))
     if turn_of(saved) > turn.number or (is_of_turn and saved.status is not RunStatus.ACTIVE and not is_due):
         return saved  # the turn ended before
-    _check_module(run, saved)
+    _check_own(run, saved)
     if is_of_turn:
         return (yield from _taken_up(run, saved, max_recoveries))
     waits = saved.status is RunStatus.PAUSED and saved.pause is not None and saved.pause.due is not None
@@ -281,7 +281,7 @@ def _is_given_again(run_id: str, given: Entry, answers: Sequence[Entry]) -> bool
 
 
 class LeftAloneError(Exception):
-    """A sweep has found a run of a graph of another module."""
+    """A sweep has found a run of a graph of another module, or of a version that it does not serve."""
 
 
 def recover(run: RunContext, ownership: Ownership, max_recoveries: int) -> Task[Recovered | None]:
@@ -312,6 +312,12 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
     saved = yield from newest_of(run, run_id)
     if saved is None or saved.graph not in run.plan.names:
         return None
+    try:
+        _check_own(run, saved)
+    except GraphMismatchError as error:
+        why = f"{error} It is left alone."
+        warnings.warn(why, stacklevel=2)
+        raise LeftAloneError(why) from error
     if saved.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         from stategraph._engine.turns import serve  # imported when used: few runs have turns that wait
 
@@ -320,12 +326,6 @@ def _recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[State | 
         return None if served is saved else served
     if not (yield from _goes_on(run, saved)):
         return None
-    try:
-        _check_module(run, saved)
-    except GraphMismatchError as error:
-        why = f"{error} It is left alone."
-        warnings.warn(why, stacklevel=2)
-        raise LeftAloneError(why) from error
     state = yield from _taken_up(run, saved, max_recoveries)
     return None if state.status is RunStatus.CANCELLED else state
 
@@ -339,12 +339,21 @@ def _taken_up(run: RunContext, saved: State, max_recoveries: int) -> Task[State]
     return (yield from _continue_lost(run, saved, max_recoveries))
 
 
-def _check_module(run: RunContext, saved: State) -> None:
-    """Raise GraphMismatchError if a worker has found a run of a graph of this name in another module."""
+def _check_own(run: RunContext, saved: State) -> None:
+    """Check that a run that a worker has found is its to continue.
+
+    Raises:
+        GraphMismatchError: A graph of this name in another module began it.
+        LeftAloneError: It is of a version that the worker does not serve.
+    """
     module = "" if run.allow_changed else other_module(run.plan, saved)
     if module:
         way_out = f"If the graph has moved, declare graph.moved_from({module!r}), or sweep with allow_changed=True."
         raise GraphMismatchError(saved.run_id, (began_elsewhere(run.plan, module),), way_out)
+    version = version_of(saved) or 1
+    if run.serves is not None and version not in run.serves:
+        served = ", ".join(map(str, sorted(run.serves)))
+        raise LeftAloneError(f"run {saved.run_id!r} is of version {version}, and only these are served: {served}")
 
 
 def check_run(run: RunContext, run_id: str) -> Task[RunCheck | None]:
@@ -352,11 +361,11 @@ def check_run(run: RunContext, run_id: str) -> Task[RunCheck | None]:
     found: list[Exception] = []
     try:
         saved = yield (Load, run.session.load, run_id)
-        _check_module(run, saved)
+        _check_own(run, saved)
         yield from _fitting(run, saved, found)
     except (CheckpointNotFoundError, RunCompleteError):
         return None
-    except (GraphMismatchError, SchemaError, CheckpointError) as error:
+    except (GraphMismatchError, SchemaError, CheckpointError, LeftAloneError) as error:
         found.append(error)
     return RunCheck(run_id, not found, tuple(map(str, found)))
 

@@ -69,6 +69,7 @@ class RunContext:
         limits: What the outermost run may spend, by name.
         deadline_ns: The deadline of a run or a turn that this call begins; nanoseconds since 1970, 0 for none.
         deps: What the caller gives to the nodes; see `NodeContext.deps`.
+        serves: The versions of the graph whose runs a sweep takes up; None for all.
         due_ns: The time before which no sweep begins it, likewise.
         place: The position of the run in the tree of events; part of each event.
         began_ns: When the call began, in clock.monotonic_ns, while an observer wants events.
@@ -112,6 +113,7 @@ class RunContext:
     limits: Mapping[str, Any] = NOTHING_GIVEN
     deadline_ns: int = 0
     deps: Any = None
+    serves: Collection[int] | None = None
     due_ns: int = attrs.field(default=0, init=False)
     waits_since: datetime | None = attrs.field(default=None, init=False)
     answered: Entry | None = attrs.field(default=None, init=False)

@@ -24,6 +24,7 @@ from stategraph.cli._options import (
     EVERY,
     REVISION,
     RUN,
+    SERVES,
     STEP,
     Request,
     command,
@@ -132,14 +133,18 @@ def _why(run: Summary, owner: Owner | None) -> str:
   stategraph doctor --graph app.flows:review
 
 It changes nothing. The exit code is 6 if anything is damaged. With --graph, it checks instead whether the runs that are
-not complete can go on in that graph; the exit code is 5 if one cannot.
+not complete can go on in that graph; the exit code is 5 if one cannot. With --serves, runs of versions that no worker
+serves cannot.
 """,
     click.option("--graph", metavar="MODULE:NAME", help="Check the runs of a graph; its module is imported."),
+    SERVES,
 )
-def doctor(request: Request, graph: str | None) -> int:
+def doctor(request: Request, graph: str | None, serves: list[int] | None) -> int:
     """Read all data of a store, and list the damage."""
     if graph is not None:
-        return _check_runs(request, load_graph(graph))
+        return _check_runs(request, load_graph(graph), serves)
+    if serves is not None:
+        raise Failure(Exit.USAGE, "--serves takes --graph MODULE:NAME")
     store = request.open()
     found = store.verify()
     statuses = ", ".join(f"{count:,} {status}" for status, count in found.runs.items())
@@ -155,9 +160,9 @@ def doctor(request: Request, graph: str | None) -> int:
     return Exit.DAMAGED if found.damaged else Exit.OK
 
 
-def _check_runs(request: Request, graph: StateGraph) -> int:
+def _check_runs(request: Request, graph: StateGraph, serves: list[int] | None) -> int:
     store = request.open() if request.store else graph.store
-    checks = [*graph.check_runs(store)]
+    checks = [*graph.check_runs(store, serves=serves)]
     refused = [check for check in checks if not check.ok]
     request.screen.done(
         {"store": str(store), "graph": graph.name, "runs": len(checks), "refused": shape_of(tuple(refused))},

@@ -19,7 +19,7 @@ from stategraph._sweeps import until_due
 from stategraph._text.shown import cut, describe_exception
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._health import Health, Log
-from stategraph.cli._options import ABANDON_PARTS, ALLOW_CHANGED, EVERY, RENAMES, Request, command
+from stategraph.cli._options import ABANDON_PARTS, ALLOW_CHANGED, EVERY, RENAMES, SERVES, Request, command
 from stategraph.cli._output import INTERRUPTED, STYLES, Exit, Screen, as_commands, shape_of
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, RunCancelledError, RunLostError, StateGraphError
 
@@ -34,6 +34,7 @@ _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
     """
   stategraph work app.flows:orders --concurrency 4
   stategraph work app.flows:orders --once
+  stategraph work app.flows:orders --serves 2,3
 
 Runs come from graph.submit, or were left by a process that has ended. After Ctrl-C or SIGTERM the worker finishes its
 runs, or after --grace SECONDS leaves them before their next nodes. A second signal stops it at once. Other workers
@@ -53,6 +54,7 @@ continue runs that it leaves. If the store does not answer at the start, the wor
     ALLOW_CHANGED,
     RENAMES,
     ABANDON_PARTS,
+    SERVES,
     click.option(
         "--grace",
         type=click.FloatRange(min=0),
@@ -159,7 +161,8 @@ class _Worker:
         graph.store.close()
         code = Exit.FAILED if self._has_broken or (self.once and self._has_failed) else Exit.OK
         left = self.once and len(self.health()["refused"])
-        why = self._why + (f"; runs left alone, because they do not fit the graph: {left}" if left else "")
+        unserved = " or --serves" if self.how["serves"] else ""
+        why = self._why + (f"; runs left alone, because they do not fit the graph{unserved}: {left}" if left else "")
         self.log.write("error" if self._has_broken else "info", f"ended: {why}", exit=code.value)
         return code
 

@@ -302,6 +302,32 @@ class TestHealth:
         assert (ended.code, ended.out) == (0, "")
         assert "; runs left alone, because they do not fit the graph: 2\n" in ended.err
 
+    def test_versions_that_it_does_not_serve(self, jobs, tmp_path):
+        """With --serves, a worker leaves runs of other versions alone; `doctor` lists those that nobody serves."""
+        submit(jobs["graph"], old={"how": "fine"})
+        newer = PROGRAM.replace('("jobs", ', '("jobs", version=2, ')
+        (tmp_path / "jobs.py").write_text(newer, encoding="utf-8")
+        space: dict[str, Any] = {"__name__": "jobs"}
+        exec(newer, space)
+        submit(space["graph"], new={"how": "fine"})
+        serves = ("--serves", "2,3")
+
+        unserved = process("doctor", "--graph", "jobs:graph", *serves, "--json", cwd=tmp_path)
+        ended = process("work", "jobs:graph", "--once", *serves, cwd=tmp_path)
+
+        assert (unserved.code, [each["run_id"] for each in json.loads(unserved.out)["refused"]]) == (5, ["old"])
+        assert (ended.code, "do not fit the graph or --serves: 1\n" in ended.err) == (0, True)
+        assert {run_id: str(state.status) for run_id, state in states().items()} == {
+            "old": "active",
+            "new": "completed",
+        }
+        wrong = [
+            ("work", "jobs:graph", "--serves", "new"),
+            ("work", "jobs:graph", "--serves", "0"),
+            ("doctor", *serves),
+        ]
+        assert [process(*each, cwd=tmp_path).code for each in wrong] == [2, 2, 2]
+
     def test_a_place_that_cannot_be_used(self, jobs, tmp_path):
         """The worker does not begin."""
         submit(jobs["graph"], one={"how": "fine"})
