@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -64,6 +66,14 @@ class Killer:
         """Return what is there during all lives of a run."""
         return nullcontext()
 
+    @classmethod
+    def prove(cls, title: str, kills: int, cases: Sequence[Any], seed: int) -> list[Report]:
+        """Kill runs of every case."""
+        whole = Report(title)
+        for given in distributed(kills, cases, seed):
+            whole.add(cls(*given).run())
+        return [whole]
+
     def run(self) -> Report:
         """Kill processes, run after run."""
         while self.kills > 0 and not self.report.failures:
@@ -74,6 +84,21 @@ class Killer:
                 if not self.report.failures:
                     self.compare(Path(folder))
         return self.report
+
+    def lives(self, work: Callable[[], object], is_over: Callable[[], bool], *, moment: float = 0) -> bool:
+        """Do some work in a process until its life is over, and a moment longer; return whether it ended by itself.
+
+        `moment` is in seconds. The process may also kill itself.
+        """
+        child = forked(work)
+        while not is_over():
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return self.has_ended(status)
+            time.sleep(0.0005)
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+        return self.has_ended(os.waitpid(child, 0)[1])
 
     def has_ended(self, status: int) -> bool:
         """Return whether a process ended by itself; an error fails the proof."""

@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import socket
-import time
 from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
@@ -22,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from proof.children import Killer, distributed, forked, lines_of
+from proof.children import Killer, forked, lines_of
 from proof.report import Report
 from proof.workload import open_store
 from stategraph import (
@@ -205,16 +204,10 @@ class _Killer(Killer):
         return _service(folder, self.random)
 
     def life(self, folder: Path) -> bool:
-        """Run a process for a while; return whether the run has ended."""
-        child = forked(lambda: live(folder, self.case))
-        until = time.monotonic() + self.random.expovariate(8)
-        while time.monotonic() < until:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return self.has_ended(status)
-            time.sleep(0.0005)
-        os.kill(child, signal.SIGKILL)
-        return self.has_ended(os.waitpid(child, 0)[1])
+        """Run a process for some refunds; return whether the run has ended."""
+        log, moment = folder / "service.log", self.random.expovariate(50)
+        enough = len(lines_of(log)) + self.random.randint(0, 3)
+        return self.lives(lambda: live(folder, self.case), lambda: len(lines_of(log)) >= enough, moment=moment)
 
     def compare(self, folder: Path) -> None:
         """Check that each refund was paid once."""
@@ -250,7 +243,5 @@ class _service:  # noqa: N801 - a context manager
 
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
-    whole = Report("effects happen once each, wherever the run is killed, and unknown outcomes are asked for")
-    for given in distributed(max(1, round(KILLS * share)), CASES, seed):
-        whole.add(_Killer(*given).run())
-    return [whole]
+    title = "effects happen once each, wherever the run is killed, and unknown outcomes are asked for"
+    return _Killer.prove(title, max(1, round(KILLS * share)), CASES, seed)

@@ -7,15 +7,13 @@ at a kill, once or not at all. A limit stops the run after at most one call of e
 from __future__ import annotations
 
 import os
-import signal
-import time
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from proof.children import Killer, distributed, forked, lines_of
+from proof.children import Killer, lines_of
 from proof.report import Report
 from proof.workload import open_store
 from stategraph import (
@@ -165,16 +163,11 @@ class _Killer(Killer):
     def life(self, folder: Path) -> bool:
         """Run a process for a while; return whether the run has ended."""
         before, lines = len(_log(folder)), self.random.randint(0, 40)
-        child = forked(lambda: live(folder, self.case))
-        while self.kills > 0 and len(_log(folder)) < before + lines:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return self.has_ended(status)
-            time.sleep(0.0005)
-        if self.kills > 0:
-            time.sleep(self.random.uniform(0, 0.004))
-            os.kill(child, signal.SIGKILL)
-        return self.has_ended(os.waitpid(child, 0)[1])
+        return self.lives(
+            lambda: live(folder, self.case),
+            lambda: self.kills > 0 and len(_log(folder)) >= before + lines,
+            moment=self.random.uniform(0, 0.004),
+        )
 
     def compare(self, folder: Path) -> None:
         """Check that what returned is counted once, and what did not at most once."""
@@ -203,7 +196,5 @@ def _log(folder: Path) -> list[tuple[str, str]]:
 
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case."""
-    whole = Report("what a run spends is counted once, wherever it is killed, and limits stop it")
-    for given in distributed(max(1, round(KILLS * share)), CASES, seed):
-        whole.add(_Killer(*given).run())
-    return [whole]
+    title = "what a run spends is counted once, wherever it is killed, and limits stop it"
+    return _Killer.prove(title, max(1, round(KILLS * share)), CASES, seed)
