@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
-from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.compiled import CompiledGraph, CompiledNode, with_saved_keys
 from stategraph._values.events import Listener
 from stategraph._values.frozen import freeze_items
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.errors import ConfigError, GraphError, NotSerializableError
 from stategraph.stores.base import CheckpointStore
-
-if TYPE_CHECKING:
-    from stategraph._schema.schema import Schema
 
 
 def plan_of(
@@ -60,7 +57,7 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
     """Return the graph with the classes that execute nodes which are not plain, with caches, and with checked defaults.
 
     Raises:
-        GraphError: Its schema holds values that no store can save.
+        GraphError: Its schema, or that of a nested graph, holds values that no store can save.
     """
     from stategraph._engine.step import StepExecution  # imported when used, as the others below
 
@@ -75,7 +72,28 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
         from stategraph._engine.subgraphs import NestedRun
 
         plan = attrs.evolve(plan, nested_run=NestedRun)
-    return plan if plan.schema is None else _with_schema(plan, plan.schema)
+    if plan.saves and (problems := tuple(_unsaved(plan))):
+        raise GraphError(plan.graph, problems)
+    schema = with_saved_keys(plan).schema
+    if schema is None:
+        return plan
+    return attrs.evolve(plan, schema=schema, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
+
+
+def _unsaved(plan: CompiledGraph, where: str = "") -> Iterator[str]:
+    """Yield the classes that no store can save, in its schema and in those of its nested graphs."""
+    from stategraph._values.registered_types import call_for, find_by_class
+
+    if plan.schema is not None:
+        for cls in plan.schema.classes:
+            if find_by_class(cls) is None:
+                way_out = call_for(cls) or f"stategraph.register_type({cls.__name__}) says why"
+                values = f"its schema {plan.schema.name} holds values of class {cls.__qualname__}"
+                yield f"{where}{values}, which no store can save: {way_out}"
+    node: Any
+    for name, stage in plan.stages.items():
+        for node in stage.node.graphs:
+            yield from _unsaved(node.plan(), f"{where}in graph {node.graph.name!r} of node {name!r}: ")
 
 
 def _obstacle(plan: CompiledGraph, store: CheckpointStore) -> str:
@@ -96,23 +114,6 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
     from stategraph.stores._files.results import result_cache_of
 
     return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key))
-
-
-def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
-    """Return the graph with its schema, which knows the saved keys, and with defaults that it has checked."""
-    from stategraph._values.registered_types import call_for, find_by_class
-
-    problems = tuple(
-        f"its schema {schema.name} holds values of class {cls.__qualname__}, which no store can save: "
-        + (call_for(cls) or f"stategraph.register_type({cls.__name__}) says why")
-        for cls in schema.classes
-        if plan.saves and find_by_class(cls) is None
-    )
-    if problems:
-        raise GraphError(plan.graph, problems)
-    saved = (schema.fields if plan.persist is None else plan.persist) if plan.saves else ()
-    schema = attrs.evolve(schema, saved=saved)
-    return attrs.evolve(plan, schema=schema, defaults=freeze_items(schema.checked("", plan.defaults, plan.defaults)))
 
 
 def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:

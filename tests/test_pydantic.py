@@ -211,6 +211,14 @@ class TestRoundTrip:
         assert "let the validator accept" in str(caught.value)
         assert key not in (store.load("r") if place != "input" else {})
 
+    def test_a_nested_graph_without_a_store(self) -> None:
+        """The outer run saves it, so its values are checked as well."""
+        inner = make_graph({"b": lambda state: {"doubled": 7}}, schema=Priced, store=MemoryStore(), interval=0)
+        graph = make_graph({"n": inner.as_node()}, store=MemoryStore())
+
+        with pytest.raises(ExecutionError, match="which is changed again"):
+            graph.execute(State())
+
     def test_values_that_pass_again_or_are_not_saved(self) -> None:
         """A validator may change a value once and for all; a key that is not saved is not checked again."""
         graph = make_graph(

@@ -230,7 +230,7 @@ def _not_upgraded(run: RunContext, loaded: State, saved: State) -> Task[list[str
         for label, value in parts.items():
             if not _is_neutral(plan, loaded, data_of(saved), value["set"]):
                 found.append(f"part {label} of node {run.nested_path + name!r} is done, in an older form")
-        versions = {graph._plan().structure.version for graph in node.graphs}
+        versions = {graph.plan().structure.version for graph in node.graphs}
         changes = versions and _changes_input(node, loaded, saved)
         for run_id in (yield (Load, run.session.nested_at, (saved, at))) if changes else ():
             state: State | None = yield (Load, run.session.find, run_id)

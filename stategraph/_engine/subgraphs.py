@@ -273,12 +273,12 @@ def check_nested(run: RunContext, saved: State, found: list[Exception] | None = 
         graphs, first = node.graphs, nested_id(saved.run_id, *step.kept_at, saved.generation)
         for run_id in (yield (Load, run.session.nested_at, (saved, step.kept_at))) if graphs else ():
             state: State | None = yield (Load, run.session.find, run_id)
-            own = [each for each in graphs if len(graphs) == 1 or (state and state.graph in each._plan().names)]
+            own = [each for each in graphs if len(graphs) == 1 or (state and state.graph in each.plan().names)]
             if state is None or state.status is RunStatus.COMPLETED or len(own) != 1:
                 continue
             label = unquote(run_id.removeprefix(first)[1:].rpartition("~")[0])
             branch = f"{label}/" if label and node.has_branches else ""
-            nested = NestedRun(step, branch=branch)._context(nested_in(own[0]._plan(), run.plan))
+            nested = NestedRun(step, branch=branch)._context(nested_in(own[0].plan(), run.plan))
             try:
                 fitting = yield from compatible(nested, state)
                 fitting_saved(nested, fitting, {})

@@ -175,7 +175,7 @@ class CompiledGraph:
 
 def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
     """Return the graph for a nested run. The outer graph determines when it is saved."""
-    return attrs.evolve(
+    nested = attrs.evolve(
         graph,
         interval=outer.interval if outer.loads_parts else 0,
         saves=outer.loads_parts,
@@ -186,3 +186,12 @@ def nested_in(graph: CompiledGraph, outer: CompiledGraph) -> CompiledGraph:
         preserve=outer.keeps_parts,
         persist=graph.persist if outer.loads_parts else None,
     )
+    return with_saved_keys(nested)
+
+
+def with_saved_keys(graph: CompiledGraph) -> CompiledGraph:
+    """Return the graph with a schema that knows the keys that are saved, and checks that they can be loaded."""
+    if graph.schema is None:
+        return graph
+    saved = (graph.schema.fields if graph.persist is None else graph.persist) if graph.saves else ()
+    return attrs.evolve(graph, schema=attrs.evolve(graph.schema, saved=saved))

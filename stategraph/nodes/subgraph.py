@@ -59,7 +59,7 @@ class GraphNode(CompositeNode):
 
     def __init__(self, graph: Nestable, plan: Callable[[], Any], inputs: Keys = None, outputs: Keys = None) -> None:
         self.graph: Nestable = graph
-        self._plan = plan
+        self.plan = plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
         if isinstance(self._inputs, Mapping):
             self.reads: frozenset[str] = frozenset(self._inputs.values())
@@ -72,7 +72,7 @@ class GraphNode(CompositeNode):
     @property
     def inner_nodes(self) -> list[Node]:
         """The nodes of its graph."""
-        return [stage.node for stage in self._plan().stages.values()]
+        return [stage.node for stage in self.plan().stages.values()]
 
     @property
     def graphs(self) -> tuple[Node, ...]:
@@ -81,12 +81,12 @@ class GraphNode(CompositeNode):
     def execute(self, step: StepContext) -> Task[Any]:
         """Run the graph, or continue its run."""
         nested, given = step.nested(), self.given(step.tracked_state)
-        final = yield from nested.result(self._plan(), given, self._updates(nested.before_updates, given))
+        final = yield from nested.result(self.plan(), given, self._updates(nested.before_updates, given))
         return evolve(step.state, pause=final.pause) if final.pause is not None else self.left(step.state, given, final)
 
     def part_result(self, nested: NestedStep, given: Mapping[str, Any]) -> Task[State]:
         """Return the final State of the graph as a part of a step."""
-        return nested.result(self._plan(), given, {})
+        return nested.result(self.plan(), given, {})
 
     def left(self, state: State, given: Mapping[str, Any], final: State) -> Any:
         """Return the result for a State, from the input and the final State of the graph."""
@@ -104,7 +104,7 @@ class GraphNode(CompositeNode):
         """Return the input of the nested run: selected by `inputs`, otherwise the State or the fields of its schema."""
         if self._inputs is not None:
             return _selected("inputs", self._inputs, state)
-        schema = self._plan().schema
+        schema = self.plan().schema
         return {key: value for key, value in data_of(state).items() if schema is None or key in schema.fields}
 
     def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class GraphNode(CompositeNode):
 
     def question_in(self, run: NestedStep) -> Task[Question]:
         """Return the question of a node of the graph; an answer must also fit the schema of the graph."""
-        saved, plan = (yield from run.load()), self._plan()
+        saved, plan = (yield from run.load()), self.plan()
         waiting = None if saved is None else run.waiting_step(saved, plan)
         if waiting is None:
             return Question(self, () if saved is not None else (_not_asked,), is_gone=saved is None)
@@ -155,7 +155,7 @@ class GraphNode(CompositeNode):
 
     def _nested_problems(self, name: str) -> Iterator[str]:
         try:
-            self._plan()
+            self.plan()
         except GraphError as error:
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
 

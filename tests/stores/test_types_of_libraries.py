@@ -23,8 +23,9 @@ import attrs
 import pytest
 from typing_extensions import is_typeddict
 
-from stategraph import GraphError, MapNode, NotSerializableError, State, StateGraph, types
+from stategraph import GraphError, MapNode, NotSerializableError, State, types
 from stategraph._values import registered_types
+from stategraph.stores import MemoryStore
 from stategraph.testing import is_same
 from tests.conftest import make_store
 from tests.scenarios import make_graph
@@ -352,24 +353,26 @@ typed: Any = lambda fields: TypedDict("Typed", fields)  # type: ignore[operator]
     ],
 )
 def test_the_error_names_the_one_call(call: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A schema with such a class is refused before anything runs; a value, where it is saved. A subclass of a user,
-    too. After the call, both pass."""
+    """A schema with such a class is refused before anything runs, also that of a graph nested in one that is saved; a
+    value, where it is saved. A subclass of a user, too. After the call, all pass."""
     cls = of_class(path)
     monkeypatch.setattr(registered_types, "CALLS", {cls.__module__.partition(".")[0]: call})
     for table in "_by_class", "_by_name", "_open":
         monkeypatch.setattr(registered_types, table, {})
-    graph = StateGraph("g", store="memory", schema=typed({"values": list.__class_getitem__(cls)}))
-    graph.add_node("a", lambda state: {})
-    graph.set_entry_point("a")
-    graph.set_exit_point("a")
+    schema = typed({"values": list.__class_getitem__(cls)})
+    graph = make_graph({"a": lambda state: {}}, store=MemoryStore(), schema=schema)
+    unsaved = make_graph({"a": lambda state: {}}, store=MemoryStore(), schema=schema, interval=0)
+    outer = make_graph({"n": unsaved.as_node()}, store=MemoryStore())
+    unsaved.validate()
 
-    with pytest.raises(GraphError, match=rf"class {cls.__name__}, .*: stategraph\.types\.{call}\(\)"):
-        graph.validate()
+    for refused in graph, outer:
+        with pytest.raises(GraphError, match=rf"class {cls.__name__}, .*: stategraph\.types\.{call}\(\)"):
+            refused.validate()
     with pytest.raises(NotSerializableError, match=rf"stategraph\.types\.{call}\(\)"):
         State({"value": cls(1) if call == "numpy" else object.__new__(cls)}).to_json()
     getattr(types, call)()
 
-    graph.validate()
+    outer.validate()
 
 
 def test_nothing_is_imported_before_it_is_called() -> None:
