@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stategraph._engine.chunks import emitted
 from stategraph._util.validators import is_duration
+from stategraph._values.clock import to_ns
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import CheckpointNotFoundError, ConfigError
@@ -136,7 +137,7 @@ class Looks:
     ) -> None:
         _check(wait, timeout)
         self._store, self._run_id, self._shows_chunks = store, run_id, chunks and store.keeps_entries
-        self._row, self._step, self._seq = _place_in(after)
+        self._row, self._step, self._seq, self._began = _place_in(after)
         self._newest: State | None = None
         self.found: Generator[State | float, None, None] = self._looks(
             wait, float("inf") if timeout is None else timeout
@@ -145,7 +146,7 @@ class Looks:
     @property
     def cursor(self) -> str | None:
         """The text that `after` takes."""
-        return f"{self._row}.{self._step}.{self._seq}" if self._row or self._seq else None
+        return f"{self._row}.{self._step}.{self._seq}.{self._began}" if self._row or self._seq else None
 
     def _looks(self, wait: float | None, timeout: float) -> Generator[State | float, None, None]:
         store, run_id, given_up = self._store, self._run_id, time.monotonic() + timeout
@@ -178,6 +179,10 @@ class Looks:
             for row, after in pairwise(rows)
             if after.kind is Kind.END and (row.kind, row.step) == (Kind.STEP, after.step)
         }
+        began = str(to_ns(rows[0].created)) if rows and rows[0].created else self._began
+        if self._began not in ("", began):  # another run has begun under this id
+            self._step, self._seq, self._newest = 1, 0, None
+        self._began = began
         left = sum(row.kind is Kind.ROLLBACK for row in rows)
         for row in rows:
             left -= row.kind is Kind.ROLLBACK
@@ -212,13 +217,14 @@ class Looks:
         return self._newest
 
 
-def _place_in(cursor: str | None) -> tuple[str, int, int]:
-    """Return the row, the step under way and its newest chunk in a cursor. Raises ConfigError."""
+def _place_in(cursor: str | None) -> tuple[str, int, int, str]:
+    """Return the row, the step under way and its newest chunk in a cursor, and when the run began, which older versions
+    did not write. Raises ConfigError."""
     if cursor is None:
-        return "", 1, 0
+        return "", 1, 0, ""
     try:
-        row, step, seq = cursor.split(".")
-        return row, int(step), int(seq)
+        row, step, seq, *began = cursor.split(".", 3)
+        return row, int(step), int(seq), "".join(began)
     except (ValueError, AttributeError):
         raise ConfigError("after", cursor, "the cursor of an earlier iteration over this run") from None
 

@@ -167,6 +167,23 @@ class TestFollowing:
 
         assert [shown[3:] for shown, _ in after if isinstance(shown, tuple)] == [(1, 1), (2, 2)]
 
+    def test_another_run_under_the_same_id(self, any_play: Scene) -> None:
+        """A cursor of a run that was deleted shows all of the run that has begun since. A cursor of an older version,
+        which does not know when its run began, is read as well."""
+        if not any_play.store.keeps_entries:
+            pytest.skip("it keeps no entries")
+        policies = {"a": KEPT, "b": KEPT}
+        graph = make_graph({"a": talks, "b": talks}, store=any_play.store, policies=policies, preserve=True)
+        any_play.execute(graph)
+        before = followed(any_play, graph)
+        any_play.store.delete(RUN)
+        any_play.execute(graph)
+        after = [shown for shown, _ in followed(any_play, graph)]
+
+        for _, cursor in before:
+            assert [shown for shown, _ in followed(any_play, graph, cursor)] == after
+            assert followed(any_play, graph, cursor.rpartition(".")[0])
+
     def test_chunks_are_there_while_the_node_works(self, play: Scene) -> None:
         """Also if it emits no more."""
         seen = threading.Event()
