@@ -183,8 +183,14 @@ def without_unsaved(text: str, data: Mapping[str, Any], persist: AbstractSet[str
     """Return a text without the values of keys that are not saved, and without the texts and numbers in them."""
     for key, value in data.items():
         if key not in persist:
-            for secret in _texts_in(value):
-                text = _without(text, secret, f"<{key}, not saved>")
+            text = without_texts(text, _texts_in(value), f"<{key}, not saved>")
+    return text
+
+
+def without_texts(text: str, secrets: Iterable[str], mark: str) -> str:
+    """Return a text with a mark wherever it holds one of the secrets, or the beginning of a long one."""
+    for secret in sorted(secrets, key=len, reverse=True):  # a part of another one would leave the rest of that
+        text = _without(text, secret, mark)
     return text
 
 

@@ -136,14 +136,15 @@ class _MissingKey(str):
     """A key that is missing. Its repr, which is the message of a KeyError, names those that are there."""
 
     known: tuple[str, ...]
-    __slots__ = ("known",)
+    why: str
+    __slots__ = ("known", "why")
 
     @classmethod
-    def of(cls, key: object, known: Iterable[str]) -> object:
+    def of(cls, key: object, known: Iterable[str], why: str) -> object:
         if not isinstance(key, str):
             return key
         missing = cls(key)
-        missing.known = tuple(known)
+        missing.known, missing.why = tuple(known), why
         return missing
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class _MissingKey(str):
         close = get_close_matches(self, self.known, n=3)
         keys = [*close, *(key for key in self.known if key not in close)]
         listed = ", ".join([*map(shorten, keys[:_MOST_KEYS]), *["..."] * (len(keys) > _MOST_KEYS)])
-        return shorten(str(self)) + (f" (the State has {listed})" if keys else "")
+        return shorten(str(self)) + (f" (the State has {listed})" if keys else "") + self.why
 
 
 _NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
@@ -308,7 +309,9 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         try:
             value = self._data[key]
         except KeyError:
-            raise KeyError(_MissingKey.of(key, dict.keys(self._data))) from None  # as dict has it: nothing is read
+            known = dict.keys(self._data)  # as dict has it: nothing is read
+            why = "; it was redacted" if self.progress and key in self.progress.redacted else ""
+            raise KeyError(_MissingKey.of(key, known, why)) from None
         if type(value) is Carried:
             raise self._unreadable(key, value)
         return value

@@ -139,7 +139,7 @@ def named_by_entry(error: NotSerializableError, entry: Entry, run_id: str) -> No
     return NotSerializableError(f"{path} in {of}" if path else of, error.reason, run_id)
 
 
-def due_ns_after(entries: Iterable[Entry]) -> int | None:
+def due_ns_after(entries: Iterable[Any]) -> int | None:
     """Return the time from which a run can go on by itself because of new entries; None if they do not matter."""
     return min((entry.at_ns for entry in entries if entry.kind in ("answer", "turn")), default=None)
 

@@ -318,6 +318,7 @@ class Progress:
         due_ns: The time before which no sweep continues the run, in nanoseconds since 1970; 0 for none.
         deadline_ns: The time at which the run has failed unless it is complete, likewise.
         first_graph: The name of the graph in idempotency keys, if the graph was renamed since the run began.
+        redacted: The keys whose values were redacted.
     """
 
     next_node: str = ""
@@ -340,6 +341,7 @@ class Progress:
     spent: Mapping[str, str] = attrs.field(factory=dict)
     deadline_ns: int = attrs.field(default=0, converter=check_step)
     first_graph: str = ""
+    redacted: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
 
     def after_step(self, node: str) -> Progress | None:
         """Return the progress after a node has completed."""

@@ -77,6 +77,7 @@ class Kind(StrEnum):
     CANCEL = "cancel"
     END = "end"
     ROLLBACK = "rollback"
+    REDACT = "redact"
 
 
 _KIND_OF_STATUS = {

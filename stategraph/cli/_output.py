@@ -176,7 +176,7 @@ def node_text(row: Summary) -> str:
     stands_at = row.error or row.pause
     if stands_at is not None:
         return stands_at.node
-    return "" if row.kind in (Kind.ANSWER, Kind.UPDATE) else row.checkpoint_node
+    return "" if row.kind in (Kind.ANSWER, Kind.UPDATE, Kind.REDACT) else row.checkpoint_node
 
 
 def number_text(row: Summary) -> str:

@@ -246,6 +246,12 @@ def forked_from(source: State, new_run_id: str) -> State:
     )
 
 
+def check_author(by: object) -> None:
+    """Raise TypeError unless this is the name of a caller, or None."""
+    if not is_author(by):
+        raise TypeError(f"by is a str that says who, without lone surrogates, not {shorten(by)}")
+
+
 def check_taken(entries: Iterable[Entry], run: Summary | State) -> None:
     """Raise an error if the inbox of a run takes one of some new entries no more.
 
@@ -306,8 +312,7 @@ def updated(saved: State, updates: Mapping[str, Any], remove: Collection[str], b
 def rolled_back(state: State, newest: State, by: str | None = None, entries: Iterable[Entry] = ()) -> State:
     """Return the State of a run after a rollback from its newest State to `state`. If that waited for an answer, it
     asks again, with a new pause. What the run has spent stays spent, also in the step under way, by its entries."""
-    if not is_author(by):
-        raise TypeError(f"by is a str that says who, without lone surrogates, not {shorten(by)}")
+    check_author(by)
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)
     spending = Spending()

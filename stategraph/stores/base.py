@@ -43,6 +43,7 @@ from stategraph.stores._checks import (
     ExtraFilters,
     Filters,
     RunFilter,
+    check_author,
     check_limit,
     check_number,
     check_numbers,
@@ -348,6 +349,32 @@ class CheckpointStore(ABC):
             state = updated(self.load(run_id), updates, remove, by)
             self.amend(state)
             return state
+
+    def redact(self, run_id: str, key: str, *, by: str | None = None) -> None:
+        """Take the values of a key out of everything that is stored of a run: its checkpoints, entries and nested runs.
+
+        The run goes on without the key, and the history has the redaction, of kind "redact". Forks stay as they are.
+        The page "Privacy" describes what else may have the values. After an error or a crash, another call does the
+        rest.
+
+        Args:
+            run_id: The run; it may be complete.
+            key: The key.
+            by: The author, for the history.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            UnknownNameError: the run has had no such key.
+            RunBusyError: the run has an owner.
+            CheckpointCorruptError: something of the run is damaged. Nothing has been changed.
+            CheckpointError: the store of four methods cannot redact; or as `save`.
+        """
+        check_author(by)
+        with owned(self, check_given_id(run_id)):
+            self._redact(run_id, key, by)
+
+    def _redact(self, run_id: str, key: str, by: str | None) -> None:
+        raise CheckpointError(run_id, f"the {self} cannot redact: save the run without {key!r}, or delete it")
 
     @property
     def keeps_entries(self) -> bool:

@@ -302,6 +302,22 @@ class MemoryStore(ForkSafe, CheckpointStore):
             self._drop(run_id)
             self._policies.pop(run_id, None)
 
+    def _redact(self, run_id: str, key: str, by: str | None) -> None:
+        from stategraph.stores._rows.redacting import Redaction  # imported when used: 20 ms
+
+        redaction = Redaction(key)
+        with self.alone(run_id):
+            self._changes += 1
+            run, _, _ = self._found(run_id, None, None)
+            runs = [each for at, each in self._runs_by_id.items() if at == run_id or at.startswith(f"{run_id}/#")]
+            for each in (*runs, *runs):
+                each.kept = [_as_kept(redaction.state(_state_of(kept))) for kept in each.kept]
+                for entries in (each.entries, each.named):
+                    for name, kept in entries.items():
+                        entries[name] = _as_kept_entry(redaction.entry(_entry_of(kept)), run_id)
+            newest = redaction.recorded(_state_of(run.kept[-1]), by)
+            run.kept[len(run.kept) - (not run.policy.keeps_all) :] = [_as_kept(newest)]
+
     def _discard(self, run_id: str) -> None:
         with owned(self, run_id) as ownership, self.alone(run_id):
             run = self._runs_by_id.get(run_id)

@@ -240,7 +240,13 @@ class SqliteTable(SqlTable, ForkSafe):
         """Run a statement that writes, and return its rows."""
         return self._transact(run_id, lambda connection: connection.execute(statement, values).fetchall())
 
-    def erase(self) -> None:
+    def erase(self, *, everywhere: bool = False) -> None:
+        if everywhere:
+            self._wait_for_node("", CheckpointError)
+            try:
+                self._use("", lambda connection: connection.execute("VACUUM"))
+            finally:
+                self._writing.release()
         self._use("", erase_log)
 
     # ------------------------------------------------------------------ transactions of nodes

@@ -37,7 +37,7 @@ class Summary:
         cursor: The ``after`` that continues after this summary: of `CheckpointStore.runs` if that returned it,
             otherwise of `CheckpointStore.history`.
         kind: Why the checkpoint was saved: "input" of a turn, "step", "pause", "answer", "update", "failure",
-            "cancel", "end" of a turn, or "rollback".
+            "cancel", "end" of a turn, "rollback", or "redact".
         revision: Counts the checkpoints of a step, from 0.
         by: The name that the caller gave for this change, if any: of the person who answered, for instance.
         took: The duration of the step, in seconds; None if there was no step, or if it is unknown.

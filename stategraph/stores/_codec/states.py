@@ -446,27 +446,27 @@ def _names_in(parts: Any) -> list[str]:
     return list(parts)
 
 
+OLD_VALUES = ("answer", "replaced", "overtaken")
+"""The fields of a progress with old values of keys."""
 _PROGRESS_FIELDS = tuple(field.name for field in attrs.fields(Progress))
 _PROGRESS_TO: dict[str, Callable[[Any], Any]] = {
     "woken": pause_to_json,
     "given": list,
-    "answered": sorted,
+    **dict.fromkeys(("answered", "redacted"), sorted),
     "partial": lambda shown: [shown.node, _exact("partial.chunks", shown.chunks)],
     "origins": lambda origins: {key: _origin_parts(origin) for key, origin in origins.items()},
     "kept_names": lambda kept: {node: [*at] for node, at in kept.items()},
     "kept_digests": dict,
     "spent": dict,
-    **{name: partial(_old_values, name) for name in ("answer", "replaced", "overtaken")},
+    **{name: partial(_old_values, name) for name in OLD_VALUES},
 }
 _PROGRESS_FROM: dict[str, Callable[[Any], Any]] = {
     "woken": pause_from_json,
     "given": _given_from,
-    "answer": _old_values_from,
-    "answered": _names_in,
+    **dict.fromkeys(OLD_VALUES, _old_values_from),
+    **dict.fromkeys(("answered", "redacted"), _names_in),
     "partial": _partial_of,
     "origins": lambda parts: {key: _origin_of(origin) for key, origin in expect_dict(parts).items()},
-    "replaced": _old_values_from,
-    "overtaken": _old_values_from,
     "kept_names": lambda parts: {node: _kept_at_from(kept) for node, kept in expect_dict(parts).items()},
 }
 

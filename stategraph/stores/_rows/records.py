@@ -352,7 +352,7 @@ def required_inbox(write: Write) -> int | None:
 
 
 def _completes(write: Write) -> TypeGuard[WriteBatch]:
-    if not isinstance(write, WriteBatch) or write.run.kind is Kind.ROLLBACK:  # a rollback ends no step
+    if not isinstance(write, WriteBatch) or write.run.kind in (Kind.ROLLBACK, Kind.REDACT):  # they end no step
         return False
     return write.run.status is RunStatus.COMPLETED
 

@@ -27,6 +27,7 @@ from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, 
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import prune, rekey, verify
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
+from stategraph.stores._rows.redacting import redact
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
@@ -325,6 +326,10 @@ class RowStore(CheckpointStore):
             with owned(self, run_id, take_over=take_over):
                 self._log.remove(run_id)
         self._table.erase()
+
+    def _redact(self, run_id: str, key: str, by: str | None) -> None:
+        redact(self._log, run_id, key, by)
+        self._table.erase(everywhere=True)
 
     def _discard(self, run_id: str) -> None:
         with owned(self, run_id):

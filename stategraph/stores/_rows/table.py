@@ -173,8 +173,11 @@ class Table(ABC):
     def remove_damaged(self, run_id: str) -> bool:
         """Remove the contents of an id that no run can have, as `runs` reports it; return whether there were any."""
 
-    def erase(self) -> None:  # noqa: B027 - most have nothing to do
-        """Overwrite removed data where this process can, such as in a log. A server does so itself."""
+    def erase(self, *, everywhere: bool = False) -> None:  # noqa: B027 - most have nothing to do
+        """Overwrite removed data where this process can, such as in a log. A server does so itself.
+
+        With `everywhere`, also copies of it in unused parts of files, which takes time with the size of the store.
+        """
 
     # ------------------------------------------------------------------ owners
 

@@ -113,13 +113,13 @@ def _written(fields: dict[str, Any]) -> str:
 def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str]:
     """Create the runs in lines, as `RowStore.import_runs`."""
     found: list[str] = []
-    for run_id, grouped in groupby(_runs(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
+    for run_id, grouped in groupby(runs_in(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
         with unknown_shown(), owned(store, run_id):
             runs = [*grouped]
             try:
                 begin_runs(log, _batches(log, run_id, runs))
             except (RunExistsError, FormatError) as error:
-                if isinstance(error, RunExistsError) and [*_runs(exported(log, run_id))] == runs:
+                if isinstance(error, RunExistsError) and [*runs_in(exported(log, run_id))] == runs:
                     found.append(run_id)  # by an import that was interrupted after it
                     continue
                 if found:
@@ -129,7 +129,7 @@ def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str
     return found
 
 
-def _runs(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
+def runs_in(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
     """Yield the runs in lines, each as a list: the fields of the run, and those of its checkpoints."""
     run: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -169,10 +169,10 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
         if counted != found:  # an incomplete export
             number = f"{shorten(run.get('run_id'))} has {shorten(counted)} {name}, and {found} of them are there"
             raise FormatError(run_id, f"lines are missing: {number}; it was not imported; export it again")
-    return [_batch(log, run, lines, incarnation) for run, *lines in runs]
+    return [batch_of(log, run, lines, incarnation) for run, *lines in runs]
 
 
-def _batch(log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes) -> WriteBatch:
+def batch_of(log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes) -> WriteBatch:
     """Return the batch that begins a run."""
     run_id = str(fields.get("run_id"))
     if fields.get("format") != FORMAT:
