@@ -159,6 +159,14 @@ class ResumeCall(ChangedCall, total=False):
     repeat_effects: bool
 
 
+class ReplayCall(TypedDict, total=False):
+    """Options of a call that runs steps again; see `StateGraph.replay`."""
+
+    repeat_effects: bool
+    observer: Listener | str | None
+    deps: Any
+
+
 class TurnCall(RunCall, ChangedCall, total=False):
     """Options of a turn of a conversation.
 

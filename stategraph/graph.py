@@ -16,6 +16,7 @@ from stategraph._calls import (
     ExecuteCall,
     GraphOptions,
     RecoverCall,
+    ReplayCall,
     ResumeCall,
     RunCall,
     TurnCall,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from stategraph._owners.base import Refused
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
+    from stategraph.stores.summaries import Replayed
 
 _Answer = TypeVar("_Answer")
 _TaskOf: TypeAlias = Callable[..., Task[_Answer]]
@@ -583,6 +585,40 @@ class StateGraph(GraphBuilder[S]):
         plan = attrs.evolve(self._planned(), saves=True, write_behind=False, loads_parts=store.keeps_parts)
         how: dict[str, Any] = {"shows": False, "options": checked_options(cast(Call, {"serves": serves}), RecoverCall)}
         return checked_runs(partial(new_run, plan, self.config, store, get_observer("noop"), **how))
+
+    def replay(self, run_id: str, nodes: Collection[str] | None = None, **how: Unpack[ReplayCall]) -> list[Replayed]:
+        """Run steps of a run again on the inputs that they had, and compare the results with those that are kept.
+
+        Nothing is saved or emitted, so nodes may have changed, and get another model by `deps`. Steps whose input and
+        result are not both kept are left out: ``retention="full"`` with ``interval=1`` keeps all. Results of caches are
+        not used.
+
+        Args:
+            run_id: The run, complete or not.
+            nodes: The nodes whose steps run again; by default all that the graph has.
+            repeat_effects: Call the effects of nodes again. By default an effect is an error of its step.
+            observer: Receives the events of this call too.
+            deps: As for `execute`.
+
+        Returns:
+            The steps, in order. A step that fails has an error, and those after it run all the same.
+
+        Raises:
+            UnknownNameError: The graph has no such node.
+            CheckpointNotFoundError: The store has no such run.
+            GraphMismatchError: It is a run of another graph, or its data cannot be upgraded.
+        """
+        from stategraph._replaying import replay  # imported when used
+
+        return drive(*self._task(ReplayCall, replay, how, run_id, nodes))
+
+    async def areplay(
+        self, run_id: str, nodes: Collection[str] | None = None, **how: Unpack[ReplayCall]
+    ) -> list[Replayed]:
+        """Run steps again as `replay` does, on the running event loop; see `aexecute`."""
+        from stategraph._replaying import replay  # imported when used
+
+        return await self._adrive(ReplayCall, replay, how, run_id, nodes)
 
     # ------------------------------------------------------------------ inside
 

@@ -78,8 +78,8 @@ class StepJournal:
         if self.run.is_recomputing:
             raise self._closed(
                 what,
-                "the step is complete, and runs again for keys that are not saved; give them to resume, or name "
-                "them in persist",
+                "the step is complete, and runs again: in replay, where repeat_effects=True allows it; or for keys "
+                "that are not saved, so give them to resume, or name them in persist",
             )
         if self.is_past:
             raise self._closed(what, _OVER)

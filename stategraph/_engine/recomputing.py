@@ -1,8 +1,8 @@
-"""Unsaved keys of a run that is resumed: the nodes that wrote them run again."""
+"""Steps that run again: for the unsaved keys of a run that is resumed, and for `StateGraph.replay`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -11,7 +11,7 @@ import attrs
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import end_early
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._progress import GIVEN
 from stategraph._protocol import Task
 from stategraph._text.shown import describe_exception, shorten
@@ -117,27 +117,44 @@ def _obstacle(plan: CompiledGraph, origin: Origin) -> str:
 
 def _recomputed(run: RunContext, state: State, node: str, step: int, keys: list[str]) -> Task[dict[str, Any]]:
     """Execute a step of a node again and return its values for some keys. Nothing is shown or saved."""
-    again = copy(run)
-    again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
-    again.shows = again.streams = False
-    again.wanted, again.unsaved_parts = run.wanted - _NOT_EMITTED, []
-    again.is_recomputing = True
     progress = evolved(state.progress, kept_names={})  # they are of the step under way
-    again.state = evolve(state, step=step - 1, status=RunStatus.ACTIVE, error=None, pause=None, progress=progress)
-    execution = StepExecution(again, run.plan.stages[node], again.state)
-    yield from execution.emit(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    before = evolve(state, step=step - 1, progress=progress)
     try:
-        return _values_of((yield from execution.result()), execution.state, keys)
+        return _values_of((yield from _result(run, run.plan.stages[node], before, keys)), keys)
     except Exception as error:
         reason = f"node {shorten(node)} fails when it runs again: {describe_exception(error)}"
         raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
 
 
-def _values_of(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
-    """Return the values of keys from the result of a node. Raises ValueError if the node did not write them again."""
+def _result(run: RunContext, stage: CompiledNode, before: State, keys: Sequence[str] = ()) -> Task[dict[str, Any]]:
+    """Execute the step after a State again; return the data after it. Nothing is shown or saved.
+
+    Raises:
+        Exception: the node fails, or does an effect; or it pauses (ValueError).
+    """
+    again = copy(run)
+    again.plan = attrs.evolve(run.plan, interval=0, saves=False, loads_parts=False, keeps_parts=False)
+    again.shows = again.streams = False
+    again.wanted, again.unsaved_parts = run.wanted - _NOT_EMITTED, []
+    again.is_recomputing = not run.repeat_effects
+    again.state = evolve(before, status=RunStatus.ACTIVE, error=None, pause=None)
+    execution = StepExecution(again, stage, again.state)
+    yield from execution.emit(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    result = yield from execution.result()
     if isinstance(result, State) and result.pause is not None:
         raise ValueError(f"it pauses the run ({result.pause.reason})")
-    data = data_from(result, before)
+    return data_from(result, execution.state)
+
+
+def executed_again(run: RunContext, saved: State, node: str) -> Task[State]:
+    """Return a State with the data that the step of a node after it has now. Raises as the node does."""
+    before, _ = yield from _restored(run, saved, {}, {})
+    data = yield from _result(run, attrs.evolve(run.plan.stages[node], cache=None), before)
+    return with_data(saved, run.plan.saved_of(data))
+
+
+def _values_of(data: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    """Return the values of keys from the data after a node. Raises ValueError if the node did not write them again."""
     lost = [key for key in keys if key not in data]
     if lost:
         raise ValueError(f"this time it does not write {', '.join(map(shorten, lost))}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stategraph.stores.redis import RedisStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
-    from stategraph.stores.summaries import Damage, Difference, Pruned, Rekeyed, Summary, UnderWay, Verified
+    from stategraph.stores.summaries import Damage, Difference, Pruned, Rekeyed, Replayed, Summary, UnderWay, Verified
 
 __all__ = [
     "CheckpointStore",
@@ -31,6 +31,7 @@ __all__ = [
     "Pruned",
     "RedisStore",
     "Rekeyed",
+    "Replayed",
     "RetentionPolicy",
     "Serializer",
     "SqliteStore",
@@ -48,7 +49,7 @@ _LAZY |= {"PostgresStore": "postgres", "RedisStore": "redis"}
 _LAZY |= {"Opaque": "_codec.type_codecs"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(
-    ("Damage", "Difference", "Kind", "Pruned", "Rekeyed", "Summary", "UnderWay", "Verified"), "summaries"
+    ("Damage", "Difference", "Kind", "Pruned", "Rekeyed", "Replayed", "Summary", "UnderWay", "Verified"), "summaries"
 )
 
 

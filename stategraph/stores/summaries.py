@@ -128,6 +128,27 @@ class Difference:
         )
 
 
+@attrs.frozen
+class Replayed:
+    """A step of a run that has run again; see `StateGraph.replay`.
+
+    Attributes:
+        step: Its number.
+        node: Its node.
+        before: The State after the step, as it is kept.
+        after: The same with the data that the step has now; None if it failed.
+        difference: How the data after the step have changed; None if it failed.
+        error: Why the step failed, or could not run again.
+    """
+
+    step: int
+    node: str
+    before: State
+    after: State | None
+    difference: Difference | None
+    error: Exception | None = None
+
+
 def _is_same(first: Any, second: Any) -> bool:
     """Return whether two values have the same stored bytes, whatever their ``==`` returns or raises."""
     if first is second:
