@@ -125,8 +125,8 @@ def checked_runs(new_run: Callable[[], RunContext]) -> Iterator[RunCheck]:
     """Check each run of a graph that is not complete."""
     run = new_run()
     for name, status in product(run.plan.names, (each for each in RunStatus if each is not RunStatus.COMPLETED)):
-        for found in run.session.store.iter_runs(status=status, graph=name):
-            check = drive(check_run(new_run(), found.run_id), None)
+        for found in run.session.store._loads(status=status.value, graph=name):
+            check = drive(check_run(new_run(), *found), None)
             if check is not None:
                 yield check
 

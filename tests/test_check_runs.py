@@ -89,6 +89,24 @@ def test_nested_and_half_done_runs(play: Scene) -> None:
     )
 
 
+def test_runs_that_change_meanwhile(any_play: Scene) -> None:
+    """A run that is deleted or completes before it is checked is left out; one that goes on is checked as it is."""
+    nodes = {"ask": InterruptNode(None, "ok"), "again": InterruptNode(None, "more"), "end": trace("end")}
+    graph = make_graph(nodes, store=any_play.store, preserve=True)
+    for run_id in "abcde":
+        graph.execute(State(run_id=run_id))
+    changed = make_graph({**nodes, "and": trace("and")}, store=any_play.store)
+    checks = changed.check_runs()
+
+    seen = next(checks).run_id
+    gone, done, on, left = sorted({*"abcde"} - {seen})
+    any_play.store.delete(gone)
+    graph.resume(graph.resume(done, {"ok": True}).run_id, {"more": True})
+    graph.resume(on, {"ok": True})
+
+    assert {check.run_id: check.ok for check in checks} == {on: False, left: False}
+
+
 def test_versions_and_another_store(store: CheckpointStore) -> None:
     """A missing upgrade is named; the graph may have another store."""
     greets(1, store).execute(State(DATA, run_id="r"))

@@ -14,8 +14,8 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values types _owners state _progress edges policies _protocol _schema nodes _graph _engine
-    _drivers config observers stores picture _calls _batches _sweeps _following _replaying _plan graph turns agents _dbos dbos
-    __init__ testing cli web
+    _drivers config observers stores picture _calls _batches _sweeps _following _replaying _plan graph turns agents
+    _dbos dbos __init__ testing cli web
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, cast
@@ -356,11 +356,11 @@ def _check_own(run: RunContext, saved: State) -> None:
         raise LeftAloneError(f"run {saved.run_id!r} is of version {version}, and only these are served: {served}")
 
 
-def check_run(run: RunContext, run_id: str) -> Task[RunCheck | None]:
+def check_run(run: RunContext, run_id: str, loads: Callable[[], State]) -> Task[RunCheck | None]:
     """Check whether a run can go on, with everything nested in it; None if it is gone or complete. Nothing is run."""
     found: list[Exception] = []
     try:
-        saved = yield (Load, run.session.load, run_id)
+        saved = yield (Load, partial(run.session.load, run_id), loads)
         _check_own(run, saved)
         yield from _fitting(run, saved, found)
     except (CheckpointNotFoundError, RunCompleteError):

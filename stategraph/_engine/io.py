@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar, cast
 
@@ -280,10 +281,10 @@ class StoreSession:
 
     # ------------------------------------------------------------------ loading
 
-    def load(self, run_id: str) -> State:
+    def load(self, run_id: str, loads: Callable[[], State] | None = None) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none or the store fails."""
         with noting_older(self.older):
-            state: State = self._query(run_id, "load it", lambda: self.store.load(run_id))
+            state: State = self._query(run_id, "load it", loads or partial(self.store.load, run_id))
         return state
 
     def find(self, run_id: str) -> State | None:

@@ -181,16 +181,16 @@ class RunFilter:
         """Whether a run with the right status, graph and parent may still not match."""
         return (self.prefix, self.labels, self.since, self.owned, self.parent) != (None,) * 5
 
-    def takes(self, run: Summary, owner_of: Callable[[str], object]) -> bool:
-        """Return whether a run matches; `owner_of` is called last, and only if it matters."""
+    def takes(self, run: Any, owner_of: Callable[[str], object]) -> bool:
+        """Return whether a run, a Summary or a record, matches; `owner_of` is called last, and only if it matters."""
         is_right = (
             self.takes_id(run.run_id)
             and self.status in (None, run.status)
             and self.graph in (None, run.graph)
             and (self.parent is None or (run.parent is not None and run.parent.run_id == self.parent))
-            and (self.labels is None or self.labels.items() <= run.labels.items())
+            and (self.labels is None or self.labels.items() <= dict(run.labels).items())
             and (self.since is None or (run.created or run.timestamp) >= self.since)
-            and self.overdue in (None, run.due is not None and clock.to_ns(run.due) <= self.now_ns)
+            and (self.overdue is None or self.overdue is (run.due is not None and clock.to_ns(run.due) <= self.now_ns))
         )
         return is_right and (self.owned is None or self._is_owned(run.run_id, owner_of) is self.owned)
 

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
@@ -478,6 +478,11 @@ class CheckpointStore(ABC):
         while page := self.runs(after=after, **which):
             yield from page
             after = page[-1].cursor
+
+    def _loads(self, **which: Unpack[Filters]) -> Iterator[tuple[str, Callable[[], State]]]:
+        """Yield the runs that `runs` returns, each with a function that loads its newest State."""
+        for run in self.iter_runs(**which):
+            yield run.run_id, partial(self.load, run.run_id)
 
     def count(self, **which: Unpack[Filters]) -> int:
         """Return the number of runs that `iter_runs` yields.

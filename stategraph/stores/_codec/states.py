@@ -12,12 +12,13 @@ that only pictures use come after the fields that a resume uses; older payloads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, compress, islice, zip_longest
 from operator import attrgetter, eq, is_, is_not
 from typing import Any
 
 import attrs
+import ormsgpack
 
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_utf8
@@ -284,6 +285,12 @@ def _compared_parts(structure: GraphStructure) -> list[Any]:
 
 def structure_of(nodes: Any, edges: Any, drawing: Any = None, identity: Any = None) -> GraphStructure:
     """Return a structure from its parts. Raises an error that `combine` translates if the parts are not valid."""
+    return _known_structure(ormsgpack.packb([nodes, edges, drawing, identity]))
+
+
+@lru_cache(maxsize=64)  # many runs of a store have the same structure
+def _known_structure(packed: bytes) -> GraphStructure:
+    nodes, edges, drawing, identity = ormsgpack.unpackb(packed)
     own = [] if drawing is None else expect_list(drawing)
     known: list[GraphStructure] = []
     for parts in expect_list(own[4] if len(own) > 4 else []):

@@ -27,7 +27,13 @@ _ALL = RunFilter()
 _Read = TypeVar("_Read")
 
 
-def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None], step: int | None = None) -> _Read:
+def read(
+    log: RunLog,
+    run_id: str,
+    read_run: Callable[[RunRecord], _Read | None],
+    step: int | None = None,
+    listed: RunRecord | None = None,
+) -> _Read:
     """Read a run consistently.
 
     Args:
@@ -36,12 +42,14 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
         read_run: Called with the record of the run; again if others write to the run at the same time and it returns
             None, or raises CheckpointCorruptError or CheckpointNotFoundError.
         step: The step to read, for the error.
+        listed: The record of the run, if it was read before.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
     for _ in range(_READS):
-        run = log.find(run_id)  # first: a write before the rows are read makes this version stale
+        # First: a write before the rows are read makes this version stale.
+        run, listed = listed or log.find(run_id), None
         if run is None:
             log.forget(run_id)
             raise CheckpointNotFoundError(run_id, log.table.store, step)
@@ -59,9 +67,11 @@ def read(log: RunLog, run_id: str, read_run: Callable[[RunRecord], _Read | None]
 # --------------------------------------------------------------------------- States
 
 
-def load(log: RunLog, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+def load(
+    log: RunLog, run_id: str, step: int | None = None, revision: int | None = None, listed: RunRecord | None = None
+) -> State:
     """Return the newest State of a run, or the State of a step; raise as `CheckpointStore.load`."""
-    return read(log, run_id, lambda run: loaded(log, run, step, revision), step)[1]
+    return read(log, run_id, lambda run: loaded(log, run, step, revision), step, listed)[1]
 
 
 def loaded(
@@ -327,5 +337,4 @@ def _is_wanted(log: RunLog, run: RunRecord, which: RunFilter, owner_of: Callable
     if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
         return False
     log.sealer.check_run(run)
-    is_taken = which is _ALL or which.takes(run._replace(pause=None).summary(), owner_of)  # no filter reads a pause
-    return is_taken and (not is_nested or log.is_of_its_run(run))
+    return (which is _ALL or which.takes(run, owner_of)) and (not is_nested or log.is_of_its_run(run))

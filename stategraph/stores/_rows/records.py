@@ -173,15 +173,24 @@ class RunRecord(NamedTuple):
     seal: bytes = b""
     due_ns: int | None = None
 
+    @property
+    def created(self) -> datetime:
+        """When the run began."""
+        return clock.to_datetime(self.created_ns)
+
+    @property
+    def due(self) -> datetime | None:
+        """The time from which on the run can go on by itself."""
+        return None if self.due_ns is None else as_time(self.due_ns)
+
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
-        created = clock.to_datetime(self.created_ns)
-        shown = self._summary_of(self, created, dict(self.labels), str(self.number), (None, 1, None, None))
-        return shown if self.due_ns is None else attrs.evolve(shown, due=as_time(self.due_ns))
+        shown = self._summary_of(self, self.created, dict(self.labels), str(self.number), (None, 1, None, None))
+        return shown if self.due_ns is None else attrs.evolve(shown, due=self.due)
 
     def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
         """Yield checkpoints of the run without their data."""
-        created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
+        created, labels = self.created, checked_labels(dict(self.labels))
         for row in rows:
             took = None if row.took_ns is None else row.took_ns / 1e9
             yield self._summary_of(row, created, labels, row.cursor, (took, row.attempts, row.owner, row.effects))

@@ -6,6 +6,7 @@ import builtins
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -36,6 +37,7 @@ from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Verified
 
+_PAGE = 1_000  # runs
 _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
 
@@ -200,6 +202,13 @@ class RowStore(CheckpointStore):
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         return listing(self._log, RunRecord.summary, self._resolved(which), limit, after, self.owner)[0]
+
+    def _loads(self, **which: Unpack[Filters]) -> Iterator[tuple[str, Callable[[], State]]]:
+        after = None
+        while page := listing(self._log, lambda run: run, filtered(which), _PAGE, after)[0]:
+            for run in page:
+                yield run.run_id, partial(load, self._log, run.run_id, listed=run)
+            after = page[-1].number
 
     def count(self, **which: Unpack[Filters]) -> int:
         resolved = self._resolved(filtered(which), is_counted=True)
