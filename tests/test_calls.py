@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -37,6 +38,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import Killed
 from stategraph.turns import Order, perform
 from tests.conftest import ANY_PLAYS, PLAYS, make_store
 from tests.pages import text_of
@@ -318,6 +320,22 @@ class TestExecute:
         again = any_play.execute(graph, paused.set("what", 2), restart=True)
         assert again.pause is not None
         assert (again.pause.value, again.step) == (2, 0)
+
+    def test_a_run_whose_worker_was_killed_in_a_nested_graph(self, any_play: Scene) -> None:
+        """Its input stands in the history once, also if it is given again: `execute` does not begin it again."""
+        inner = make_graph(
+            {"a": trace("a"), "b": broken_first(trace("b"), Killed())}, store=any_play.store, name="inner"
+        )
+        graph = chat(any_play, {"nested": inner.as_node()}, retention="full")
+        graph.submit(State({"x": 1}, run_id=RUN))
+        with suppress(Killed):
+            recovered(any_play, graph)
+
+        with pytest.raises(RunExistsError):
+            any_play.execute(graph, State({"x": 1}, run_id=RUN))
+
+        assert any_play.resume(graph).status is RunStatus.COMPLETED
+        assert [row.kind.value for row in any_play.store.history(RUN)].count("input") <= 1
 
 
 # --------------------------------------------------------------------------- submit and recover
