@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
@@ -97,6 +98,8 @@ class InThreads(_Gathering):
         """Wait for reports and return them."""
         for task in self._next_tasks():
             self._threads.call(self._drive, task, self._over)
+        if not self._reports.empty():
+            time.sleep(0)  # other threads get the GIL: what they finish now is saved in the same commit
         found: list[Any] = []
         while self._at_work and not found:
             found = self._taken(self._next_report())

@@ -11,6 +11,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._util.validators import LONGEST_WAIT, is_optional
+from stategraph._values import clock
 from stategraph._values.entries import Entry
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.provenance import GraphStructure, check_step
@@ -229,7 +230,8 @@ class Part:
     @property
     def entry(self) -> Entry:
         """The entry in which it is kept."""
-        return Entry(self.kind, self.value, self.step, self.node, self.label, self.made_of)
+        about = self.kind, self.value, self.step, self.node, self.label, self.made_of
+        return Entry.as_kept(*about, None, clock.now_ns(), 0)
 
 
 AGAIN = "(again)"
@@ -253,8 +255,11 @@ class KeptParts(dict[str, Any]):
     @classmethod
     def of(cls, entries: Iterable[Entry], node: str) -> KeptParts:
         """Return the parts of a node in entries of its step."""
-        kept = (entry for entry in entries if entry.place == node and entry.made_of != AGAIN)
-        return cls({entry.name: (entry.made_of, entry.value) for entry in kept})
+        kept = cls({})
+        for entry in entries:
+            if entry.place == node and entry.made_of != AGAIN:
+                kept[entry.name], kept.made_of[entry.name] = entry.value, entry.made_of
+        return kept
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:

@@ -81,7 +81,7 @@ def digest_of(*parts: Mapping[str, Any]) -> str:
     from hashlib import blake2b  # imported when used: OpenSSL takes 4 ms
 
     try:
-        written = encode([dict(sorted(part.items())) for part in parts])
+        written = encode([dict(sorted(part.items()) if len(part) > 1 else part) for part in parts])
     except NotSerializableError:
         return ""
     return blake2b(written, digest_size=20).hexdigest()

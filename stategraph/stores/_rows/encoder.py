@@ -24,7 +24,7 @@ from stategraph.errors import (
 from stategraph.state import State, effects_of, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
-from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError, expect_list
+from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
@@ -179,7 +179,7 @@ class CheckpointEncoder:
         found: list[Any] = []
         with self._restoring(run_id, entries[-1].step if entries else 0):
             for entry in entries:
-                (parts,) = expect_list(self._read(run_id, entry.step, entry.encoding, entry.payload))
+                (parts,) = self._read(run_id, entry.step, entry.encoding, entry.payload)
                 found.append(parts["value"])
         return found
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
+from operator import attrgetter
 
-import attrs
-
-from stategraph._values.entries import Entry, due_ns_after, named_by_entry, selected
+from stategraph._values.entries import Entry, due_ns_after, named_by_entry
 from stategraph._values.ids import check_given_id
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -26,16 +25,16 @@ from stategraph.stores._rows.records import FORMAT, MAX_STEP, Appended, EntryRec
 from stategraph.stores._rows.run_log import Journal, RunLog
 
 _TRIES = 1_000  # attempts at an append while others append to the same inbox
+_step_of = attrgetter("step")
 
 
 def append_to_journal(log: RunLog, run_id: str, entries: Sequence[Entry]) -> list[Entry]:
     """Append entries to the journal of a run, as `CheckpointStore.append`."""
     run, found = _run(log, run_id), list[Entry]()
-    for step, of_step in groupby(entries, lambda entry: entry.step):  # the step under way, as a rule
+    for step, of_step in groupby(entries, _step_of):  # the step under way, as a rule
         with log.lock:  # several parts of the step may append at the same time
-            journal = _journal(log, run, step)
-            numbered = journal.numbered([*of_step])
-            journal.add(numbered)
+            journal = _journal(log, run, step)  # stays in use until its entries are written
+            numbered = journal.numbered(of_step)
         if not log.write(Appended(run_id, run.incarnation, _records(log, run, numbered))):
             log.forget(run_id)
             reason = f"entries of step {step} were not appended: others have deleted the run, or begun it again"
@@ -56,7 +55,7 @@ def append_to_inbox(log: RunLog, run_id: str, entries: Sequence[Entry]) -> list[
         for entry in entries:
             there = entry_named(log, run, entry.kind, entry.name) if entry.name else None
             if there is None:
-                put.append(attrs.evolve(entry, seq=newest + len(put) + 1))
+                put.append(entry.numbered(newest + len(put) + 1))
             found.append(there or put[-1])
         check_taken(put, run.summary())
         change = Appended(
@@ -88,14 +87,13 @@ def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] |
         run, records = read(log, run_id, lambda run: (run, log.table.entries(run_id, first, last, after)))
     except CheckpointNotFoundError:
         return []
-    return selected(entries_of(log, run, records), step, kinds, after)
+    return [entry for entry in entries_of(log, run, records) if kinds is None or entry.kind in kinds]
 
 
 def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
     """Return copies of the journal of a step, or of all entries, for another run, or to be signed again."""
     records = log.table.entries(run.run_id, *((0, MAX_STEP) if step is None else (step, step)))
-    for record in records:  # the new seals of copies would hide damage
-        log.sealer.check_entry(run.run_id, record, run.incarnation)
+    log.sealer.check_entries(run.run_id, records, run.incarnation)  # the new seals of copies would hide damage
     return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)
 
 
@@ -127,12 +125,14 @@ def _run(log: RunLog, run_id: str) -> RunRecord:
 def _journal(log: RunLog, run: RunRecord, step: int) -> Journal:
     """Return what is known of the journal of a step, from the table unless this process has written all of it."""
     key = run.incarnation, run.run_id, step
-    journal = log.in_use.get(key) or log.journal_of(run.run_id, step)
+    journal = log.in_use.get(key)  # the table does not have what other threads are writing now
     if journal is None:
-        found = log.table.entries(run.run_id, step, step)
-        journal = Journal.of(step, entries_of(log, run, found))
-    log.in_use[key] = journal  # the table does not have what other threads are writing now
-    log.note_journal(run, journal)
+        journal = log.journal_of(run.run_id, step)
+        if journal is None:
+            journal = Journal(step)
+            journal.add(entries_of(log, run, log.table.entries(run.run_id, step, step)))
+        log.in_use[key] = journal
+        log.note_journal(run, journal)
     return journal
 
 
@@ -140,7 +140,7 @@ def _journal(log: RunLog, run: RunRecord, step: int) -> Journal:
 
 
 def _records(log: RunLog, run: RunRecord, numbered: Sequence[Entry]) -> tuple[EntryRecord, ...]:
-    return tuple(record_of(log, run.run_id, entry, run.incarnation) for entry in numbered)
+    return tuple([record_of(log, run.run_id, entry, run.incarnation) for entry in numbered])
 
 
 def record_of(log: RunLog, run_id: str, entry: Entry, incarnation: bytes) -> EntryRecord:
@@ -154,7 +154,7 @@ def record_of(log: RunLog, run_id: str, entry: Entry, incarnation: bytes) -> Ent
     except NotSerializableError as error:
         raise named_by_entry(error, entry, run_id) from error.__cause__
     about = entry.step, entry.seq, entry.kind, entry.place, entry.name, entry.made_of, entry.at_ns, entry.by
-    return log.sealer.sealed_entry(run_id, EntryRecord(*about, FORMAT, encoding, payload), incarnation)
+    return log.sealer.sealed_entry(run_id, (*about, FORMAT, encoding, payload, b""), incarnation)
 
 
 def entry_of(log: RunLog, run: RunRecord, record: EntryRecord) -> Entry:
@@ -169,17 +169,18 @@ def entries_of(log: RunLog, run: RunRecord, records: Sequence[EntryRecord]) -> l
         CheckpointCorruptError: one is damaged.
         FormatError: a newer version wrote one, or its value needs what is not registered here.
     """
+    run_id = run.run_id
     for record in records:
         if record.format > FORMAT:
             reads = f"this version reads up to {FORMAT}; update it"
-            raise FormatError(run.run_id, f"its entry {record.kind} has format {record.format}; {reads}")
-        log.sealer.check_entry(run.run_id, record, run.incarnation)
+            raise FormatError(run_id, f"its entry {record.kind} has format {record.format}; {reads}")
+    log.sealer.check_entries(run_id, records, run.incarnation)
     try:
         return [
             Entry.as_kept(kind, value, step, place, name, made_of, by, at_ns, seq)
             for (step, seq, kind, place, name, made_of, at_ns, by, *_), value in zip(
-                records, log.encoder.values(run.run_id, records), strict=True
+                records, log.encoder.values(run_id, records), strict=True
             )
         ]
     except ValueError as error:
-        raise CheckpointCorruptError(run.run_id, f"an entry of it is damaged: {error}") from error
+        raise CheckpointCorruptError(run_id, f"an entry of it is damaged: {error}") from error

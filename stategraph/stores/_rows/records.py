@@ -479,11 +479,11 @@ class Columns:
         return run
 
 
-def entry_of(run_id: str, found: Sequence[Any]) -> EntryRecord:
-    """Return the entry with these columns; raise CheckpointCorruptError if they are damaged."""
-    if tuple(map(type, found)) not in _TYPES_OF_ENTRIES:
+def entries_of(run_id: str, found: Sequence[Sequence[Any]]) -> list[EntryRecord]:
+    """Return the entries with these columns; raise CheckpointCorruptError if they are damaged."""
+    if not _TYPES_OF_ENTRIES.issuperset([tuple(map(type, columns)) for columns in found]):
         raise CheckpointCorruptError(run_id, "an entry of it in the store is damaged: a column is of another type")
-    return EntryRecord._make(found)
+    return [tuple.__new__(EntryRecord, columns) for columns in found]  # as its constructor does
 
 
 def _not_held(at: int, found: Sequence[Any]) -> CheckpointCorruptError:
@@ -543,7 +543,7 @@ def pack_entry(entry: EntryRecord) -> bytes:
 def unpack_entry(run_id: str, kept: bytes) -> EntryRecord:
     """Return the entry in these bytes; raise CheckpointCorruptError if they are damaged."""
     try:
-        return entry_of(run_id, ormsgpack.unpackb(kept))
+        return entries_of(run_id, [ormsgpack.unpackb(kept)])[0]
     except (TypeError, ValueError) as error:
         raise CheckpointCorruptError(run_id, f"an entry of it in the store is damaged: {error}") from error
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import attrs
@@ -41,30 +41,21 @@ class Journal:
     newest: int = 0
     places: dict[tuple[int, str, str, str], int] = attrs.field(factory=dict)
 
-    @classmethod
-    def of(cls, step: int, entries: Sequence[Entry]) -> Journal:
-        """Return the journal that has these entries."""
-        journal = cls(step)
-        journal.add(entries)
-        return journal
-
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Iterable[Entry]) -> None:
         """Note entries that are written."""
         for entry in entries:
             self.newest = max(self.newest, entry.seq)
             if entry.name:
                 self.places[entry.identity] = entry.seq
 
-    def numbered(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return entries with their numbers: an entry replaces an earlier one of its name."""
-        places, newest, found = dict[Any, int](), self.newest, []
+    def numbered(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return new entries with their numbers, and note them: an entry replaces an earlier one of its name."""
+        found = []
         for entry in entries:
-            identity = entry.identity
-            seq = (places.get(identity) or self.places.get(identity, 0)) if entry.name else 0
-            if not seq:
-                newest += 1
-                places[identity] = seq = newest
-            found.append(entry.numbered(seq))
+            seq = self.places.get(entry.identity) if entry.name else None
+            found.append(entry.numbered(self.newest + 1 if seq is None else seq))
+            if seq is None:
+                self.add(found[-1:])
         return found
 
 

@@ -35,7 +35,7 @@ from stategraph.stores._rows.records import (
     RunRecord,
     Write,
     WriteBatch,
-    entry_of,
+    entries_of,
     known_inbox,
     lasting_values,
     required_inbox,
@@ -321,11 +321,11 @@ class SqlTable(Table):
 
     def entries(self, run_id: str, first: int, last: int, after: int = 0) -> list[EntryRecord]:
         found = self.query(run_id, _entries(self._dialect, _OF_STEPS), (run_id, first, last, after))
-        return [entry_of(run_id, columns) for columns in found]
+        return entries_of(run_id, found)
 
     def entry_named(self, run_id: str, kind: str, name: str) -> EntryRecord | None:
         found = self.query(run_id, _entries(self._dialect, _NAMED), (run_id, kind, name))
-        return entry_of(run_id, found[0]) if found else None
+        return next(iter(entries_of(run_id, found)), None)
 
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, self._index, (first, last, run_id))]

@@ -287,6 +287,8 @@ class RowStore(CheckpointStore):
             return []
         if are_of_inbox(entries):
             return append_to_inbox(self._log, run_id, entries)
+        if owner_here(self, run_id) is not None:
+            return append_to_journal(self._log, run_id, entries)
         with owned(self, check_run_id(run_id)):
             return append_to_journal(self._log, run_id, entries)
 
