@@ -20,16 +20,16 @@ def langchain() -> None:
     """Let States hold messages of LangChain, also of subclasses, its documents, outputs, prompts and agent actions."""
     rooms = ("messages", "documents", "outputs", "prompt_values", "agents")
     _register_all("langchain_core", map("langchain_core.{}".format, rooms))
-    register_type(import_module("langchain_core.load.serializable").Serializable, subclasses=True)
+    register_type(_imported("langchain_core.load.serializable").Serializable, subclasses=True)
 
 
 def pydantic_ai() -> None:
     """Let States hold messages, parts, events and usage of Pydantic AI, its deferred tools, and what tools raise."""
     for name in ("ModelRetry", "ToolFailed"):
-        cls = getattr(import_module("pydantic_ai"), name)
+        cls = getattr(_imported("pydantic_ai"), name)
         register_type(cls, encode=lambda error: error.message, decode=cls)
     _register_all("pydantic_ai", map("pydantic_ai.{}".format, ("messages", "usage", "tools")))
-    for cls in _subclasses(import_module("pydantic_ai.messages").BaseToolCallPart):  # their attribute is not a field
+    for cls in _subclasses(_imported("pydantic_ai.messages").BaseToolCallPart):  # their attribute is not a field
         register_type(cls, encode=_init_fields, decode=partial(_made_of_fields, cls))
 
 
@@ -49,12 +49,12 @@ def _made_of_fields(cls: Any, values: dict[str, Any]) -> Any:
 def openai() -> None:
     """Let States hold the models of the OpenAI library: responses, chat completions, and whatever else is imported."""
     for room in ("chat", "responses"):
-        import_module(f"openai.types.{room}")
-    register_type(import_module("openai").BaseModel, subclasses=True)
+        _imported(f"openai.types.{room}")
+    register_type(_imported("openai").BaseModel, subclasses=True)
     CALLS.pop("openai", None)
 
 
-def import_module(name: str) -> Any:
+def _imported(name: str) -> Any:
     """Import a module of another library. If that is missing, the error says how to install it."""
     try:
         return importlib.import_module(name)
@@ -66,7 +66,7 @@ def import_module(name: str) -> Any:
 
 def _register_all(package: str, rooms: Iterable[str]) -> None:
     """Register the classes with fields of the modules of a package."""
-    for module in map(import_module, rooms):
+    for module in map(_imported, rooms):
         for name in {*vars(module), *getattr(module, "__all__", ())}:
             cls = getattr(module, name)
             if isinstance(cls, type) and cls.__module__.startswith(package) and can_be_registered(cls):
@@ -79,7 +79,7 @@ def numpy() -> None:
 
     Arrays of objects, of records and of subclasses are refused.
     """
-    np: Any = import_module("numpy")
+    np: Any = _imported("numpy")
 
     def checked(dtype: Any) -> Any:
         if dtype.kind not in "biufcmMSU":
@@ -107,8 +107,8 @@ def pandas() -> None:
 
     A frame that Arrow would change, such as one with a column of mixed types, is refused.
     """
-    pd: Any = import_module("pandas")
-    pa: Any = import_module("pyarrow")
+    pd: Any = _imported("pandas")
+    pa: Any = _imported("pyarrow")
     from stategraph._values.sameness import is_same
 
     def written(frame: Any) -> list[Any]:
@@ -141,7 +141,7 @@ def pandas() -> None:
 
 def polars() -> None:
     """Let States hold data frames and series of polars. Columns of Python objects are refused."""
-    pl: Any = import_module("polars")
+    pl: Any = _imported("polars")
 
     def encode(frame: Any) -> bytes:
         if any(dtype.base_type() is pl.Object for dtype in frame.dtypes):

@@ -31,7 +31,16 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 
-from stategraph import ExecutionError, LimitError, NodeContext, ParallelNode, Repeat, State, StateGraph
+from stategraph import (
+    ExecutionError,
+    LimitError,
+    NodeContext,
+    NotSerializableError,
+    ParallelNode,
+    Repeat,
+    State,
+    StateGraph,
+)
 from stategraph.agents.pydantic_ai import durable
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing.crashing import Killed, MortalStore
@@ -532,6 +541,35 @@ def test_wrong_arguments_are_refused_at_once(arguments: Any, options: Any, says:
     """Before anything runs: `"pay" in "payments"` would repeat a call that no one named."""
     with pytest.raises(TypeError, match=says):
         durable(*arguments, **options)
+
+
+@pytest.mark.parametrize("options", [{"repeat": ["bok"]}, {"confirm": {"bok": lambda call_id, args: None}}])
+def test_a_name_of_no_tool_is_refused_before_a_request(play: Scene, options: dict[str, Any]) -> None:
+    """The error lists the tools. A tool that is not for this step, or that another run of the node brings, is known."""
+    desk = Desk()
+    other = FunctionToolset[Any]()
+    other.add_function(lambda: "x", name="later", prepare=lambda ctx, definition: None)
+    desk.agent = Agent(desk.agent.model, tools=[desk.book], toolsets=[lambda ctx: other])
+    with pytest.raises(ExecutionError, match=r"no tool is named 'bok'; .*'book'.*known: 'book', 'later'"):
+        play.execute(agent_graph(desk.agent, play.store, **options))
+    assert desk.asked == []
+
+    options = {"repeat": ["later"], "confirm": {"book": lambda call_id, args: None}}
+    play.store.delete(RUN)
+    with suppress(ExecutionError):  # it knows no `cancel`
+        play.execute(agent_graph(desk.agent, play.store, **options))
+    assert desk.asked
+
+
+def test_the_result_of_a_run_is_not_saved(play: Scene) -> None:
+    """The error says what to save in place of it."""
+
+    async def ask(state: State, context: NodeContext) -> dict[str, Any]:
+        return {"result": await durable(Agent(TestModel()), context).run("go")}
+
+    graph = make_graph({"ask": ask}, store=play.store, preserve=True)
+    with pytest.raises(NotSerializableError, match=r"save result\.output and result\.all_messages\(\)"):
+        play.execute(graph)
 
 
 def test_every_message_of_a_run_comes_back(any_play: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,20 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     """Before it is in a State."""
     with pytest.raises(OSError, match="missing"):
         FileRef(tmp_path / "missing")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file is there that opens and cannot be read")
+def test_a_file_that_cannot_be_read_is_closed(tmp_path: Path) -> None:
+    """The caller gets the error and no file to close."""
+    path = tmp_path / "a"
+    path.touch()
+    ref = FileRef(path)
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(OSError, match="Input/output error"):
+            ref.open()
+
+    assert warned == []

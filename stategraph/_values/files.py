@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import BinaryIO
 
 import attrs
@@ -47,12 +48,13 @@ class FileRef:
             ValueError: It has changed.
             OSError: It cannot be read.
         """
-        file = open(self.path, "rb")  # noqa: PTH123, SIM115 - as above; the caller closes it
-        found = _digest_of(file)
-        if found == self.digest:
-            file.seek(0)
-            return file
-        file.close()
+        with ExitStack() as opened:
+            file = opened.enter_context(open(self.path, "rb"))  # noqa: PTH123 - as above
+            found = _digest_of(file)
+            if found == self.digest:
+                file.seek(0)
+                opened.pop_all()  # the caller closes it
+                return file
         was = f"its SHA-256 is {found} and was {self.digest}"
         raise ValueError(f"{self.path} has changed since the State refers to it: {was}; restore the file")
 

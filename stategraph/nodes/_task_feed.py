@@ -64,6 +64,7 @@ class TaskFeed:
         return None
 
     async def close(self, _: object = None) -> None:
+        """Close the generator. Cancel it, or the function, if it is at work; raise its exception if it fails."""
         self._is_closing = True
         task = self._task
         if task is None:

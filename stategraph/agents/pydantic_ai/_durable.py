@@ -20,7 +20,7 @@ import attrs
 from stategraph import types
 from stategraph._protocol import OutcomeUnknown
 from stategraph._values.progress import Pause, pause_of
-from stategraph.errors import NotSerializableError
+from stategraph.errors import NotSerializableError, UnknownNameError
 from stategraph.nodes.base import NodeContext
 from stategraph.stores._codec.msgpack import encode_value
 
@@ -91,6 +91,7 @@ def durable(
 
     Raises:
         TypeError: An argument has the wrong type.
+        UnknownNameError: `repeat` or `confirm` names no tool of the agent; the run raises it when it knows its tools.
     """
     if not isinstance(agent, AbstractAgent) or not isinstance(context, NodeContext):
         raise TypeError(
@@ -217,6 +218,11 @@ class _Effects(AbstractCapability[Any]):
             raise deepcopy(result)
         return result
 
+    def check_names(self, tools: Collection[str]) -> None:
+        """Raise UnknownNameError if `repeat` or `confirm` names another tool."""
+        for name in sorted({*self._plan.repeat, *self._plan.confirm} - {*tools}):
+            raise UnknownNameError("tool", name, tools)
+
     def _find(self, tool: str, args: dict[str, Any], ctx: RunContext[Any]) -> Callable[[str], Any] | None:
         """Return what finds out whether a call took place; None if a person is asked."""
         if tool in self._plan.repeat:
@@ -288,6 +294,13 @@ class _DurableModel(WrapperModel):
 @dataclass
 class _DurableToolset(WrapperToolset[Any]):
     effects: _Effects
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, Any]:
+        tools = await super().get_tools(ctx)
+        names = {*tools}
+        self.apply(lambda leaf: names.update(getattr(leaf, "tools", ())))  # also those that are not for this step
+        self.effects.check_names(names)
+        return tools
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
         call = partial(super().call_tool, name, tool_args, ctx, tool)

@@ -216,6 +216,8 @@ def _path_to(key: object) -> str:
 def _why_not(value: Any) -> str:
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+    if cls.__module__ in ("pydantic_ai.run", "pydantic_ai.result"):
+        return f"{name} is not kept: save result.output and result.all_messages() in place of the result"
     if call_for(cls):
         return f"class {name} is not registered: {call_for(cls)} does that for all classes of its library"
     if can_be_registered(cls):
