@@ -127,6 +127,15 @@ class RecoverCall(TypedDict, total=False):
     serves: Collection[int] | None
 
 
+class FollowCall(TypedDict, total=False):
+    """Options of a call that follows a run; see `StateGraph.follow`."""
+
+    after: str | None
+    chunks: bool
+    wait: float | None
+    timeout: float | None
+
+
 class AnswerCall(TypedDict, total=False):
     """Options of a call that stores an answer.
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from stategraph._calls import Call, FollowCall, checked_options
 from stategraph._engine.chunks import emitted
-from stategraph._util.validators import is_duration
 from stategraph._values.clock import to_ns
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
@@ -104,43 +104,27 @@ def _exists(store: CheckpointStore, run_id: str) -> bool:
     return next(store.iter_history(run_id), None) is not None
 
 
-def _check(wait: float | None, timeout: float | None) -> None:
-    for name, seconds in (("wait", wait), ("timeout", timeout)):
-        if seconds is not None and not is_duration(seconds):
-            raise ConfigError(name, seconds, "a non-negative number of seconds")
-
-
 class Looks:
     """The looks at a run, and where they stand: at a row of its history, and at a chunk of the step under way then.
 
     Args:
         store: The store.
         run_id: The run.
-        after: The cursor of an earlier iteration.
-        wait: Seconds to wait for the run to begin.
-        timeout: Seconds until TimeoutError is raised.
-        chunks: Whether to look for chunks.
+        how: The options of `StateGraph.follow`.
 
     Attributes:
         found: States, and the seconds to wait before the next look.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        run_id: str,
-        *,
-        after: str | None = None,
-        wait: float | None = None,
-        timeout: float | None = None,
-        chunks: bool = False,
-    ) -> None:
-        _check(wait, timeout)
-        self._store, self._run_id, self._shows_chunks = store, run_id, chunks and store.keeps_entries
-        self._row, self._step, self._seq, self._began = _place_in(after)
+    def __init__(self, store: CheckpointStore, run_id: str, how: FollowCall) -> None:
+        checked_options(cast(Call, how), FollowCall)
+        self._store, self._run_id = store, run_id
+        self._shows_chunks = how.get("chunks", False) and store.keeps_entries
+        self._row, self._step, self._seq, self._began = _place_in(how.get("after"))
         self._newest: State | None = None
+        timeout = how.get("timeout")
         self.found: Generator[State | float, None, None] = self._looks(
-            wait, float("inf") if timeout is None else timeout
+            how.get("wait"), float("inf") if timeout is None else timeout
         )
 
     @property

@@ -14,6 +14,7 @@ from stategraph._calls import (
     AnswerCall,
     Call,
     ExecuteCall,
+    FollowCall,
     GraphOptions,
     RecoverCall,
     ReplayCall,
@@ -523,15 +524,7 @@ class StateGraph(GraphBuilder[S]):
         """Continue a conversation as `turn` does, yielding States as `astream` does."""
         return self._astream(TurnCall, turn_task, how, run_id, input)
 
-    def follow(
-        self,
-        run_id: str,
-        *,
-        after: str | None = None,
-        chunks: bool = False,
-        wait: float | None = None,
-        timeout: float | None = None,
-    ) -> Following[S]:
+    def follow(self, run_id: str, **how: Unpack[FollowCall]) -> Following[S]:
         """Yield the States of a run that another call owns: the saved ones, then each new one.
 
         They are the States that `stream` yields, without chunks, and the State in which the run paused, failed or was
@@ -549,21 +542,13 @@ class StateGraph(GraphBuilder[S]):
         """
         from stategraph._following import Following, Looks  # imported when used
 
-        return Following(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
+        return Following(Looks(self.store, run_id, how))
 
-    def afollow(
-        self,
-        run_id: str,
-        *,
-        after: str | None = None,
-        chunks: bool = False,
-        wait: float | None = None,
-        timeout: float | None = None,
-    ) -> AsyncFollowing[S]:
+    def afollow(self, run_id: str, **how: Unpack[FollowCall]) -> AsyncFollowing[S]:
         """Yield the States that `follow` yields, on the running event loop."""
         from stategraph._following import AsyncFollowing, Looks  # imported when used
 
-        return AsyncFollowing(Looks(self.store, run_id, after=after, wait=wait, timeout=timeout, chunks=chunks))
+        return AsyncFollowing(Looks(self.store, run_id, how))
 
     def check_runs(
         self, store: CheckpointStore | None = None, *, serves: Collection[int] | None = None

@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, TypeVar
 
@@ -49,14 +49,21 @@ def showing_options(cls: _Class) -> _Class:
         options = next((hint[len("Unpack[") : -1] for hint in hints if str(hint).startswith("Unpack[")), None)
         if options is not None:
             signature, kind = inspect.signature(method), vars(sys.modules[cls.__module__])[options]
-            named = [_option(name, hint.__forward_arg__) for name, hint in kind.__annotations__.items()]
-            method.__signature__ = signature.replace(parameters=[*[*signature.parameters.values()][:-1], *named])
+            parameters = [*[*signature.parameters.values()][:-1], *_options_of(kind)]
+            method.__signature__ = signature.replace(parameters=parameters)
     return cls
 
 
-def _option(name: str, hint: str) -> inspect.Parameter:
-    default = _LEFT_OUT.get(name, _LEFT_OUT.get(hint))
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+@cache  # each kind is that of several methods
+def _options_of(kind: type) -> list[inspect.Parameter]:
+    """Return the options in a TypedDict as parameters."""
+    hints = {name: hint.__forward_arg__ for name, hint in kind.__annotations__.items()}
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_LEFT_OUT.get(name, _LEFT_OUT.get(hint)), annotation=hint
+        )
+        for name, hint in hints.items()
+    ]
 
 
 # --------------------------------------------------------------------------- sync functions
