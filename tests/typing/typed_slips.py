@@ -228,6 +228,25 @@ async def apays(order: Order, context: NodeContext) -> dict[str, float]:
     return {"total": total + found, "wrong": len(wrong)}
 
 
+# The deps of a call.
+class Client:
+    def price(self, name: str) -> float:
+        return 1.0
+
+
+def asks(order: Order, context: NodeContext[Client]) -> dict[str, float]:
+    wrong: str = context.deps.price(order.id)  # slip
+    context.deps.prize(order.id)  # slip
+    return {"total": context.deps.price(order.id), "wrong": len(wrong)}
+
+
+def asks_anything(order: Order, context: NodeContext) -> dict[str, Any]:
+    return {"total": context.deps.price(order.id)}
+
+
+orders.add_node("n", asks)
+orders.add_node("o", asks_anything)
+orders.execute(State({"id": "1"}), deps=Client())
 updates: dict[str, int] = decorated_plain(State())
 work(orders, final)
 total: float = orders.run(final).to(Order).total + State().to(Order).total
