@@ -1,18 +1,14 @@
-"""An agent of the OpenAI agents library: each request and each call of a tool is an effect.
+"""An agent of the OpenAI agents library in a node that fails: each request and each call of a tool is an effect.
 
 Its model follows a script, so it needs neither a key nor a network.
 
 python examples/agent_openai.py
 """
 
-import os
-import subprocess
-import sys
-import tempfile
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import agents
@@ -21,7 +17,7 @@ from agents.usage import RequestUsage
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import stategraph.types
-from stategraph import NodeContext, Repeat, State, StateGraph, register_type
+from stategraph import NodeContext, RetryPolicy, State, StateGraph, register_type
 
 agents.set_tracing_disabled(True)
 stategraph.types.openai()
@@ -63,10 +59,11 @@ def durable_tool(tool: FunctionTool, context: NodeContext) -> FunctionTool:
 
 
 class ScriptedModel(Model):
-    """Responds by what it gets, so a process that goes on gets the next response."""
+    """Responds by what it gets."""
 
     async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
         """Call the tool first; then say what it returned."""
+        print("  the model gets a request")
         outputs = [item["output"] for item in options["input"] if item.get("type") == "function_call_output"]
         call = ResponseFunctionToolCall(name="weigh", arguments='{"parcel": 2}', call_id="call-2", type="function_call")
         text = ResponseOutputText(text=f"It weighs {''.join(outputs)}.", annotations=[], type="output_text")
@@ -80,42 +77,28 @@ class ScriptedModel(Model):
 
 @function_tool
 def weigh(parcel: int) -> str:
-    """Weigh a parcel; the first process dies in the meantime."""
-    print(f"  parcel {parcel} is weighed", flush=True)
-    if "--dies" in sys.argv:
-        os._exit(1)
+    """Weigh a parcel."""
+    print(f"  parcel {parcel} is weighed")
     return f"{parcel} kg"
 
 
 async def post(state: State, context: NodeContext) -> dict[str, Any]:
-    """Let the agent weigh the parcel."""
+    """Let the agent weigh the parcel, and post it; the first attempt finds the post office closed."""
+    print(f"attempt {context.attempt}:")
     model, tools = DurableModel(ScriptedModel(), context), [durable_tool(weigh, context)]
     result = await Runner.run(Agent("post", model=model, tools=[*tools]), state["question"])
+    if context.attempt == 1:
+        raise OSError("the post office is closed")
     return {"answer": result.final_output, "messages": result.to_input_list()}
 
 
-def post_graph(folder: Path) -> StateGraph:
-    """Return the graph: one node, with an agent."""
-    graph = StateGraph("post", store=folder / "runs.db", preserve=True)
-    graph.add_node("post", post)
+def main() -> None:
+    """Run an agent whose node fails once: the next attempt neither sends a request again nor calls the tool."""
+    graph = StateGraph("post", store="memory")
+    graph.add_node("post", post, retry=RetryPolicy(max_attempts=2, initial_delay=0.1))
     graph.set_entry_point("post")
     graph.set_exit_point("post")
-    return graph
-
-
-def main() -> None:
-    """Let a process die, and go on in this one."""
-    question = State({"question": "How heavy is the parcel?"}, run_id="parcel-1")
-    if "--dies" in sys.argv:
-        post_graph(Path(sys.argv[-1])).run(question)
-    with tempfile.TemporaryDirectory() as folder:
-        print("a process that dies:", flush=True)
-        subprocess.run([sys.executable, __file__, "--dies", folder], check=False)
-        graph = post_graph(Path(folder))
-        pause = graph.run(question).pause
-        assert pause is not None
-        print(f"another one asks: {pause.reason}: {pause.value}")
-        print(graph.resume("parcel-1", {"weigh call-2": Repeat()})["answer"])
+    print(asyncio.run(graph.arun(State({"question": "How heavy is the parcel?"})))["answer"])
 
 
 if __name__ == "__main__":

@@ -137,10 +137,11 @@ OUTPUTS = {
         6 kg in all.
         """,
     "agent_openai": """\
-        a process that dies:
+        attempt 1:
+          the model gets a request
           parcel 2 is weighed
-        another one asks: the outcome of an effect is unknown: weigh call-2
-          parcel 2 is weighed
+          the model gets a request
+        attempt 2:
         It weighs 2 kg.
         """,
     "streaming": """\
