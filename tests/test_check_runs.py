@@ -19,6 +19,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import assert_upgrades, recorded_store
 from tests.scenarios import Scene, make_graph, raises, trace, traces
 from tests.test_versions import DATA, greets, versioned
 
@@ -128,14 +129,21 @@ def test_a_run_that_cannot_be_read(store: CheckpointStore) -> None:
         assert "damaged" in problems(graph, damaged)["r"]
 
 
-def test_recorded_runs_are_fixtures(store: CheckpointStore, tmp_path: Path) -> None:
-    """Exported runs of an older version check the upgrades of a newer one, in a store of the test, and go on there."""
-    greets(1, store).execute(State(DATA, run_id="r"))
+@pytest.mark.parametrize("form", ["states", "lines", "file"])
+def test_recorded_runs_are_fixtures(store: CheckpointStore, tmp_path: Path, form: str) -> None:
+    """States and exported runs of an older version check the upgrades of a newer one, and go on in a test."""
+    paused = greets(1, store).execute(State(DATA, run_id="r"))
     lines = [*store.export_run("r")]  # type: ignore[attr-defined]
+    (tmp_path / "runs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    recorded: Any = {"states": [paused], "lines": iter(lines), "file": str(tmp_path / "runs.jsonl")}[form]
+    newest = versioned({"first": print, "ask": InterruptNode(None, "ok"), "greet": print}, 2, MemoryStore())
 
-    with SqliteStore(tmp_path / "fixtures.db") as fixtures:
-        fixtures.import_runs(lines)
-        newer = greets(3, fixtures)
-
-        assert problems(newer) == {"r": ""}
-        assert newer.resume("r", {"ok": True})["person"]["first"] == "Ada"
+    with recorded_store([paused] if form == "states" else lines) as fixtures:
+        assert greets(3, fixtures).resume("r", {"ok": True})["person"]["first"] == "Ada"
+        path = fixtures.path
+    assert not path.exists()
+    assert_upgrades(greets(3, MemoryStore()), recorded)
+    with pytest.raises(AssertionError, match=r"graph.upgrade\(1, function\)"):
+        assert_upgrades(newest, tmp_path / "runs.jsonl")
+    with pytest.raises(AssertionError, match="no run of graph 'flow'"):
+        assert_upgrades(make_graph({"a": trace("a")}, store=store, name="flow"), [paused])
