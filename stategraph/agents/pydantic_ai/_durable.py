@@ -29,6 +29,7 @@ types.pydantic_ai()  # before the imports: its error says what to install
 from pydantic import ValidationError
 from pydantic_ai import (
     AbstractToolset,
+    FunctionToolset,
     ModelResponse,
     ModelRetry,
     PartStartEvent,
@@ -298,7 +299,8 @@ class _DurableToolset(WrapperToolset[Any]):
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, Any]:
         tools = await super().get_tools(ctx)
         names = {*tools}
-        self.apply(lambda leaf: names.update(getattr(leaf, "tools", ())))  # also those that are not for this step
+        # Also those that are not for this step.
+        self.apply(lambda leaf: names.update(leaf.tools if isinstance(leaf, FunctionToolset) else ()))
         self.effects.check_names(names)
         return tools
 
