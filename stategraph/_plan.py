@@ -113,7 +113,7 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
     from stategraph._engine.caching import with_caches
     from stategraph.stores._files.results import result_cache_of
 
-    return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key))
+    return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key, store.cipher))
 
 
 def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:

@@ -53,19 +53,22 @@ class NodeCache:
         yield from step.emit(EventType.CACHE_MISS, key=found.key, reason=found.reason)
         result = yield from attempts()
         if found.key is not None and not step.is_answered and not _pauses(result):
-            yield (Assist, self._keep, (found.key, changes_from(result, step.state)))
+            yield (Assist, self._keep, (found.key, changes_from(result, step.state), step.state.run_id))
         return result
 
     def _find(self, state: State) -> CachedResult:
         keys = sorted(set(self.policy.inputs))
         inputs = {key: state[key] for key in keys if key in state}
-        found: CachedResult = self.results.find([self.graph, self.name, self.version, keys, inputs], self.policy.ttl)
+        found: CachedResult = self.results.find(
+            [self.graph, self.name, self.version, keys, inputs], self.policy.ttl, state.run_id
+        )
         if found.is_broken:
             self._warn(found.reason)
         return found
 
-    def _keep(self, result: tuple[str, Changes]) -> None:
-        failure = self.results.keep(*result, self.policy.ttl)
+    def _keep(self, result: tuple[str, Changes, str]) -> None:
+        key, changes, run_id = result
+        failure = self.results.keep(key, changes, self.policy.ttl, run_id)
         if failure:
             self._warn(failure)
 

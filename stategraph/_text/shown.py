@@ -103,7 +103,7 @@ def without_passwords(text: str) -> str:
     return re.sub(_IN_A_URL, r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
 
 
-_SUSPICIOUS = r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn|url"
+_SUSPICIOUS = r"(sign|verify|encrypt)_with|.key|pwd|secret|token|passw|credential|dsn|url"
 
 
 def may_be_secret(name: str) -> bool:

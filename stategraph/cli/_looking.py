@@ -424,8 +424,9 @@ def _picture_of(request: Request, run_id: str) -> Picture:
     click.option(
         "-o", "--output", type=click.File("w", encoding="utf-8"), default="-", help="A file; stdout by default."
     ),
+    click.option("--encrypted", is_flag=True, help="Encrypt the lines with the key of the store."),
 )
-def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[str]) -> None:
+def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[str], encrypted: bool) -> None:
     """Write runs as lines of JSON.
 
     The lines hold their histories and nested runs. With --json they are one list.
@@ -434,7 +435,7 @@ def export(request: Request, run_ids: tuple[str, ...], is_all: bool, output: IO[
         raise Failure(Exit.USAGE, "which runs? Name them, or give --all")
     store = row_store(request.open())
     wanted = reversed([run.run_id for run in store.iter_runs()]) if is_all else run_ids
-    lines = (line for run_id in wanted for line in store.export_run(run_id))
+    lines = (line for run_id in wanted for line in store.export_run(run_id, encrypted=encrypted))
     with _private_files():
         for line in [json.dumps([json.loads(line) for line in lines])] if request.is_json else lines:
             output.write(f"{line}\n")

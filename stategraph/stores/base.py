@@ -258,6 +258,9 @@ class CheckpointStore(ABC):
     signing_key: SigningKey | None = None
     """Returns the key that signs rows, if the store signs them. Caches of nodes are signed with it as well."""
 
+    cipher: Any = None
+    """Encrypts rows, if the store does. Caches of nodes are encrypted with it as well."""
+
     def append(self, run_id: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
         """Append entries to the journal or to the inbox of a run; return them as they are kept, with their numbers.
 

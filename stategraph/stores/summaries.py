@@ -232,12 +232,14 @@ class Rekeyed:
     """The report of `rekey` of a durable store.
 
     Attributes:
-        runs: The number of runs that were signed again, with nested runs and the parts of steps.
+        runs: The number of runs that were signed and encrypted again, with nested runs and the parts of steps.
         left: The runs that were left as they are, and why.
+        plain: The ids of runs of which something was not encrypted before.
     """
 
     runs: int = 0
     left: tuple[Damage, ...] = ()
+    plain: tuple[str, ...] = ()
 
 
 @attrs.frozen

@@ -22,6 +22,21 @@ STORES |= {"postgres": postgres_at, "redis": redis_at}
 OLD: dict[str, Any] = {"sign_with": lambda: b"old" * 9}
 NEW: dict[str, Any] = {"sign_with": lambda: b"new" * 9}
 BOTH = NEW | {"verify_with": [OLD["sign_with"]]}
+KEYS: dict[str, Any] = {
+    "signed": (OLD, NEW, BOTH),
+    "encrypted": (
+        {"encrypt_with": {"old": b"o" * 32}},
+        {"encrypt_with": {"new": b"n" * 32}},
+        {"encrypt_with": {"new": b"n" * 32, "old": b"o" * 32}},
+    ),
+    "encrypted and signed": (
+        OLD | {"encrypt_with": b"o" * 32},
+        NEW | {"encrypt_with": {"new": b"n" * 32}},
+        BOTH | {"encrypt_with": {"new": b"n" * 32, "old": b"o" * 32}, "encrypt_labels": True},
+    ),
+    "encrypted for the first time": ({}, {"encrypt_with": b"n" * 32}, {"encrypt_with": b"n" * 32}),
+}
+"""The former keys, the new ones, and both."""
 
 
 @pytest.fixture
@@ -45,10 +60,14 @@ def asking(store):
     return scenarios.make_graph({"outer": inner.as_node()}, name="asks", store=store, preserve=True)
 
 
+@pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("kind", STORES)
-def test_nothing_needs_the_former_key_then(opened, kind):
+def test_nothing_needs_the_former_key_then(opened, kind, keys):
     """Not a history with a rollback, entries, a run that waits in a nested graph, or one that stopped within a map."""
-    old = opened(OLD, kind)
+    old_keys, new_keys, both = KEYS[keys]
+    if "encrypt" in keys:
+        pytest.importorskip("cryptography")
+    old = opened(old_keys, kind)
     calls: list[int] = []
     with pytest.raises(ExecutionError):
         make_graph(old, calls).execute(State(run_id="map"))
@@ -63,11 +82,11 @@ def test_nothing_needs_the_former_key_then(opened, kind):
     entries = old.entries("few")
     histories = {run_id: old.history(run_id) for run_id in old.list()}
 
-    report = opened(BOTH, kind).rekey()
+    report = opened(both, kind).rekey()
 
     assert report.left == ()
     assert report.runs > len(histories)  # with nested runs and parts
-    new = opened(NEW, kind)
+    new = opened(new_keys, kind)
     assert new.verify().damaged == ()
     assert {run_id: new.history(run_id) for run_id in new.list()} == histories
     assert len(entries) == 3
@@ -78,7 +97,7 @@ def test_nothing_needs_the_former_key_then(opened, kind):
     assert make_graph(new, calls, mended=True).resume("map")["squares"] == [0, 1, 4, 9]
     assert calls == [0, 1, 2, 2, 3]
     with pytest.raises(CheckpointCorruptError):
-        opened(OLD, kind).load("full")
+        opened(old_keys, kind).load("full")
 
 
 def test_what_is_left_is_named_and_never_signed(opened, tmp_path):

@@ -42,6 +42,15 @@ class TestSqliteStore(StoreContract):
         store.close()
 
 
+class TestEncryptedSqliteStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        pytest.importorskip("cryptography")
+        store = SqliteStore(tmp_path / "runs.db", encrypt_with={"one": KEY.ljust(32)})
+        yield store
+        store.close()
+
+
 class TestPostgresStore(StoreContract):
     @pytest.fixture
     def store(self):
@@ -56,6 +65,14 @@ class TestSignedJsonOnPostgresBehindAPooler(ValuesContract):
             yield store
 
 
+class TestEncryptedOnPostgres(ValuesContract):
+    @pytest.fixture
+    def store(self):
+        pytest.importorskip("cryptography")
+        with open_postgres(encrypt_with=KEY.ljust(32), encrypt_labels=True, compress=True) as store:
+            yield store
+
+
 class TestRedisStore(StoreContract):
     @pytest.fixture
     def store(self):
@@ -67,6 +84,14 @@ class TestSignedJsonInOnePartitionOfRedis(ValuesContract):
     @pytest.fixture
     def store(self):
         with open_redis(sign_with=lambda: KEY, serializer="json", partitions=1) as store:
+            yield store
+
+
+class TestEncryptedJsonOnRedis(ValuesContract):
+    @pytest.fixture
+    def store(self):
+        pytest.importorskip("cryptography")
+        with open_redis(encrypt_with=lambda run_id: KEY.ljust(32), serializer="json") as store:
             yield store
 
 

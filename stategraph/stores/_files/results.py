@@ -68,31 +68,36 @@ class ResultCache(ForkSafe):
     Args:
         path: The folder.
         sign_with: Returns the key that signs entries (HMAC-SHA-256). Other entries count as missing.
+        cipher: A `stategraph.stores._rows.cipher.Cipher`, which encrypts entries. The key of an entry, a digest of its
+            inputs, needs the key of the cipher too: inputs cannot be guessed.
     """
 
     _cache: diskcache.Cache | None = None
 
-    def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
+    def __init__(self, path: Any, sign_with: SigningKey | str | None = None, cipher: Any = None) -> None:
         # Absolute, because the working directory may change before the folder is opened.
         self._path = absolute_path(path, "cache.path", "a folder")
-        self._signing_key = signing_key(sign_with, "cache.sign_with")
+        self._signing_key, self._cipher = signing_key(sign_with, "cache.sign_with"), cipher
         self._files: OpenFiles
         super().__init__()
 
-    def find(self, parts: Sequence[Any], ttl: float | None) -> CachedResult:
+    def find(self, parts: Sequence[Any], ttl: float | None, run_id: str = "") -> CachedResult:
         """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
         key = None
         try:
-            key = hashlib.sha256(encode(parts)).hexdigest()
+            inputs = encode(parts)
+            if self._cipher is not None:
+                inputs = self._cipher.digest(run_id, inputs)
+            key = hashlib.sha256(inputs).hexdigest()
             with self.lock:
-                return self._found(key, ttl)
+                return self._found(key, ttl, run_id)
         except NotSerializableError as error:
             reason = f"an input has no exact value to look for: {error}"
         except Exception as error:  # noqa: BLE001 - a cache never fails
             reason = f"it cannot be read: {describe_exception(error)}"
         return CachedResult(key, reason=reason, is_broken=True)
 
-    def _found(self, key: str, ttl: float | None) -> CachedResult:
+    def _found(self, key: str, ttl: float | None, run_id: str) -> CachedResult:
         results, signing_key = self._opened(), self._key()
         entry = results.get(key)
         if entry is None:
@@ -107,6 +112,8 @@ class ResultCache(ForkSafe):
             reason = "it is not signed with the key of sign_with, or is forged" if signing_key else _NEEDS_KEY
             return CachedResult(key, reason=reason, is_broken=True)
         try:
+            if self._cipher is not None:
+                payload = self._cipher.decrypted(run_id, _bound_to(key), payload, "a cached result")
             written, changes = _unpack(key, payload)
         except Exception as error:  # noqa: BLE001 - foreign bytes may raise any error
             return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
@@ -116,11 +123,13 @@ class ResultCache(ForkSafe):
             return CachedResult(key, reason="expired")
         return CachedResult(key, changes)
 
-    def keep(self, key: str, changes: Changes, ttl: float | None = None) -> str:
+    def keep(self, key: str, changes: Changes, ttl: float | None = None, run_id: str = "") -> str:
         """Keep a result for `ttl` seconds. Return why that failed; empty if it succeeded."""
         try:
             changed, removed = changes
             payload = encode([key, clock.now_ns(), dict(changed), list(removed)])
+            if self._cipher is not None:
+                payload = self._cipher.encrypted(run_id, _bound_to(key), payload)
             seal = _seal(key, payload, self._key())
             with self.lock:
                 self._opened().set(key, seal + payload, expire=ttl)
@@ -198,13 +207,13 @@ def _check(file: Path) -> None:
         raise ValueError(f"{file} was not made by stategraph: it has {', '.join(map(str, foreign))}")
 
 
-def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> ResultCache:
-    """Return the cache of a policy, signed with its key or, if it has none, with that of the store.
+def result_cache_of(policy: CachePolicy, store_key: SigningKey | None, cipher: Any) -> ResultCache:
+    """Return the cache of a policy, signed with its key or, if it has none, with that of the store, which encrypts it.
 
     Raises:
         ConfigError: the path is not allowed, or the environment variable of the key is not set.
     """
-    return ResultCache(policy.path, store_key if policy.sign_with is None else policy.sign_with)
+    return ResultCache(policy.path, store_key if policy.sign_with is None else policy.sign_with, cipher)
 
 
 # --------------------------------------------------------------------------- entries
@@ -215,6 +224,10 @@ def _seal(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
     if signing_key is None:
         return _FORMAT + hashlib.sha256(payload).digest()
     return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256")
+
+
+def _bound_to(key: str) -> bytes:
+    return f"cache {key}".encode()
 
 
 def _unpack(key: str, payload: bytes) -> tuple[int, Changes]:

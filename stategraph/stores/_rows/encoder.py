@@ -25,6 +25,7 @@ from stategraph.state import State, effects_of, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
 from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
+from stategraph.stores._rows.cipher import is_encrypted, needs_key
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.serializers import PayloadFormat, find_format, registered_format
@@ -59,6 +60,8 @@ class DeltaBase(NamedTuple):
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
     """Return a function that decodes payloads of an encoding; run and step are for its error."""
+    if is_encrypted(encoding):
+        raise needs_key(run_id, f"its step {step}")
     name = encoding.removesuffix(_ZSTD)
     try:
         kept = registered_format(name)
@@ -128,14 +131,16 @@ class CheckpointEncoder:
         smaller = None if self._zstd is None else _compressed(self._zstd, payload, self._written)
         return (self._serializer, payload) if smaller is None else (self._serializer + _ZSTD, smaller)
 
-    def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
-        """Return the decoded payloads of a snapshot and of the rows that build on it; raise as `state`."""
-        with self._decoded(run_id, rows, incarnation) as parts:
-            return parts
+    def parts(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
+    ) -> list[tuple[CheckpointRecord, Any]]:
+        """Return a snapshot and the rows that build on it, each with its decoded payload; raise as `state`."""
+        with self._decoded(run_id, rows, incarnation) as (found, parts):
+            return [*zip(found, parts, strict=True)]
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
         """Return the data of the State of these rows, for a run whose id no State can have; raise as `state`."""
-        with self._decoded(run_id, rows, incarnation) as parts:
+        with self._decoded(run_id, rows, incarnation) as (_, parts):
             return combine(parts)[0]
 
     def check_content(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> None:
@@ -151,8 +156,8 @@ class CheckpointEncoder:
                 registered here.
             ConfigError: the rows are compressed, and the package for that is not installed.
         """
-        with self._decoded(run_id, rows, incarnation) as parts:
-            newest, (data, about) = rows[-1], combine(parts)
+        with self._decoded(run_id, rows, incarnation) as (found, parts):
+            newest, (data, about) = found[-1], combine(parts)
             return State(
                 data,
                 run_id=run_id,
@@ -168,11 +173,13 @@ class CheckpointEncoder:
             )
 
     @contextmanager
-    def _decoded(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes) -> Iterator[list[Any]]:
-        """Yield the decoded payloads of rows, to restore a State from them in the block."""
-        self.check(run_id, rows, incarnation)
+    def _decoded(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes
+    ) -> Iterator[tuple[Sequence[CheckpointRecord], list[Any]]]:
+        """Yield rows and their decoded payloads, to restore a State from them in the block."""
+        found = self.check(run_id, rows, incarnation)
         with self._restoring(run_id, rows[-1].step):
-            yield [self._read(run_id, row.step, row.encoding, row.payload) for row in rows]
+            yield found, [self._read(run_id, row.step, row.encoding, row.payload) for row in found]
 
     def values(self, run_id: str, entries: Sequence[EntryRecord]) -> list[Any]:
         """Return the values of entries of a run; raise as `state`."""
@@ -193,7 +200,7 @@ class CheckpointEncoder:
         """Translate the errors of damaged or unavailable values."""
         try:
             yield
-        except (FormatError, ConfigError):
+        except (CheckpointCorruptError, FormatError, ConfigError):
             raise
         except UnavailableValueError as error:
             raise FormatError(run_id, f"its step {step} cannot be restored here: {error}") from error
@@ -206,8 +213,10 @@ class CheckpointEncoder:
         delta_size = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
         return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), len(rows[0].payload), delta_size)
 
-    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
-        """Check that these are a snapshot and all rows that follow it up to the last, unchanged.
+    def check(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
+    ) -> Sequence[CheckpointRecord]:
+        """Check that these are a snapshot and all rows that follow it up to the last, unchanged; return them decrypted.
 
         Raises:
             CheckpointCorruptError: they are not.
@@ -223,7 +232,7 @@ class CheckpointEncoder:
                 raise CheckpointCorruptError(run_id, reason)
             if not 0 <= row.step <= row.sequence <= MAX_STEP:
                 raise CheckpointCorruptError(run_id, f"its checkpoint number {row.sequence} is of step {row.step}")
-        self._sealer.check(run_id, rows, incarnation)
+        return self._sealer.check(run_id, rows, incarnation)
 
     def _sealed(
         self, state: State, place: Place, base: int, kept: tuple[str, bytes], before: bytes, incarnation: bytes

@@ -93,8 +93,9 @@ def entries(log: RunLog, run_id: str, step: int | None, kinds: Collection[str] |
 def copied(log: RunLog, run: RunRecord, step: int | None, run_id: str, incarnation: bytes) -> tuple[EntryRecord, ...]:
     """Return copies of the journal of a step, or of all entries, for another run, or to be signed again."""
     records = log.table.entries(run.run_id, *((0, MAX_STEP) if step is None else (step, step)))
-    log.sealer.check_entries(run.run_id, records, run.incarnation)  # the new seals of copies would hide damage
-    return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in records)
+    # Checked, because the new seals of copies would hide damage.
+    checked = log.sealer.check_entries(run.run_id, records, run.incarnation)
+    return tuple(log.sealer.sealed_entry(run_id, record, incarnation) for record in checked)
 
 
 def cut_journal(log: RunLog, run_id: str, last: int, kinds: Collection[str]) -> None:
@@ -174,7 +175,7 @@ def entries_of(log: RunLog, run: RunRecord, records: Sequence[EntryRecord]) -> l
         if record.format > FORMAT:
             reads = f"this version reads up to {FORMAT}; update it"
             raise FormatError(run_id, f"its entry {record.kind} has format {record.format}; {reads}")
-    log.sealer.check_entries(run_id, records, run.incarnation)
+    records = log.sealer.check_entries(run_id, records, run.incarnation)
     try:
         return [
             Entry.as_kept(kind, value, step, place, name, made_of, by, at_ns, seq)

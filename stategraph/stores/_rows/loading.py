@@ -118,7 +118,7 @@ def _earlier_chain(
     is_kept = rows and (run.policy.max_checkpoints is None or any(row.sequence == at for row in visible(log, run)))
     if not is_kept:
         raise CheckpointNotFoundError(run.run_id, log.table.store, step, revision)
-    if log.sealer.signs and (later := log.table.index(run.run_id, run.sequence + 1)):
+    if log.sealer.is_keyed and (later := log.table.index(run.run_id, run.sequence + 1)):
         raise _newest_missing(run, later)
     if revision is None and run.sequence > run.step:
         _check_followed(log, run, rows[-1])
@@ -152,7 +152,7 @@ def _check_followed(log: RunLog, run: RunRecord, row: CheckpointRecord) -> None:
     rows = log.table.index(run.run_id, first, first) or log.table.index(run.run_id, first, run.sequence)[:1]
     if not rows:
         raise _newest_missing(run)
-    if log.sealer.signs:
+    if log.sealer.is_keyed:
         check_indexed(log, run, rows)
     check_gapless(run, [row, *rows])
 
@@ -222,9 +222,13 @@ def _newer(log: RunLog, run: RunRecord, after: str) -> Iterable[Summary]:
     if run.policy.keeps_all:
         check_gapless(run, rows)
     newer = rows[max(1, run.policy.first_kept(rows)) :]
-    if log.sealer.signs:
-        check_indexed(log, run, newer)
-    return run.summaries_of(newer)
+    return _shown(log, run, newer)
+
+
+def _shown(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[Summary]:
+    if log.sealer.is_keyed:  # a key proves the payload too: users of keys prefer certainty to speed
+        check_indexed(log, run, rows)
+    return run.summaries_of(log.sealer.shown(run.run_id, row, run.incarnation) for row in rows)
 
 
 def iter_history(log: RunLog, run_id: str) -> Iterator[Summary]:
@@ -249,9 +253,7 @@ def summaries(log: RunLog, run: RunRecord, page: int = MAX_STEP) -> Iterator[Sum
     Of a run that keeps all, read those with the sequence numbers of a page at a time.
     """
     for rows in _pages(log, run, page) if run.policy.keeps_all else (visible(log, run),):
-        if log.sealer.signs:  # a signature covers the payload: users who sign prefer certainty to speed
-            check_indexed(log, run, rows)
-        yield from run.summaries_of(rows)
+        yield from _shown(log, run, rows)
 
 
 def _pages(log: RunLog, run: RunRecord, page: int) -> Iterator[list[CheckpointRecord]]:
@@ -310,8 +312,8 @@ def listing(
         try:
             if isinstance(run, Unreadable):
                 raise run.error
-            if _is_wanted(log, run, which, owner_of):
-                found.append(read(run))
+            if (wanted := _wanted(log, run, which, owner_of)) is not None:
+                found.append(read(wanted))
         except CheckpointError as error:
             damaged[run.run_id] = None
             log.report(run.run_id, error)
@@ -331,10 +333,11 @@ def each_run(log: RunLog, which: RunFilter, page: int, before: int | None = None
         before = min(numbers)
 
 
-def _is_wanted(log: RunLog, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> bool:
-    """Return whether a run matches a filter. Raise CheckpointCorruptError if it is damaged."""
+def _wanted(log: RunLog, run: RunRecord, which: RunFilter, owner_of: Callable[[str], object]) -> RunRecord | None:
+    """Return a run, decrypted, if it matches a filter. Raise CheckpointCorruptError if it is damaged."""
     is_nested = is_nested_id(run.run_id)
     if is_nested and not which.takes_id(run.run_id):  # not a run, but parts of a step
-        return False
-    log.sealer.check_run(run)
-    return (which is _ALL or which.takes(run, owner_of)) and (not is_nested or log.is_of_its_run(run))
+        return None
+    run = log.sealer.check_run(run)
+    is_taken = which is _ALL or which.takes(run, owner_of)
+    return run if is_taken and (not is_nested or log.is_of_its_run(run)) else None

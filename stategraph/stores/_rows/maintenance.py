@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
@@ -17,7 +17,6 @@ from stategraph.errors import (
     ConfigError,
     FormatError,
     RunBusyError,
-    RunLostError,
 )
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.type_codecs import unknown_shown
@@ -49,8 +48,8 @@ _TOGETHER, _SHORT = 20, 10  # runs to read at a time, if they have no more check
 _BATCH = 20  # runs to remove in one transaction: other writers wait for its end
 
 
-def verify(log: RunLog) -> Verified:
-    """Read all runs, as `CheckpointStore.verify`. Remember none of them."""
+def verify(log: RunLog, heads: Mapping[str, str]) -> Verified:
+    """Read all runs, as `RowStore.verify`. Remember none of them."""
     statuses: Counter[str] = Counter()
     nested = checkpoints = 0
     damaged = [Damage("", reason) for reason in log.table.problems()]
@@ -72,7 +71,30 @@ def verify(log: RunLog) -> Verified:
             nested += not is_parts_id(run_id)
         else:
             statuses["damaged" if isinstance(status, CheckpointError) else status] += 1
+    damaged += _put_back(log, heads)
     return Verified(dict(sorted(statuses.items())), nested, checkpoints, tuple(damaged), tuple(unreadable))
+
+
+def heads(log: RunLog) -> dict[str, str]:
+    """Return a digest of the newest checkpoint of each run, as `RowStore.heads`."""
+    run_ids = listing(log, attrgetter("run_id"))[0]
+    nested_ids = (nested_id for run_id in run_ids for nested_id in log.table.nested_ids(run_id))
+    return {run_id: head for run_id in (*run_ids, *nested_ids) if (head := _head(log, run_id))}
+
+
+def _head(log: RunLog, run_id: str) -> str:
+    run = log.find(run_id)
+    return "" if run is None else f"{run.incarnation.hex()}-{run.version:016x}-{run.seal.hex()}"
+
+
+def _put_back(log: RunLog, heads: Mapping[str, str]) -> Iterator[Damage]:
+    """Yield the runs that are older than these heads of them."""
+    for run_id, before in heads.items():
+        with suppress(CheckpointError):  # it is among the damaged runs
+            (incarnation, version, _), now = before.split("-"), _head(log, run_id)
+            if now != before and not (now.startswith(f"{incarnation}-") and now.split("-")[1] > version):
+                reason = "it is older than its head, or gone: an older copy was put back, or it was deleted since"
+                yield Damage(run_id, reason)
 
 
 def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, int]]:
@@ -98,13 +120,13 @@ def _all_runs(log: RunLog) -> Iterator[tuple[str, str | CheckpointError | None, 
 def _checked_rows(log: RunLog, run: RunRecord, rows: Sequence[CheckpointRecord]) -> int:
     """Check a run that has these rows and no entries; return their number. 0 if it must be read: it may be damaged."""
     with suppress(CheckpointError, ConfigError), unknown_shown():
-        log.sealer.check_run(run)
+        run = log.sealer.check_run(run)
         if rows and rows[-1].seal == run.tip:
             if run.policy.keeps_all:
                 check_gapless(run, rows)
             for _, chain in groupby(rows, attrgetter("base")):
                 log.encoder.check_content(run.run_id, [*chain], run.incarnation)
-            return len([*run.summaries_of(rows)])
+            return len([*run.summaries_of(log.sealer.shown(run.run_id, row, run.incarnation) for row in rows)])
     return 0
 
 
@@ -132,10 +154,10 @@ def rekey(store: OwnableStore, log: RunLog) -> Rekeyed:
             with owned(store, run.run_id):
                 for run_id in (run.run_id, *log.table.nested_ids(run.run_id)):
                     signed += _is_signed_again(log, run_id, left)
-        except CheckpointCorruptError as error:
-            left.append(Damage(run.run_id, error.reason))
-        except (RunBusyError, RunLostError) as error:
+        except RunBusyError as error:
             left.append(Damage(run.run_id, str(error)))
+        except CheckpointError as error:
+            left.append(Damage(run.run_id, error.reason))
     return Rekeyed(signed, tuple(left))
 
 
@@ -145,7 +167,7 @@ def _is_signed_again(log: RunLog, run_id: str, left: list[Damage]) -> bool:
         return read(log, run_id, lambda run: _signed_again(log, run))
     except CheckpointNotFoundError:  # deleted at the same time, or the remains of a deleted run
         return False
-    except (CheckpointCorruptError, FormatError) as error:
+    except CheckpointError as error:
         left.append(Damage(run_id, error.reason))
         return False
 
@@ -156,8 +178,8 @@ def _signed_again(log: RunLog, run: RunRecord) -> bool | None:
     visible(log, run)  # checks that the newest checkpoint is there
     log.forget(run.run_id)
     for chain in chains(log, run, log.table.index(run.run_id)):
-        log.encoder.check(run.run_id, chain, run.incarnation)
-        rows = log.sealer.seal_chain(run.run_id, chain, run.incarnation)
+        checked = log.encoder.check(run.run_id, chain, run.incarnation)
+        rows = log.sealer.seal_chain(run.run_id, checked, run.incarnation)
         is_last = rows[-1].sequence == run.sequence
         tip = rows[-1].seal if is_last else run.tip
         entries = copied(log, run, None, run.run_id, run.incarnation) if is_last else ()

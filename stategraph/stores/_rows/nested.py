@@ -207,8 +207,9 @@ def _copied_rows(
     """Return copies of rows, and of the rows that they build on, for another run."""
     copies: list[CheckpointRecord] = []
     for chain in chains(log, source, rows):
-        log.encoder.check(source.run_id, chain, source.incarnation)  # the new seals of copies would hide damage
-        copies += log.sealer.seal_chain(run_id, chain, incarnation)
+        # Checked, because the new seals of copies would hide damage.
+        checked = log.encoder.check(source.run_id, chain, source.incarnation)
+        copies += log.sealer.seal_chain(run_id, checked, incarnation)
     return copies
 
 

@@ -27,6 +27,7 @@ from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
 from stategraph.stores._checks import row_cursor
 from stategraph.stores._codec.states import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError, unknown_shown
+from stategraph.stores._rows.cipher import is_encrypted, needs_key
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.summaries import Summary, as_time
 
@@ -228,6 +229,8 @@ class RunRecord(NamedTuple):
         )
 
     def _pause_of(self, kept: str) -> Pause | None:
+        if is_encrypted(kept):
+            raise needs_key(self.run_id, "its record")
         try:
             with unknown_shown():  # a list of runs does not need the types of their values
                 return pause_from_json(kept)
@@ -581,7 +584,7 @@ RUN_COLUMNS = _names_of(RunRecord._fields)
 ENTRY_COLUMNS = tuple({"by": "by_whom"}.get(field, field) for field in EntryRecord._fields)
 """The columns of an entry."""
 
-_STEP = ("version", "sequence", "step", "node", "time_ns", "tip", "seal")
+_STEP = ("version", "sequence", "step", "node", "time_ns", "pause", "tip", "seal")
 STEP_COLUMNS = _names_of(_STEP)
 """The columns of a run that every step changes."""
 

@@ -165,7 +165,7 @@ class RunLog(ForkSafe):
         run = self.table.run(run_id)
         if run is None:
             return None
-        self.sealer.check_run(run, run_id)
+        run = self.sealer.check_run(run, run_id)
         return run if not is_nested_id(run_id) or self.is_of_its_run(run) else None
 
     def is_of_its_run(self, nested: RunRecord) -> bool:
@@ -221,7 +221,7 @@ class RunLog(ForkSafe):
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
             way_out = f"store.delete({run_id!r})"
-            is_said = way_out in error.reason or "sign_with" in error.reason  # with the right key it may be intact
+            is_said = way_out in error.reason or "_with" in error.reason  # with the right key it may be intact
             logging.getLogger("stategraph").warning(
                 "run %r in the %s is left out (logged once): %s%s",
                 run_id,
@@ -252,6 +252,7 @@ class RunLog(ForkSafe):
             first: The first checkpoint of a run that begins with several.
             policy: The retention policy, if it is known.
         """
+        row = self.sealer.shown(state.run_id, row, incarnation)
         version = old.version + 1 if old else int.from_bytes(os.urandom(6))
         created_ns = old.created_ns if old else (first or row).time_ns
         labels = tuple(sorted(state.labels.items())) if state.labels else ()

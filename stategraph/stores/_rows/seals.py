@@ -13,6 +13,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
+from stategraph.stores._rows.cipher import MARK, Cipher
 from stategraph.stores._rows.records import PLAIN, CheckpointRecord, EntryRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
@@ -23,8 +24,12 @@ _AT_SEAL_OF_RUN = RunRecord._fields.index("seal")
 _pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 
+# What is encrypted, in the first field of each; the last fields only with labels and authors.
+_OF_ROW, _OF_RUN, _OF_ENTRY = ("pause", "error", "by"), ("pause", "error", "by", "labels"), ("payload", "made_of", "by")
+
+
 class Sealer:
-    """Makes and checks the seals of records.
+    """Makes and checks the seals of records. With a cipher, it encrypts what it seals, and decrypts what it checks.
 
     A seal binds a row to its store, to its run, and to the incarnation of the run: a row of a deleted run is not
     mistaken for a row of another run with the same id. The seal of a row covers the seal of the row before it, and so
@@ -35,13 +40,20 @@ class Sealer:
         sign_with: Returns the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which detects
             damage, not forgery.
         verify_with: Return former keys, whose signatures are still accepted.
+        cipher: Encrypts records. Seals cover the ciphertext. A payload is bound to all that the seal of its row covers.
     """
 
-    def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
+    def __init__(
+        self,
+        sign_with: SigningKey | None = None,
+        verify_with: Sequence[SigningKey] = (),
+        cipher: Cipher | None = None,
+    ) -> None:
         if verify_with and sign_with is None:
             allowed = "with sign_with, the key that signs new rows; keys of verify_with only read"
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
-        self._key, self._former = sign_with, tuple(verify_with)
+        self._key, self._former, self._cipher = sign_with, tuple(verify_with), cipher
+        self._secret = None if cipher and cipher.hides_labels else 2
         self._store_id = b""  # for a State outside of any store
 
     def identify(self, store_id: bytes) -> None:
@@ -53,6 +65,11 @@ class Sealer:
         """Whether seals are signatures."""
         return self._key is not None
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a row cannot be made without a key."""
+        return self.signs or self._cipher is not None
+
     def is_signed(self, seal: bytes) -> bool:
         """Return whether a seal is a signature, with any key."""
         return isinstance(seal, bytes) and len(seal) == _SIGNATURE
@@ -61,6 +78,11 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
+        if self._cipher is not None:
+            row, fields = row._replace(encoding=row.encoding + MARK), _OF_ROW[: self._secret]
+            if any(getattr(row, field) for field in fields):
+                row = self._cipher.hidden(row, run_id, fields, self._bound(run_id, b"", incarnation))
+            row = self._cipher.hidden(row, run_id, ("payload",), self._bound(run_id, before, incarnation))
         seal = self._digest(self._packed_row(run_id, row, before, incarnation), row.payload, self._key)
         return _new_tuple(
             CheckpointRecord, (*row[:_AT_SEAL], seal, row.pause, row.effects)
@@ -75,14 +97,39 @@ class Sealer:
             before = sealed[-1].seal
         return sealed
 
-    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
-        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are correct."""
-        before = b""
+    def check(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
+    ) -> Sequence[CheckpointRecord]:
+        """Return a snapshot and all rows that build on it, decrypted.
+
+        Raises:
+            CheckpointCorruptError: a seal is not correct, or a row cannot be decrypted.
+        """
+        before, found = b"", list[CheckpointRecord]()
         for row in rows:
             if not self._is_right(row.seal, row.payload, self._packed_row, run_id, row, before, incarnation):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
+            if self._cipher is not None:
+                found.append(self.shown(run_id, row, incarnation, before))
             before = row.seal
+        return found or rows
+
+    def shown(
+        self, run_id: str, row: CheckpointRecord, incarnation: bytes, before: bytes | None = None
+    ) -> CheckpointRecord:
+        """Return a row with its error, pause and author decrypted and, after a row with a seal, its payload."""
+        cipher, what = self._cipher, f"its checkpoint at step {row.step}"
+        if cipher is None or cipher.is_plain(run_id, row.encoding, what):
+            return row
+        if before is not None:
+            row = cipher.shown(row, run_id, ("payload",), self._bound(run_id, before, incarnation), what)
+        if row.pause is not None:
+            row = cipher.shown(row, run_id, _OF_ROW, self._bound(run_id, b"", incarnation), what)
+        return row._replace(encoding=row.encoding.removesuffix(MARK))
+
+    def _bound(self, run_id: str, before: bytes, incarnation: bytes) -> Callable[[CheckpointRecord], bytes]:
+        return lambda row: self._packed_row(run_id, row, before, incarnation)
 
     def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
         about = PLAIN.of_row(row)[:_AT_PAYLOAD]
@@ -93,17 +140,26 @@ class Sealer:
 
     def sealed_run(self, run: RunRecord) -> RunRecord:
         """Return the record of a run with its seal."""
+        if self._cipher is not None:  # its pause is never empty: it proves the rest of the record
+            run = self._cipher.hidden(run, run.run_id, _OF_RUN[: self._secret], self._packed_run)
         seal = self._digest(self._packed_run(run), b"", self._key)
         # Faster than run._replace(seal=seal): every save does this.
         return _new_tuple(RunRecord, (*run[:_AT_SEAL_OF_RUN], seal, run.due_ns))
 
-    def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a record is correct, and the record is of this run."""
+    def check_run(self, run: RunRecord, run_id: str | None = None) -> RunRecord:
+        """Return the record of a run, decrypted.
+
+        Raises:
+            CheckpointCorruptError: its seal is not correct, it cannot be decrypted, or it is of another run.
+        """
         if run_id not in (None, run.run_id):  # a collation may treat ids that differ in case as equal
             raise CheckpointCorruptError(run_id, f"its record in the store is of run {run.run_id!r}")
         if not self._is_right(run.seal, b"", self._packed_run, run):
             mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
             raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
+        if self._cipher is None or self._cipher.is_plain(run.run_id, run.pause, "its record"):
+            return run
+        return self._cipher.shown(run, run.run_id, _OF_RUN, self._packed_run, "its record")
 
     def _packed_run(self, run: RunRecord) -> bytes:
         error, parent, policy = run.error, run.parent, run.policy
@@ -121,21 +177,27 @@ class Sealer:
     # ------------------------------------------------------------------ authors of cancellations
 
     def signed_author(self, run_id: str, by: str | None) -> str | None:
-        """Return the author of a cancellation, followed by a signature if this store signs."""
+        """Return the author of a cancellation, encrypted if authors are, with a signature if this store signs."""
+        if by is not None and self._cipher is not None and self._cipher.hides_labels:
+            by = self._cipher.text(run_id, self._packed_author(run_id, ""), by.encode())
         if by is None or self._key is None:
             return by
         return f"{by} {self._digest(self._packed_author(run_id, by), b'', self._key).hex()}"
 
     def author(self, run_id: str, kept: str | None) -> str | None:
-        """Return the author that `signed_author` was given; None if a store that signs did not write it."""
-        if kept is None or self._key is None:
+        """Return the author that `signed_author` was given; None if a store with these keys did not write it."""
+        if kept is None or not self.is_keyed:
             return kept
-        by, _, digits = kept.rpartition(" ")
         try:
-            is_right = self._is_right(bytes.fromhex(digits), b"", self._packed_author, run_id, by)
-        except ValueError:
-            is_right = False
-        return by if is_right else None
+            if self._key is not None:
+                kept, _, digits = kept.rpartition(" ")
+                if not self._is_right(bytes.fromhex(digits), b"", self._packed_author, run_id, kept):
+                    return None
+            if self._cipher is None or not self._cipher.hides_labels:
+                return kept
+            return self._cipher.decrypted(run_id, self._packed_author(run_id, ""), kept, "an author").decode()
+        except (ValueError, CheckpointCorruptError):
+            return None
 
     def _packed_author(self, run_id: str, by: str) -> bytes:
         return _pack(["canceller", self._store_id, run_id, by])
@@ -144,12 +206,20 @@ class Sealer:
 
     def sealed_entry(self, run_id: str, entry: Sequence[Any], incarnation: bytes) -> EntryRecord:
         """Return the record of an entry of a run with these columns, with its seal."""
+        if self._cipher is not None:
+            record = EntryRecord._make(entry)
+            record = record._replace(encoding=record.encoding + MARK)
+            entry = self._cipher.hidden(record, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation))
         *about, payload, _ = entry
         seal = self._digest(_pack(["entry", self._store_id, run_id, incarnation, *about]), payload, self._key)
         return _new_tuple(EntryRecord, (*about, payload, seal))
 
-    def check_entries(self, run_id: str, entries: Iterable[EntryRecord], incarnation: bytes) -> None:
-        """Raise CheckpointCorruptError unless the seals of entries are correct."""
+    def check_entries(self, run_id: str, entries: Sequence[EntryRecord], incarnation: bytes) -> Sequence[EntryRecord]:
+        """Return entries, decrypted.
+
+        Raises:
+            CheckpointCorruptError: a seal is not correct, or an entry cannot be decrypted.
+        """
         of_run, digest, key = ("entry", self._store_id, run_id, incarnation), self._digest, self._key
         for entry in entries:  # thousands of them: inlined as far as they are right
             *about, payload, seal = entry
@@ -160,6 +230,18 @@ class Sealer:
             if not is_right and not self._is_right(seal, payload, _pack, [*of_run, *about]):
                 mismatch = self._mismatch(seal, f"or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its entry {entry.kind} {entry.name!r} {mismatch}")
+        cipher = self._cipher
+        return entries if cipher is None else [self._decrypted(cipher, run_id, each, incarnation) for each in entries]
+
+    def _decrypted(self, cipher: Cipher, run_id: str, entry: EntryRecord, incarnation: bytes) -> EntryRecord:
+        what = f"its entry {entry.kind} {entry.name!r}"
+        if cipher.is_plain(run_id, entry.encoding, what):
+            return entry
+        entry = cipher.shown(entry, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation), what)
+        return entry._replace(encoding=entry.encoding.removesuffix(MARK))
+
+    def _bound_entry(self, run_id: str, incarnation: bytes) -> Callable[[EntryRecord], bytes]:
+        return lambda entry: _pack([self._store_id, run_id, incarnation, *entry[:-2]])
 
     # ------------------------------------------------------------------ digests
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,29 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, ConfigError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import Filters, RunFilter, check_numbers, check_state, check_unknown, filtered
+from stategraph.stores._checks import (
+    Filters,
+    RunFilter,
+    check_flags,
+    check_numbers,
+    check_state,
+    check_unknown,
+    filtered,
+)
 from stategraph.stores._codec.type_codecs import unknown_shown
 from stategraph.stores._rows import nested
+from stategraph.stores._rows.cipher import Cipher, EncryptionKeys, is_encrypted, plain_accepted
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, cut_journal, entries, entry_named
 from stategraph.stores._rows.loading import history, iter_history, listing, load
-from stategraph.stores._rows.maintenance import prune, rekey, verify
+from stategraph.stores._rows.maintenance import heads, prune, rekey, verify
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
 from stategraph.stores._rows.redacting import redact
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._rows.transfer import exported, imported
+from stategraph.stores._rows.transfer import decrypted_lines, encrypted_lines, exported, imported
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Verified
 
@@ -52,6 +61,12 @@ class RowStore(CheckpointStore):
             The page "Signing" describes what a signature guarantees.
         verify_with: Former keys, each as for `sign_with`. Rows signed with them can still be read; new rows are signed
             with the key of `sign_with`.
+        encrypt_with: Encrypt what users put into runs (AES-GCM) with a key of 32 bytes; with the first of a mapping of
+            names to keys, all of which decrypt; or with what a function of the run id returns of these. In place of a
+            key stands the name of an environment variable that holds it in hex. Rows that are not encrypted, or were
+            encrypted with another key or elsewhere, are refused. Requires the extra ``[crypto]``. The page "Encryption"
+            describes what it guarantees.
+        encrypt_labels: Whether to encrypt labels and authors too. Then `runs` cannot search by label.
         serializer: Name of the serializer of new rows: "msgpack", "json", or a registered one. Rows of all known
             serializers can be read.
         compress: Whether to compress new rows where that pays; requires the extra ``[zstd]``.
@@ -74,27 +89,34 @@ class RowStore(CheckpointStore):
         *,
         sign_with: SigningKey | str | None = None,
         verify_with: Sequence[SigningKey | str] = (),
+        encrypt_with: EncryptionKeys | Callable[[str], EncryptionKeys] | None = None,
+        encrypt_labels: bool = False,
         serializer: str = "msgpack",
         compress: bool = False,
     ) -> None:
+        check_flags(encrypt_labels=encrypt_labels)
         self.signing_key: SigningKey | None = signing_key(sign_with)
-        sealer = Sealer(self.signing_key, former_keys(verify_with))
+        self.cipher = None if encrypt_with is None else Cipher(encrypt_with, encrypt_labels)
+        sealer = Sealer(self.signing_key, former_keys(verify_with), self.cipher)
         encoder, self._serializer = CheckpointEncoder(sealer, serializer, compress), serializer
         self._table = open_table(sealer.identify)
         self._log = RunLog(self._table, sealer, encoder)
-        if not sealer.signs:
+        if not sealer.signs or self.cipher is None:
             with suppress(CheckpointError):  # damaged runs raise when they are read
-                self._warn_of_signed(sealer)
+                self._warn_of_keyed(sealer)
 
-    def _warn_of_signed(self, sealer: Sealer) -> None:
-        """Log that a store with signed runs was opened without a key."""
-        some = self._table.runs(RunFilter(), _LOOKED_AT, None)
-        if any(isinstance(run, RunRecord) and sealer.is_signed(run.seal) for run in some):
-            logging.getLogger("stategraph").warning(
-                "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and new "
-                "rows are not signed; open it with sign_with",
-                self,
-            )
+    def _warn_of_keyed(self, sealer: Sealer) -> None:
+        """Log that a store with signed or encrypted runs was opened without a key."""
+        some = [run for run in self._table.runs(RunFilter(), _LOOKED_AT, None) if isinstance(run, RunRecord)]
+        is_signed = not sealer.signs and any(sealer.is_signed(run.seal) for run in some)
+        is_secret = self.cipher is None and any(is_encrypted(run.pause) for run in some)
+        for is_missing, done, option in ((is_signed, "signed", "sign_with"), (is_secret, "encrypted", "encrypt_with")):
+            if is_missing:
+                logging.getLogger("stategraph").warning(
+                    "the %s holds runs that are %s, and was opened without %s: these cannot be loaded, and new "
+                    "rows are not %s; open it with %s",
+                    *(self, done, option, done, option),
+                )
 
     def __str__(self) -> str:
         return f"{self.kind} store at {self.path}"
@@ -224,6 +246,8 @@ class RowStore(CheckpointStore):
 
     def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
         """Add the time, and the ids of owned runs, where one query for all runs is faster than one for each."""
+        if which.labels and self.cipher is not None and self.cipher.hides_labels:
+            raise ConfigError("labels", dict(which.labels), "none: encrypt_labels=True leaves no labels to search by")
         if which.overdue is not None:
             which = attrs.evolve(which, now_ns=self._table.now_ns())
         if which.owned is None or not (which.owned or is_counted or self._is_server):
@@ -234,21 +258,41 @@ class RowStore(CheckpointStore):
         with unknown_shown():  # it is for people
             return super().under_way(run_id)
 
-    def verify(self) -> Verified:
-        return verify(self._log)
+    def verify(self, heads: Mapping[str, str] | None = None) -> Verified:
+        """Read everything in the store and report damage, as `CheckpointStore.verify`.
 
-    def rekey(self) -> Rekeyed:
-        """Sign everything again with the key of `sign_with`, so that the keys of `verify_with` can be removed.
+        Args:
+            heads: The result of an earlier `heads`. A run that is gone, or older than then, is damaged.
+        """
+        return verify(self._log, heads or {})
 
-        Everything is checked first: what has no valid signature of one of the keys is left as it is. Runs that are at
-        work are left too. The report names both; another call does the rest.
+    def heads(self) -> dict[str, str]:
+        """Return a digest of the newest checkpoint of each run, nested ones included, by run id.
+
+        Keep them where a thief cannot write: `verify(heads)` notices that an older copy of the store was put back.
+        """
+        return heads(self._log)
+
+    def rekey(self, *, plain: bool = True) -> Rekeyed:
+        """Sign everything again with the key of `sign_with`, and encrypt it with the first of `encrypt_with`, so that
+        former keys can be removed.
+
+        Everything is checked first: what has no valid signature of one of the keys, or cannot be decrypted with any, is
+        left as it is. Runs that are at work are left too. The report names both; another call does the rest.
+
+        Args:
+            plain: Encrypt what is not encrypted as well. The report names the runs. They may be planted: use False in a
+                store in which all is encrypted.
 
         Raises:
-            ConfigError: the store was opened without `sign_with`.
+            ConfigError: the store was opened without keys.
         """
-        if not self._log.sealer.signs:
-            raise ConfigError("checkpoint.options.sign_with", None, "the key to sign with")
-        return rekey(self, self._log)
+        if not self._log.sealer.is_keyed:
+            raise ConfigError("checkpoint.options.sign_with", None, "the key to sign with, or one in encrypt_with")
+        check_flags(plain=plain)
+        with plain_accepted() if plain else nullcontext(set[str]()) as found:
+            report = rekey(self, self._log)
+        return attrs.evolve(report, plain=tuple(sorted(found)))
 
     def _change_token(self, run_id: str | None) -> str:
         if run_id is None:
@@ -258,14 +302,24 @@ class RowStore(CheckpointStore):
 
     # ------------------------------------------------------------------ JSON lines
 
-    def export_run(self, run_id: str) -> Iterator[str]:
+    def export_run(self, run_id: str, *, encrypted: bool = False) -> Iterator[str]:
         """Yield a run as lines of JSON for `import_runs`, with its kept history and all nested runs. Values of types
         that are not registered here are written in their stored form.
 
+        Args:
+            run_id: The run.
+            encrypted: Encrypt the lines with the key of this store. A store with that key imports them.
+
         Raises:
             CheckpointNotFoundError, CheckpointCorruptError, FormatError: as `load`.
+            ConfigError: the store has no key.
         """
-        return exported(self._log, check_run_id(run_id))
+        lines = exported(self._log, check_run_id(run_id))
+        if not encrypted:
+            return lines
+        if self.cipher is None:
+            raise ConfigError("checkpoint.options.encrypt_with", None, "the key to encrypt an export with")
+        return encrypted_lines(self.cipher, run_id, lines)
 
     def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
         """Create runs from lines of `export_run`, each completely or not at all; return their ids.
@@ -276,7 +330,7 @@ class RowStore(CheckpointStore):
             FormatError: the lines are not from `export_run`.
             RunExistsError, RunBusyError: another run with one of the ids exists. The runs before it have been created.
         """
-        return imported(self, self._log, lines)
+        return imported(self, self._log, decrypted_lines(self.cipher, lines))
 
     # ------------------------------------------------------------------ nested runs
 

@@ -21,6 +21,7 @@ from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep, check_step
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.type_codecs import expect_list, unknown_shown
+from stategraph.stores._rows.cipher import Cipher, needs_key
 from stategraph.stores._rows.entries import entry_of, record_of
 from stategraph.stores._rows.loading import chains, read, visible
 from stategraph.stores._rows.nested import begin_runs
@@ -95,7 +96,7 @@ def _entry_line(log: RunLog, run: RunRecord, record: EntryRecord) -> str:
 
 
 def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
-    for row, parts in zip(chain, log.encoder.parts(run.run_id, chain, run.incarnation), strict=True):
+    for row, parts in log.encoder.parts(run.run_id, chain, run.incarnation):
         columns = dict(zip(row._fields, PLAIN.of_row(row), strict=True))
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
@@ -105,6 +106,33 @@ def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> 
 
 def _written(fields: dict[str, Any]) -> str:
     return json.dumps(fields, allow_nan=False, separators=(",", ":"))
+
+
+def encrypted_lines(cipher: Cipher, run_id: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield one line with all lines of a run."""
+    text = cipher.text(run_id, _bound_to(run_id), "\n".join(lines).encode())
+    yield _written({"type": "encrypted", "run_id": run_id, "lines": text})
+
+
+def decrypted_lines(cipher: Cipher | None, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, with those of `encrypted_lines` in place of each line that it made.
+
+    Raises:
+        CheckpointCorruptError: there is no cipher, or none with the key.
+    """
+    for line in lines:
+        if not line.startswith('{"type":"encrypted"'):
+            yield line
+            continue
+        (fields,) = json.loads(f"[{line}]")
+        run_id, what = str(fields["run_id"]), "its export"
+        if cipher is None:
+            raise needs_key(run_id, what)
+        yield from cipher.decrypted(run_id, _bound_to(run_id), str(fields["lines"]), what).decode().split("\n")
+
+
+def _bound_to(run_id: str) -> bytes:
+    return f"export {run_id}".encode()
 
 
 # --------------------------------------------------------------------------- from lines
@@ -182,8 +210,10 @@ def batch_of(log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], i
         check_stored_id(run_id)
         checkpoints, entries = _separated(lines)
         rows = [row for _, chain in groupby(checkpoints, _base_of) for row in _rows(log, run_id, chain, incarnation)]
-        run = log.sealer.sealed_run(_run(fields, rows[-1], incarnation))
-        _ = [*run.summaries_of(rows)]  # a list of them must never fail
+        shown = [log.sealer.shown(run_id, row, incarnation) for row in rows]
+        run = _run(fields, shown[-1], incarnation)
+        _ = [*run.summaries_of(shown)]  # a list of them must never fail
+        run = log.sealer.sealed_run(run)
         kept = tuple(record_of(log, run_id, _entry(entry), incarnation) for entry in entries)
         taken = check_step(fields.get("inbox", 0))
     except (CheckpointCorruptError, *NOT_READ) as error:

@@ -1,0 +1,194 @@
+"""Encryption of records (AES-256-GCM): some fields of a record become a ciphertext in one of them."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar, cast
+
+import ormsgpack
+
+from stategraph._text.shown import shorten
+from stategraph._util.callables import answered, problem_of
+from stategraph._values.ids import given_id
+from stategraph._values.provenance import ErrorInfo
+from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
+
+EncryptionKeys: TypeAlias = bytes | str | Mapping[str, bytes | str]
+"""A key of 32 bytes, or keys by their names. A str is the name of an environment variable that holds a key in hex."""
+
+_Record = TypeVar("_Record")
+_BoundTo: TypeAlias = Callable[[_Record], bytes]
+
+MARK = "+aes"
+"""Ends the encoding of an encrypted payload, and begins an encrypted text."""
+
+_OPTION = "checkpoint.options.encrypt_with"
+_NONCE = 12  # bytes
+_BLANK = {"error": None, "pause": None, "by": None, "labels": (), "payload": b"", "made_of": ""}
+_accepted: ContextVar[set[str] | None] = ContextVar("accepted", default=None)
+
+
+@contextmanager
+def plain_accepted() -> Iterator[set[str]]:
+    """In the block and in this thread, read records that are not encrypted as well. Yield the ids of their runs."""
+    token = _accepted.set(found := set[str]())
+    try:
+        yield found
+    finally:
+        _accepted.reset(token)
+
+
+def is_encrypted(text: str | None) -> bool:
+    """Return whether a text, or the encoding of a payload, is that of an encrypted record."""
+    return text is not None and (text.startswith(MARK) or text.endswith(MARK))
+
+
+def needs_key(run_id: str, what: str) -> CheckpointCorruptError:
+    """Return the error for an encrypted record in a store without keys."""
+    way_out = "open it with encrypt_with, as it was when this was saved"
+    return CheckpointCorruptError(run_id, f"{what} is encrypted, and this store has no key: {way_out}")
+
+
+class Cipher:
+    """Encrypts with the first key of a run, and decrypts with each.
+
+    Each record has a key of its own, derived from that key and from what the record is bound to: a ciphertext in
+    another place cannot be decrypted, and a nonce never meets the same key twice.
+
+    Args:
+        encrypt_with: The keys, as `RowStore` takes them.
+        hides_labels: Whether labels and authors are encrypted as well.
+
+    Raises:
+        ConfigError: these are no keys, or the package cryptography is missing.
+    """
+
+    def __init__(self, encrypt_with: Any, hides_labels: bool = False) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # imported when used: an extra
+        except ImportError as error:
+            way_out = "it takes the package cryptography: pip install 'durable-stategraph[crypto]'"
+            raise ConfigError(_OPTION, encrypt_with, way_out) from error
+        self.hides_labels, self._aead = hides_labels, AESGCM
+        if not callable(encrypt_with):
+            keys = _checked_keys(encrypt_with)
+            encrypt_with = lambda _: keys  # noqa: E731
+        elif problem := problem_of(encrypt_with, 1):
+            raise ConfigError(_OPTION, encrypt_with, f"a sync function of the run id that returns keys: {problem}")
+        self._given = encrypt_with
+
+    def keys(self, run_id: str) -> Mapping[str, bytes]:
+        """Return the keys of a run by their names; one without a name has the name "".
+
+        Raises:
+            CheckpointError: the function of the user returned none. The text does not show its error, which may.
+        """
+        try:
+            return _checked_keys(answered(self._given(given_id(run_id)), _OPTION))
+        except Exception as error:
+            raise CheckpointError(run_id, f"encrypt_with returned no key for it: {type(error).__name__}") from error
+
+    def digest(self, run_id: str, data: bytes) -> bytes:
+        """Return a digest of data that takes the first key of a run."""
+        return hmac.digest(next(iter(self.keys(run_id).values())), data, "sha256")
+
+    def encrypted(self, run_id: str, bound_to: bytes, data: bytes) -> bytes:
+        """Return the ciphertext of data of a run, after the name of its key."""
+        name, key = next(iter(self.keys(run_id).items()))
+        begin, nonce = bytes([len(name)]) + name.encode(), os.urandom(_NONCE)
+        return begin + nonce + self._aead_of(key, begin + bound_to).encrypt(nonce, data, begin + bound_to)
+
+    def _aead_of(self, key: bytes, bound_to: bytes) -> Any:
+        return self._aead(hmac.digest(key, bound_to, "sha256"))
+
+    def text(self, run_id: str, bound_to: bytes, data: bytes) -> str:
+        """Return that as a text."""
+        return MARK + b64encode(self.encrypted(run_id, bound_to, data)).decode()
+
+    def decrypted(self, run_id: str, bound_to: bytes, kept: bytes | str, what: str) -> bytes:
+        """Return the data of a ciphertext; `what` describes the record for errors.
+
+        Raises:
+            CheckpointCorruptError: it was encrypted with another key, in another place, or is damaged.
+        """
+        data = kept if isinstance(kept, bytes) else _bytes_of(kept)
+        at = 1 + (data[0] if data else 0)
+        name, keys, bound_to = data[1:at].decode("latin-1"), self.keys(run_id), data[:at] + bound_to
+        for key in [keys[name]] if name in keys else keys.values():
+            with suppress(Exception):  # InvalidTag, or ValueError for a nonce that is cut off
+                nonce, rest = data[at : at + _NONCE], data[at + _NONCE :]
+                return bytes(self._aead_of(key, bound_to).decrypt(nonce, rest, bound_to))
+        why = f"encrypt_with has other bytes as the key {shorten(name)}, or it is damaged, forged or from another place"
+        if name not in keys:
+            why = f"encrypt_with has no key {shorten(name)}, but {', '.join(map(shorten, keys))}"
+        raise CheckpointCorruptError(run_id, f"{what} cannot be decrypted: {why}")
+
+    # ------------------------------------------------------------------ records
+
+    def hidden(self, record: _Record, run_id: str, fields: Sequence[str], bound_to: _BoundTo[_Record]) -> _Record:
+        """Return a record with some fields encrypted in the first of them, bound to all others."""
+        into, kept = fields[0], cast(Any, record)
+        secret = ormsgpack.packb([getattr(kept, field) for field in fields], default=attrgetter("parts"))
+        kept = kept._replace(**{field: _BLANK[field] for field in fields})
+        encrypted: Any = self.encrypted if into == "payload" else self.text
+        return cast(_Record, kept._replace(**{into: encrypted(run_id, into.encode() + bound_to(kept), secret)}))
+
+    def shown(
+        self, record: _Record, run_id: str, fields: Sequence[str], bound_to: _BoundTo[_Record], what: str
+    ) -> _Record:
+        """Return a record as it was before these fields, or the first of them, were encrypted; raise as `decrypted`."""
+        into, kept = fields[0], cast(Any, record)
+        bound = into.encode() + bound_to(kept._replace(**{into: _BLANK[into]}))
+        values = ormsgpack.unpackb(self.decrypted(run_id, bound, getattr(kept, into), what))
+        found = dict(zip(fields, values, strict=False))
+        if found.get("error"):
+            found["error"] = ErrorInfo(*found["error"])
+        if "labels" in found:
+            found["labels"] = tuple(map(tuple, found["labels"]))
+        return cast(_Record, kept._replace(**found))
+
+    def is_plain(self, run_id: str, text: str | None, what: str) -> bool:
+        """Return whether a record is accepted although its text, or encoding, is none of an encrypted one.
+
+        Raises:
+            CheckpointCorruptError: it is not encrypted, and not accepted.
+        """
+        if is_encrypted(text):
+            return False
+        accepted = _accepted.get()
+        if accepted is None:
+            way_out = "it was saved without encrypt_with, or planted; store.rekey() encrypts what is there"
+            raise CheckpointCorruptError(run_id, f"{what} is not encrypted: {way_out}")
+        accepted.add(given_id(run_id))
+        return True
+
+
+def _bytes_of(text: str) -> bytes:
+    with suppress(ValueError):
+        data = b64decode(text.removeprefix(MARK))
+        return data if MARK + b64encode(data).decode() == text else b""  # one text for each ciphertext
+    return b""
+
+
+def _checked_keys(given: Any) -> Mapping[str, bytes]:
+    if not isinstance(given, Mapping):
+        given = {"": given}
+    elif not all(isinstance(name, str) and name.isascii() and len(name) <= 24 for name in given) or not given:
+        raise ConfigError(_OPTION, given, "a mapping of names, of up to 24 ASCII characters, to keys")
+    return {name: _checked_key(key) for name, key in given.items()}
+
+
+def _checked_key(given: Any) -> bytes:
+    key = given
+    with suppress(ValueError):
+        key = bytes.fromhex(os.environ.get(given, "")) if isinstance(given, str) else given
+    if type(key) is bytes and len(key) == 32:
+        return key
+    allowed = "32 bytes, or the name of an environment variable that holds them as 64 hex digits, is a key"
+    raise ConfigError(_OPTION, given, allowed)
