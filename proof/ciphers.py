@@ -243,15 +243,15 @@ def _made(thief: Thief, record: Record, cipher: Cipher | None) -> Record:
     made: Any = record._replace(payload=payload, encoding="msgpack")
     owner = next(run for run in thief.now.values() if any(each is record for each in run.records())).head
     if isinstance(record, EntryRecord):
-        return made if cipher is None else sealer.sealed_entry(owner.run_id, made, owner.incarnation)  # type: ignore[no-any-return]
+        return made if cipher is None else sealer.sealed_entry(owner.run_id, made, owner.incarnation)
     made = made._replace(pause=None, base=made.sequence)
-    return made if cipher is None else sealer.seal(owner.run_id, made, b"", owner.incarnation)  # type: ignore[no-any-return]
+    return made if cipher is None else sealer.seal(owner.run_id, made, b"", owner.incarnation)
 
 
 CHANGES: list[Callable[[Thief, Any], Record]] = [flip, cut, extend, swap, swap_alike, replay, move, other_key, plant]
 
 
-def _resealed(thief: Thief, run: Run, old: Record, new: Record) -> Run:
+def _resealed(thief: Thief, run: Run, old: Record, new: Any) -> Run:
     """Return a run with one record changed and all checksums right."""
     run_id, incarnation = run.head.run_id, run.head.incarnation
     rows = [new if row is old else row for row in run.rows]
@@ -259,11 +259,11 @@ def _resealed(thief: Thief, run: Run, old: Record, new: Record) -> Run:
     head: Any = new if run.head is old else run.head
     sealed: list[CheckpointRecord] = []
     for row in rows:
-        before = b"" if row.base == row.sequence or not sealed else sealed[-1].seal  # type: ignore[union-attr]
-        sealed.append(thief.plain.seal(run_id, row, before, incarnation))  # type: ignore[arg-type]
+        before = b"" if row.base == row.sequence or not sealed else sealed[-1].seal
+        sealed.append(thief.plain.seal(run_id, row, before, incarnation))
     if old is not run.head and thief.randomness.random() < 0.5:
         head = head._replace(tip=sealed[-1].seal)  # a guess: the record of the run proves its tip
-    kept = [thief.plain.sealed_entry(run_id, entry, incarnation) for entry in entries]  # type: ignore[arg-type]
+    kept = [thief.plain.sealed_entry(run_id, entry, incarnation) for entry in entries]
     return Run(thief.plain.sealed_run(head), sealed, kept)
 
 

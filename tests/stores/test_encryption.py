@@ -106,7 +106,7 @@ def flattened(value):
     return [part for pair in (value.items() if isinstance(value, dict) else [value]) for part in pair]
 
 
-class Corpus(dict):
+class Corpus(dict[str, str]):
     """Random tokens by the place into which they are put."""
 
     def __missing__(self, place):
@@ -370,12 +370,14 @@ def test_cached_results_need_the_key_too(tmp_path, opened):
     """Without it, or under another first key, the node is called again; inputs cannot be guessed from the names."""
     calls = []
 
+    def counted(state):
+        calls.append(1)
+        return {"y": 1}
+
     def run(**options):
         with opened(**options) as store:
             graph = StateGraph(GraphConfig("g", checkpoint=CheckpointConfig(interval=1)), store=store)
-            graph.add_node(
-                "n", lambda state: calls.append(1) or {"y": 1}, cache=CachePolicy(("x",), path=tmp_path / "c")
-            )
+            graph.add_node("n", counted, cache=CachePolicy(("x",), path=tmp_path / "c"))
             graph.set_entry_point("n")
             graph.set_exit_point("n")
             graph.execute(State({"x": 1}))
@@ -410,6 +412,22 @@ def test_an_export_is_plain_or_encrypted(opened, kind, tmp_path):
         assert keyless.import_runs(plain) == ["a"]
         with pytest.raises(ConfigError, match="encrypt_with"):
             keyless.export_run("a", encrypted=True)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_redact_leaves_the_rest_encrypted(opened, kind):
+    """With the error, the pause and the labels of the run."""
+    store = opened(kind, encrypt_labels=True)
+    paused = asking(store).execute(State({"question": "sure?", "card": "4000"}, run_id="ask"), labels={"a": "b"})
+
+    store.redact("ask", "card")
+
+    again = opened(kind, encrypt_labels=True)
+    assert dict(again.load("ask")) == {"question": "sure?"}
+    assert again.runs()[0].pause == paused.pause
+    assert again.runs()[0].labels == {"a": "b"}
+    assert again.verify().damaged == ()
+    assert asking(again).resume("ask", {"sure": True})["sure"] is True
 
 
 # --------------------------------------------------------------------------- heads

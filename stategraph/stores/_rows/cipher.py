@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import ormsgpack
 
@@ -18,6 +18,9 @@ from stategraph._util.callables import answered, problem_of
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 EncryptionKeys: TypeAlias = bytes | str | Mapping[str, bytes | str]
 """A key of 32 bytes, or keys by their names. A str is the name of an environment variable that holds a key in hex."""
@@ -104,7 +107,7 @@ class Cipher:
         begin, nonce = bytes([len(name)]) + name.encode(), os.urandom(_NONCE)
         return begin + nonce + self._aead_of(key, begin + bound_to).encrypt(nonce, data, begin + bound_to)
 
-    def _aead_of(self, key: bytes, bound_to: bytes) -> Any:
+    def _aead_of(self, key: bytes, bound_to: bytes) -> AESGCM:
         return self._aead(hmac.digest(key, bound_to, "sha256"))
 
     def text(self, run_id: str, bound_to: bytes, data: bytes) -> str:
@@ -123,7 +126,7 @@ class Cipher:
         for key in [keys[name]] if name in keys else keys.values():
             with suppress(Exception):  # InvalidTag, or ValueError for a nonce that is cut off
                 nonce, rest = data[at : at + _NONCE], data[at + _NONCE :]
-                return bytes(self._aead_of(key, bound_to).decrypt(nonce, rest, bound_to))
+                return self._aead_of(key, bound_to).decrypt(nonce, rest, bound_to)
         why = f"encrypt_with has other bytes as the key {shorten(name)}, or it is damaged, forged or from another place"
         if name not in keys:
             why = f"encrypt_with has no key {shorten(name)}, but {', '.join(map(shorten, keys))}"

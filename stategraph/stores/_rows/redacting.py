@@ -191,7 +191,7 @@ def _batch(log: RunLog, fields: dict[str, Any], *lines: dict[str, Any]) -> Write
     if old is None:
         raise CheckpointNotFoundError(fields["run_id"], log.table.store)
     batch = batch_of(log, fields, list(lines), old.incarnation)
-    run = log.sealer.sealed_run(batch.run._replace(version=old.version + 1))
+    run = log.sealer.sealed_run(log.sealer.check_run(batch.run)._replace(version=old.version + 1))
     return attrs.evolve(batch, run=run, old=old, outer=log.outer_of(run), taken=0, cut_below=batch.put[0].sequence)
 
 
