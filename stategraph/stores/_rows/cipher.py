@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ormsgpack
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 EncryptionKeys: TypeAlias = bytes | str | Mapping[str, bytes | str]
 """A key of 32 bytes, or keys by their names. A str is the name of an environment variable that holds a key in hex."""
 
-_Record = TypeVar("_Record")
-_BoundTo: TypeAlias = Callable[[_Record], bytes]
+_BoundTo: TypeAlias = Callable[[Any], bytes]
 
 MARK = "+aes"
 """Ends the encoding of an encrypted payload, and begins an encrypted text."""
@@ -134,27 +133,25 @@ class Cipher:
 
     # ------------------------------------------------------------------ records
 
-    def hidden(self, record: _Record, run_id: str, fields: Sequence[str], bound_to: _BoundTo[_Record]) -> _Record:
+    def hidden(self, record: Any, run_id: str, fields: Sequence[str], bound_to: _BoundTo) -> Any:
         """Return a record with some fields encrypted in the first of them, bound to all others."""
-        into, kept = fields[0], cast(Any, record)
-        secret = ormsgpack.packb([getattr(kept, field) for field in fields], default=attrgetter("parts"))
-        kept = kept._replace(**{field: _BLANK[field] for field in fields})
+        into = fields[0]
+        secret = ormsgpack.packb([getattr(record, field) for field in fields], default=attrgetter("parts"))
+        record = record._replace(**{field: _BLANK[field] for field in fields})
         encrypted: Any = self.encrypted if into == "payload" else self.text
-        return cast(_Record, kept._replace(**{into: encrypted(run_id, into.encode() + bound_to(kept), secret)}))
+        return record._replace(**{into: encrypted(run_id, into.encode() + bound_to(record), secret)})
 
-    def shown(
-        self, record: _Record, run_id: str, fields: Sequence[str], bound_to: _BoundTo[_Record], what: str
-    ) -> _Record:
+    def shown(self, record: Any, run_id: str, fields: Sequence[str], bound_to: _BoundTo, what: str) -> Any:
         """Return a record as it was before these fields, or the first of them, were encrypted; raise as `decrypted`."""
-        into, kept = fields[0], cast(Any, record)
-        bound = into.encode() + bound_to(kept._replace(**{into: _BLANK[into]}))
-        values = ormsgpack.unpackb(self.decrypted(run_id, bound, getattr(kept, into), what))
+        into = fields[0]
+        bound = into.encode() + bound_to(record._replace(**{into: _BLANK[into]}))
+        values = ormsgpack.unpackb(self.decrypted(run_id, bound, getattr(record, into), what))
         found = dict(zip(fields, values, strict=False))
         if found.get("error"):
             found["error"] = ErrorInfo(*found["error"])
         if "labels" in found:
             found["labels"] = tuple(map(tuple, found["labels"]))
-        return cast(_Record, kept._replace(**found))
+        return record._replace(**found)
 
     def is_plain(self, run_id: str, text: str | None, what: str) -> bool:
         """Return whether a record is accepted although its text, or encoding, is none of an encrypted one.

@@ -237,8 +237,8 @@ class Sealer:
         what = f"its entry {entry.kind} {entry.name!r}"
         if cipher.is_plain(run_id, entry.encoding, what):
             return entry
-        entry = cipher.shown(entry, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation), what)
-        return entry._replace(encoding=entry.encoding.removesuffix(MARK))
+        found: EntryRecord = cipher.shown(entry, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation), what)
+        return found._replace(encoding=entry.encoding.removesuffix(MARK))
 
     def _bound_entry(self, run_id: str, incarnation: bytes) -> Callable[[EntryRecord], bytes]:
         return lambda entry: _pack([self._store_id, run_id, incarnation, *entry[:-2]])
