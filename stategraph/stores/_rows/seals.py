@@ -159,7 +159,8 @@ class Sealer:
             raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
         if self._cipher is None or self._cipher.is_plain(run.run_id, run.pause, "its record"):
             return run
-        return self._cipher.shown(run, run.run_id, _OF_RUN, self._packed_run, "its record")
+        found: RunRecord = self._cipher.shown(run, run.run_id, _OF_RUN, self._packed_run, "its record")
+        return found
 
     def _packed_run(self, run: RunRecord) -> bytes:
         error, parent, policy = run.error, run.parent, run.policy
