@@ -206,20 +206,6 @@ def decode(payload: bytes) -> Any:
         UnavailableValueError: The value cannot be constructed in this process.
         DecodeError: The bytes are not valid.
     """
-    try:
-        return _decode(payload)
-    except (DecodeError, MemoryError):
-        raise
-    except Exception as error:  # damaged bytes may raise anything
-        raise DecodeError(f"its bytes cannot be decoded: {error}") from error
-
-
-DEEPEST = 3 * MAX_DEPTH + 10
-"""The most levels of a value in any format: one level of a State becomes up to three, a tag, its parts, and a pair of
-them."""
-
-
-def _decode(data: bytes) -> Any:
     is_finished = True
 
     def restore(number: int, packed: bytes) -> Any:
@@ -229,8 +215,18 @@ def _decode(data: bytes) -> Any:
             is_finished = False
         return value
 
-    value = ormsgpack.unpackb(data, ext_hook=restore)
-    return value if is_finished else _finish(value, 0)
+    try:
+        value = ormsgpack.unpackb(payload, ext_hook=restore)
+        return value if is_finished else _finish(value, 0)
+    except (DecodeError, MemoryError):
+        raise
+    except Exception as error:  # damaged bytes may raise anything
+        raise DecodeError(f"its bytes cannot be decoded: {error}") from error
+
+
+DEEPEST = 3 * MAX_DEPTH + 10
+"""The most levels of a value in any format: one level of a State becomes up to three, a tag, its parts, and a pair of
+them."""
 
 
 def _restore(number: int, packed: bytes) -> Any:

@@ -179,21 +179,22 @@ class CheckpointEncoder:
         """Yield rows and their decoded payloads, to restore a State from them in the block."""
         found = self.check(run_id, rows, incarnation)
         with self._restoring(run_id, rows[-1].step):
-            yield found, [self._read(run_id, row.step, row.encoding, row.payload) for row in found]
+            yield found, [self._reader(run_id, row.step, row.encoding)(row.payload) for row in found]
 
     def values(self, run_id: str, entries: Sequence[EntryRecord]) -> list[Any]:
         """Return the values of entries of a run; raise as `state`."""
         found: list[Any] = []
         with self._restoring(run_id, entries[-1].step if entries else 0):
             for entry in entries:
-                (parts,) = self._read(run_id, entry.step, entry.encoding, entry.payload)
+                read = self._readers.get(entry.encoding) or self._reader(run_id, entry.step, entry.encoding)
+                (parts,) = read(entry.payload)
                 found.append(parts["value"])
         return found
 
-    def _read(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
+    def _reader(self, run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
         if encoding not in self._readers:
             self._readers[encoding] = _make_reader(run_id, step, encoding)
-        return self._readers[encoding](payload)
+        return self._readers[encoding]
 
     @contextmanager
     def _restoring(self, run_id: str, step: int) -> Iterator[None]:

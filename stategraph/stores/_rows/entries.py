@@ -179,7 +179,7 @@ def entries_of(log: RunLog, run: RunRecord, records: Sequence[EntryRecord]) -> l
     try:
         return [
             Entry.as_kept(kind, value, step, place, name, made_of, by, at_ns, seq)
-            for (step, seq, kind, place, name, made_of, at_ns, by, *_), value in zip(
+            for (step, seq, kind, place, name, made_of, at_ns, by, _, _, _, _), value in zip(
                 records, log.encoder.values(run_id, records), strict=True
             )
         ]
