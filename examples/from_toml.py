@@ -14,8 +14,8 @@ CONFIG_FILE = Path(__file__).with_name("graph.toml")
 def main() -> None:
     """Run the graph, then load the completed run from the store."""
     with tempfile.TemporaryDirectory() as folder:
-        options = {"path": str(Path(folder, "runs"))}
-        config = GraphConfig.from_file(CONFIG_FILE).merge({"checkpoint": {"options": options}})
+        path = str(Path(folder, "runs"))
+        config = GraphConfig.from_file(CONFIG_FILE).merge({"checkpoint": {"options": {"path": path}}})
         graph = StateGraph(config)
         graph.add_node("measure", lambda state: {"length": len(state["text"])})
         graph.add_node("report", lambda state: {"report": f"{state['length']} characters"})
@@ -26,7 +26,7 @@ def main() -> None:
         graph.execute(State({"text": "checkpoint"}, run_id="measure-1"))
 
         # The same name and options open the same store, in this process and in any other.
-        store = get_checkpoint_store("disk", **options)
+        store = get_checkpoint_store("disk", path=path)
         saved = store.load("measure-1")
         print(f"{config.name}: {saved['report']}")
         print(f"kept: step {saved.step}, {saved.status}, by {saved.checkpoint_node}")

@@ -133,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(has_runs)
     @rule(run_id=RUN_IDS, number=HANDLES, status=STATUSES)
-    def save_again(self, run_id: str, number: int, status: str) -> None:
+    def save_again(self, run_id: str, number: int, status: Any) -> None:
         error = ErrorInfo("ValueError", "no", "x") if status == "failed" else None
         state = attrs.evolve(self.state_of(self.known(run_id)), status=status, error=error)
         self.did("again with another status", self.save(number, state))
@@ -172,7 +172,7 @@ class StoreMachine(RuleBasedStateMachine):
         again=st.booleans(),
         status=STATUSES,
     )
-    def save_many(self, run_id: str, number: int, many: list[Edits], again: bool, status: str) -> None:
+    def save_many(self, run_id: str, number: int, many: list[Edits], again: bool, status: Any) -> None:
         """Later steps, the last of them once more with a status, as a run completes or fails."""
         states = [self.state_of(run_id)]
         for edits in many:

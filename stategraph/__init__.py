@@ -1,21 +1,33 @@
 """stategraph runs a workflow as a graph of steps, and never loses the work that is done.
 
-A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore`.
-
-A name is imported when it is first used, so that a program pays for what it uses. Type checkers read ``__init__.pyi``.
+Begin with `StateGraph`; a checkpoint is a `State`, and a `CheckpointStore` keeps it.
 """
+
+# A name is imported when it is first used, so that a program pays for what it uses. Type checkers read __init__.pyi.
 
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
+    "graph": "StateGraph",
+    "state": "State",
+    "nodes.base": "NodeContext",
+    "nodes._chunks": "Updates",
+    "nodes.interrupt": "InterruptNode",
+    "nodes.map": "MapNode",
+    "nodes.parallel": "ParallelNode",
+    "nodes.wait": "WaitNode",
+    "edges": "Edge always and_ key_equals key_exists not_ or_",
+    "policies": "CachePolicy RetryPolicy",
+    "config": "CheckpointConfig GraphConfig",
+    "stores": "CheckpointStore get_checkpoint_store register_checkpoint_store",
+    "observers": "MultiObserver Observer get_observer register_observer",
     "_values.events": "Event EventType",
-    "_values.files": "FileRef",
-    "_values.ids": "id_of",
     "_values.progress": "Answer Partial Pause Repeat",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
     "_engine.calling": "Recovered RunCheck",
-    "config": "CheckpointConfig GraphConfig",
-    "edges": "Edge always and_ key_equals key_exists not_ or_",
+    "_values.files": "FileRef",
+    "_values.ids": "id_of",
+    "_values.registered_types": "register_type",
     "errors": """
         AnswerError AsyncNodeError CheckpointCorruptError CheckpointError CheckpointNotFoundError
         CheckpointSaveError CheckpointingDisabledError ConfigError EffectsError EntriesNotKeptError EntryExistsError
@@ -24,22 +36,10 @@ _HOMES = {
         RunBusyError RunCancelledError RunCompleteError RunExistsError RunLostError SchemaError StateGraphError
         StepConflictError UnknownNameError UnknownNodeError
     """,
-    "graph": "StateGraph",
-    "nodes._chunks": "Updates",
-    "nodes.base": "NodeContext",
-    "nodes.interrupt": "InterruptNode",
-    "nodes.map": "MapNode",
-    "nodes.parallel": "ParallelNode",
-    "nodes.wait": "WaitNode",
-    "observers": "MultiObserver Observer get_observer register_observer",
-    "policies": "CachePolicy RetryPolicy",
-    "state": "State",
-    "stores": "CheckpointStore get_checkpoint_store register_checkpoint_store",
-    "_values.registered_types": "register_type",
 }
 """The public names by the modules that define them."""
 
-__doc__ = f"{__doc__}\nPublic names:\n\n" + "\n".join("    " + " ".join(names.split()) for names in _HOMES.values())
+__doc__ = f"{__doc__}\nPublic names:\n\n" + "\n".join(f"    {' '.join(names.split())}" for names in _HOMES.values())
 
 __all__ = sorted(" ".join(_HOMES.values()).split())  # noqa: PLE0605 - made of what is above
 _ROOMS = (

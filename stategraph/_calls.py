@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
@@ -164,7 +164,7 @@ class ResumeCall(ChangedCall, total=False):
     """
 
     pause: Pause | str | None
-    redo: Sequence[str]
+    redo: list[str] | tuple[str, ...]
     repeat_effects: bool
 
 

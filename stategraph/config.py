@@ -34,10 +34,17 @@ Persist: TypeAlias = tuple[str, ...] | Mapping[Literal["except"], tuple[str, ...
 # --------------------------------------------------------------------------- checkpoints
 
 
-def _to_keys(value: Any) -> Any:
+_Keys: TypeAlias = tuple[str, ...] | list[str]
+
+
+def _to_keys(value: _Keys | Mapping[Literal["except"], _Keys] | None) -> Any:
     if isinstance(value, Mapping):
         return {name: _to_keys(keys) for name, keys in value.items()}
     return tuple(value) if isinstance(value, list) else value
+
+
+def _usual(interval: int | None) -> int:
+    return cast(int, interval)  # None until the store is known
 
 
 def _are_keys(value: Any) -> bool:
@@ -135,7 +142,7 @@ class CheckpointConfig:
     """
 
     store: str = "memory"
-    interval: int = attrs.field(default=cast(int, None))
+    interval: int = attrs.field(default=None, converter=_usual)
     preserve: bool = False
     durability: Durability = "sync"
     retention: Retention = "latest"

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from stategraph._engine.calling import Recovered, RunCheck
     from stategraph._following import AsyncFollowing, Following
     from stategraph._owners.base import Refused
+    from stategraph.nodes.function import AnyKeys
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
     from stategraph.stores.summaries import Replayed
@@ -92,7 +93,7 @@ class StateGraph(GraphBuilder[S]):
 
     @overload
     def __init__(
-        self: StateGraph[Any], config: GraphConfig | str, *, schema: None = None, **how: Unpack[GraphOptions]
+        self: StateGraph[AnyKeys], config: GraphConfig | str, *, schema: None = None, **how: Unpack[GraphOptions]
     ) -> None: ...
     @overload
     def __init__(self, config: GraphConfig | str, *, schema: type[S], **how: Unpack[GraphOptions]) -> None: ...

@@ -13,7 +13,7 @@ from stategraph._util.callables import answered, is_true, problem_of
 from stategraph._util.validators import MOST, Allowed, check_fields, is_count, is_seconds, naming_arguments
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, LimitError
 
-RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Any], bool]
 
 
 # --------------------------------------------------------------------------- retries
@@ -21,6 +21,14 @@ RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[E
 
 def _is_number(value: Any, at_least: float = 0) -> bool:
     return type(value) in (int, float) and at_least <= value <= MOST
+
+
+def _keys(value: tuple[str, ...] | list[str] | set[str]) -> Any:
+    return _as_tuple(value)
+
+
+def _classes(value: RetryOn | list[type[Exception]]) -> Any:
+    return _as_tuple(value)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -83,7 +91,7 @@ class RetryPolicy:
     backoff_multiplier: float = 2.0
     max_delay: float = attrs.field(default=attrs.Factory(_longest, takes_self=True))
     jitter: float = 0.0
-    retry_on: RetryOn = attrs.field(default=Exception, converter=_as_tuple)
+    retry_on: RetryOn = attrs.field(default=Exception, converter=_classes)
     random: Callable[[], float] | None = attrs.field(default=None, kw_only=True)
     delay: Callable[[Any], float | None] | None = attrs.field(default=None, kw_only=True)
 
@@ -197,7 +205,7 @@ class CachePolicy:
         ConfigError: A value is not allowed.
     """
 
-    inputs: tuple[str, ...] = attrs.field(converter=_as_tuple)
+    inputs: tuple[str, ...] = attrs.field(converter=_keys)
     path: str | os.PathLike[str] = attrs.field(kw_only=True)
     ttl: float | None = attrs.field(default=None, kw_only=True)
     version: str | int | None = attrs.field(default=None, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, M
 from datetime import datetime
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 import attrs
 
@@ -34,6 +34,7 @@ from stategraph.errors import FormatError, InvalidRunIdError, StepConflictError
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
+    from stategraph._values.provenance import StatusName
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar  # with a default; checkers know it without an installation
@@ -159,6 +160,13 @@ class _MissingKey(str):
 _NEW: Any = attrs.NOTHING  # a run id or a timestamp is generated
 
 
+class _Inside(TypedDict, total=False):
+    """What the engine and the stores give a State, besides its fields."""
+
+    facts: Facts | None
+    took_ns: int | None
+
+
 @naming_arguments("keys go into a mapping, as in State({'key': 1})")
 @attrs.frozen(repr=False, init=False, slots=False)  # Draft has the slots
 class State(Draft, Mapping[str, Any], Generic[S_co]):
@@ -220,7 +228,7 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         run_id: str = _NEW,
         labels: Mapping[str, str] = NO_LABELS,
         step: int = 0,
-        status: str = RunStatus.ACTIVE,
+        status: StatusName = RunStatus.ACTIVE,
         checkpoint_node: str = "",
         timestamp: datetime | int = _NEW,
         graph: str | None = None,
@@ -232,9 +240,11 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
         generation: int = 0,
         observer: Listener | None = None,
         input_digest: str = "",
-        facts: Facts | None = None,
-        took_ns: int | None = None,
+        **inside: Unpack[_Inside],
     ) -> None:
+        facts, took_ns = inside.pop("facts", None), inside.pop("took_ns", None)
+        if inside:
+            raise TypeError("unknown argument")  # naming_arguments says which
         if not isinstance(checkpoint_node, str):
             raise TypeError(f"checkpoint_node: {shorten(checkpoint_node)} is not allowed; a str is")
         if pause is not None or progress is not None:
@@ -254,15 +264,14 @@ class State(Draft, Mapping[str, Any], Generic[S_co]):
             _optional("error", error, ErrorInfo),
             pause,
             progress,
-            _optional("facts", facts, Facts),
+            facts,
             not (error or pause or progress or facts),
             _optional("input_digest", input_digest, str) or "",
         )
         if is_nested_id(about.run_id):
             _check_place(about)
-        took_ns, step = _optional("took_ns", took_ns, int), check_step(step)
         time_ns = clock.now_ns() if timestamp is _NEW else _to_ns(timestamp)
-        own = freeze_items(data), about, checkpoint_node, time_ns, step, took_ns, None
+        own = freeze_items(data), about, checkpoint_node, time_ns, check_step(step), took_ns, None
         for name, value in zip(OWN_SLOTS, own, strict=True):
             object.__setattr__(self, name, value)
         if observer is not None:

@@ -124,7 +124,7 @@ def test_a_name_may_be_a_member_of_an_enum(tmp_path: Path) -> None:
         graph = StateGraph(GraphConfig(Name.WORK, checkpoint=CheckpointConfig(interval=1, preserve=True)), store=store)
         graph.add_node(Name.MEND, lambda state: {"done": True})
         graph.add_node(Name.SPLIT, ParallelNode({Name.WORK: lambda state: {"x": 1}, Name.MEND: lambda state: {"y": 1}}))
-        graph.add_node(Name.WORK, lambda state: 1 / 0, on_error=Name.MEND)
+        graph.add_node(Name.WORK, lambda state: {"x": 1 / 0}, on_error=Name.MEND)
         graph.set_entry_point(Name.SPLIT)
         graph.set_exit_point(Name.MEND)
         graph.add_route(Name.SPLIT, lambda state: state["x"], {1: Name.WORK}, name=Name.SPLIT)

@@ -133,7 +133,7 @@ def test_a_run_that_cannot_be_read(store: CheckpointStore) -> None:
 def test_recorded_runs_are_fixtures(store: CheckpointStore, tmp_path: Path, form: str) -> None:
     """States and exported runs of an older version check the upgrades of a newer one, and go on in a test."""
     paused = greets(1, store).execute(State(DATA, run_id="r"))
-    lines = [*store.export_run("r")]  # type: ignore[attr-defined]
+    lines = [*store.export_run("r")]
     (tmp_path / "runs.jsonl").write_text("\n".join(lines), encoding="utf-8")
     recorded: Any = {"states": [paused], "lines": iter(lines), "file": str(tmp_path / "runs.jsonl")}[form]
     newest = versioned({"first": print, "ask": InterruptNode(None, "ok"), "greet": print}, 2, MemoryStore())

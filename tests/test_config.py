@@ -283,11 +283,16 @@ def refuse(name: str) -> None:
     raise ConfigError(f"checkpoint.options.{name}", SECRET, "another one")
 
 
+def options_of(*names: str) -> dict[str, Any]:
+    """Return options with a secret value."""
+    return dict.fromkeys(names, SECRET)
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda name: get_checkpoint_store("memory", **{name: SECRET}),
-        lambda name: get_checkpoint_store("sqlite", path="x", fast=True, **{name: SECRET}),
+        lambda name: get_checkpoint_store("memory", **options_of(name)),
+        lambda name: get_checkpoint_store("sqlite", path="x", **options_of("fast", name)),
         lambda name: get_observer("structlog", **{name: SECRET}),
         lambda name: GraphConfig.from_dict({"name": "g", name: SECRET}),
         lambda name: GraphConfig.from_dict({"name": "g", "checkpoint": {name: SECRET}}),

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from inspect import signature
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -61,7 +62,7 @@ def test_stores_and_nodes_say_what_they_are(tmp_path):
         assert repr(store) == f"<sqlite store at {tmp_path / 'runs.db'}>"
     assert repr(StateGraph("g", store="memory").store) == "<memory store>"
     assert repr(MapNode(len, "pages", "sizes")) == "<MapNode over 'pages' into 'sizes'>"
-    assert repr(ParallelNode({"a": len, "b": len})) == "<ParallelNode of a, b>"
+    assert repr(ParallelNode({"a": dict, "b": dict})) == "<ParallelNode of a, b>"
     assert repr(StateGraph("inner").as_node()) == "<GraphNode 'inner'>"
 
 
@@ -103,5 +104,20 @@ def test_any_text_makes_a_run_id(one, other):
 
 
 def test_help_begins_with_what_is_public():
-    """Every public name is in the text of the package."""
-    assert set(stategraph.__all__) <= set((stategraph.__doc__ or "").split())
+    """The first lines of the package have a graph and a State, and the text every public name."""
+    text = stategraph.__doc__ or ""
+
+    assert set(stategraph.__all__) <= set(text.split())
+    assert text.partition("Public names:")[2].split()[:2] == ["StateGraph", "State"]
+    assert len(text.partition("Public names:")[0].splitlines()) < 6
+
+
+def test_signatures_show_what_a_caller_gives():
+    """A State shows the arguments of a user first, and none of the engine; a store shows all of its options."""
+    state, store = (signature(kind).parameters for kind in (State, SqliteStore))
+
+    assert [*state][:3] == ["data", "run_id", "labels"]
+    assert not {"facts", "took_ns"} & {*state}
+    assert {"path", "read_only", "sign_with", "encrypt_with", "serializer"} <= {*store}
+    with pytest.raises(TypeError, match="has no argument 'fact'"):
+        State(fact=1)  # type: ignore[call-arg]

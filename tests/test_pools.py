@@ -35,7 +35,7 @@ def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
 
 @pytest.mark.parametrize(("on_failure", "expected"), [("cancel", [1, 2]), ("finish", [1, 2, 3])])
 def test_branches_begin_as_on_failure_says(
-    driver: Any, as_node: Callable[[Node], Node], on_failure: str, expected: list[int]
+    driver: Any, as_node: Callable[[Node], Node], on_failure: Any, expected: list[int]
 ) -> None:
     """After a failed branch others begin only with "finish"."""
     calls: list[int] = []

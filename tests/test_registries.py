@@ -87,14 +87,19 @@ def test_a_class_is_called_when_asked_for(name: str, kind: tuple[Register, Get, 
     assert len(made) == 1
 
 
+def opened(name: str, **options: Any) -> Any:
+    """Return a store with options that type checkers do not know."""
+    return get_checkpoint_store(name, **options)
+
+
 def test_the_same_options_give_the_same_object(name: str) -> None:
     """The same options in any order give the same object, and other options another."""
     register_checkpoint_store(name, Closable)
 
-    store = get_checkpoint_store(name, size=2, where="there")
+    store = opened(name, size=2, where="there")
 
-    assert get_checkpoint_store(name, where="there", size=2) is store
-    assert get_checkpoint_store(name, size=3, where="there") is not store
+    assert opened(name, where="there", size=2) is store
+    assert opened(name, size=3, where="there") is not store
     assert get_checkpoint_store(name) is not store
     assert isinstance(store, Closable)
     assert (store.size, store.where) == (2, "there")
@@ -176,11 +181,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Ite
 
 def test_an_installed_package_adds_stores_and_observers(installed: str) -> None:
     """An installed package adds stores and observers, as classes or instances."""
-    store: Any = get_checkpoint_store(f"{installed}-class", size=7)
+    store = opened(f"{installed}-class", size=7)
 
     assert type(store).__name__ == "PluginStore"
     assert store.size == 7
-    assert get_checkpoint_store(f"{installed}-class", size=7) is store
+    assert opened(f"{installed}-class", size=7) is store
     assert get_checkpoint_store(f"{installed}-instance") is get_checkpoint_store(f"{installed}-instance")
     assert type(get_observer(f"{installed}-observer")).__name__ == "PluginObserver"
 

@@ -185,9 +185,9 @@ def test_what_cannot_be_replayed(store: CheckpointStore, driver: Any) -> None:
     with pytest.raises(CheckpointNotFoundError):
         driver(graph, "replay", "another")
     other = StateGraph("other", store=store)
-    other.add_sequence(print)
-    other.set_entry_point("print")
-    other.set_exit_point("print")
+    other.add_sequence(dict)
+    other.set_entry_point("dict")
+    other.set_exit_point("dict")
     with pytest.raises(GraphMismatchError, match="graph 'flow'"):
         driver(other, "replay", RUN)
     least = chain(FourMethodStore(), {"a": lambda state: {}}, retention="latest")

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SLIPS = ["tests/typing/slips.py", "tests/typing/typed_slips.py"]
+SLIPS = ["tests/typing/slips.py", "tests/typing/more_slips.py", "tests/typing/typed_slips.py"]
 
 
 def main() -> int:

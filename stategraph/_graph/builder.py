@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import pairwise
@@ -29,11 +29,11 @@ from stategraph.state import S, S_co, State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes.function import OfObject, OfState
+    from stategraph.nodes.function import AnyKeys, OfAny, OfObject, OfState, Returned
     from stategraph.policies import CachePolicy, RetryPolicy
 
 _P = ParamSpec("_P")
-_Result = TypeVar("_Result")
+_Result = TypeVar("_Result", bound="Returned")
 _Name = TypeVar("_Name", str, str | None)
 
 
@@ -122,6 +122,8 @@ class GraphBuilder(Generic[S]):
     def add_node(self, name: str, node: OfState[S] | Node, **policies: Unpack[Policies]) -> None: ...
     @overload
     def add_node(self, name: str, node: OfObject[S], **policies: Unpack[Policies]) -> None: ...
+    @overload
+    def add_node(self: GraphBuilder[AnyKeys], name: str, node: OfAny, **policies: Unpack[Policies]) -> None: ...
     @naming_arguments()
     def add_node(  # noqa: PLR0913 - the options of a node
         self,
@@ -253,7 +255,7 @@ class GraphBuilder(Generic[S]):
         self,
         from_node: str,
         function: Callable[[State], Any],
-        targets: Mapping[Any, str] | Iterable[str],
+        targets: Mapping[Any, str] | Sequence[str] | AbstractSet[str],
         *,
         name: str | None = None,
     ) -> None:

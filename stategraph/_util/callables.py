@@ -38,7 +38,15 @@ def _is(function: Any, *tests: Callable[[Any], bool]) -> bool:
     return any(test(function) or test(type(function).__call__) for test in tests)
 
 
-_LEFT_OUT = {"bool": False, "max_recoveries": 10, "redo": (), "busy": "reject", "unfinished": "finish"}
+_LEFT_OUT = {
+    "bool": False,
+    "max_recoveries": 10,
+    "redo": (),
+    "busy": "reject",
+    "unfinished": "finish",
+    "serializer": "msgpack",
+    "verify_with": (),
+}
 """What it means to leave out an option, by its type or its name; for others it is None."""
 
 
@@ -47,8 +55,9 @@ def showing_options(cls: _Class) -> _Class:
     for method in vars(cls).values():
         hints = getattr(method, "__annotations__", {}).values()
         options = next((hint[len("Unpack[") : -1] for hint in hints if str(hint).startswith("Unpack[")), None)
-        if options is not None:
-            signature, kind = inspect.signature(method), vars(sys.modules[cls.__module__])[options]
+        kind = vars(sys.modules[cls.__module__]).get(options or "")
+        if kind is not None:
+            signature = inspect.signature(method)
             parameters = [*[*signature.parameters.values()][:-1], *_options_of(kind)]
             method.__signature__ = signature.replace(parameters=parameters)
     return cls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast, get_args, get_origin
 
 import attrs
 
@@ -22,10 +22,24 @@ NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; also with a NodeContext, if it has a parameter for one."""
 
 if TYPE_CHECKING:
-    _Result: TypeAlias = State[S] | S | Mapping[str, Any]
+
+    class _OfAttrs(Protocol):
+        __attrs_attrs__: ClassVar[Any]
+
+    class _OfFields(Protocol):
+        __dataclass_fields__: ClassVar[Any]
+
+    class _OfModel(Protocol):
+        def model_dump(self) -> dict[str, Any]: ...
+
+    AnyKeys: TypeAlias = Mapping[str, Any]
+    _Object: TypeAlias = AnyKeys | _OfAttrs | _OfFields | _OfModel
+    _Result: TypeAlias = State[S] | S | AnyKeys
     _Returned: TypeAlias = _Result[S] | Awaitable[_Result[S]] | Iterator[Any] | AsyncIterator[Any]
     OfState: TypeAlias = Callable[[State[S]], _Returned[S]] | Callable[[State[S], NodeContext], _Returned[S]]
     OfObject: TypeAlias = Callable[[S], _Returned[S]] | Callable[[S, NodeContext], _Returned[S]]
+    Returned: TypeAlias = _Returned[_Object]
+    OfAny: TypeAlias = Callable[[Any], Returned] | Callable[[Any, NodeContext], Returned]
 
 
 _OF_GRAPH = "graph.as_node() makes a node of a graph"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -15,6 +15,12 @@ from stategraph._values import clock
 from stategraph._values.progress import DEADLINE, Answer, NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node, StepContext, check_key
 from stategraph.state import goes_on
+
+if TYPE_CHECKING:
+    from types import GenericAlias, UnionType
+    from typing import _SpecialForm
+
+    Form: TypeAlias = Callable[..., Any] | UnionType | GenericAlias | _SpecialForm
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -58,7 +64,7 @@ class InterruptNode(Node):
     input_param: str | None = attrs.field()
     response_param: str = attrs.field()
     reason: str = attrs.field(default="waits for an answer", kw_only=True)
-    schema: Any = attrs.field(default=None, kw_only=True)
+    schema: Form | None = attrs.field(default=None, kw_only=True)
     validator: Callable[..., object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
     deadline: float | None = attrs.field(default=None, kw_only=True)
     otherwise: Any = attrs.field(default=NOTHING, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from stategraph._progress import unwatched
 from stategraph._text.shown import shorten
@@ -20,6 +20,7 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes.function import OfAny
     from stategraph.nodes.subgraph import GraphNode, Nestable
 
 Reducer = Callable[[Any, Any], Any]
@@ -51,11 +52,11 @@ class ParallelNode(PartsNode):
 
     def __init__(
         self,
-        branches: Mapping[str, NodeFunction | Node | Nestable],
+        branches: Mapping[str, OfAny | Node | Nestable],
         max_workers: int | None = None,
         *,
         reducers: Mapping[str, Reducer] | None = None,
-        on_failure: str = "cancel",
+        on_failure: Literal["cancel", "finish"] = "cancel",
         processes: bool = False,
     ) -> None:
         if not isinstance(branches, Mapping) or not branches:

@@ -6,12 +6,12 @@ import builtins
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, Unpack
 
 import attrs
 
@@ -81,7 +81,7 @@ class RetentionPolicy:
         ttl: Seconds to keep a run after its completion; None to keep it forever.
     """
 
-    retention: str = "latest"
+    retention: Literal["latest", "full", "windowed"] = "latest"
     window: int | None = None
     ttl: float | None = None
 
@@ -179,7 +179,7 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def delete(self, run_id: str) -> None:
+    def delete(self, run_id: str, *_: Any, **how: Any) -> None:
         """Delete a run. Do nothing if there is no run with this id.
 
         Every store also accepts ``take_over=True``, which deletes a run that has an owner. A store of four methods
@@ -189,6 +189,11 @@ class CheckpointStore(ABC):
             RunBusyError: the run has an owner.
             RunLostError: another call took the run over in the meantime; nothing has been changed.
         """
+
+    if TYPE_CHECKING:  # of the durable stores, one of which most graphs have
+
+        def export_run(self, run_id: str, *, encrypted: bool = ...) -> Iterator[str]: ...
+        def import_runs(self, lines: Iterable[str]) -> builtins.list[str]: ...
 
     @abstractmethod
     def list(self) -> builtins.list[str]:

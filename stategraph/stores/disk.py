@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores._checks import check_flags
@@ -31,7 +31,7 @@ from stategraph.stores._rows.records import (
     unpack_run,
 )
 from stategraph.stores._rows.sql_table import row_values
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import RowOptions, RowStore
 from stategraph.stores._rows.table import Identify
 from stategraph.stores.sqlite import OLDEST, SqliteTable
 
@@ -66,7 +66,7 @@ class DiskStore(RowStore):
 
     kind = "disk"
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Unpack[RowOptions]) -> None:
         check_version("checkpoint.store", "disk", OLDEST)
         check_flags(read_only=read_only)
 

@@ -7,13 +7,13 @@ them for psql (see the page "PostgreSQL").
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from stategraph._owners.leases import LEASE
 from stategraph._util.validators import is_count, is_name
 from stategraph.errors import ConfigError
 from stategraph.stores._checks import check_flags
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import RowOptions, RowStore
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._servers import Connections, address_of, check_seconds
 
@@ -57,7 +57,7 @@ class PostgresStore(RowStore):
         prepare: bool = True,
         migrate: bool = True,
         lease: float = LEASE,
-        **options: Any,
+        **options: Unpack[RowOptions],
     ) -> None:
         if not is_name(schema) or len(schema.encode(errors="replace")) > _MAX_NAME or schema.startswith("pg_"):
             raise ConfigError("checkpoint.options.schema", schema, f"the name of a schema, of up to {_MAX_NAME} bytes")

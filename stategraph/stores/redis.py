@@ -5,13 +5,13 @@ The page "Redis" describes its keys, and the losses of a failover.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from stategraph._owners.leases import LEASE
 from stategraph._util.validators import is_count, is_name
 from stategraph.errors import ConfigError
 from stategraph.stores._checks import check_flags
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import RowOptions, RowStore
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._servers import address_of, check_seconds
 
@@ -55,7 +55,7 @@ class RedisStore(RowStore):
         durable: bool = True,
         patience: float = 60,
         lease: float = LEASE,
-        **options: Any,
+        **options: Unpack[RowOptions],
     ) -> None:
         if not (is_name(prefix) and len(prefix) <= _MAX_PREFIX) or "{" in prefix or "}" in prefix:
             raise ConfigError("checkpoint.options.prefix", prefix, f"1 to {_MAX_PREFIX} characters without braces")

@@ -6,12 +6,33 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from inspect import Parameter, Signature, signature
-from typing import Any
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Any, Unpack
 
 from stategraph._values.registry import Registry
 from stategraph.errors import ConfigError, UnknownNameError
 from stategraph.stores.base import CheckpointStore
+
+if TYPE_CHECKING:
+    from stategraph.stores._rows.store import RowOptions
+
+    class StoreOptions(RowOptions, total=False):
+        """The options of all stores of stategraph."""
+
+        path: str | os.PathLike[str]
+        read_only: bool
+        dsn: str
+        schema: str
+        pool: int
+        prepare: bool
+        migrate: bool
+        url: str
+        prefix: str
+        partitions: int
+        replicas: int
+        durable: bool
+        patience: float
+        lease: float
 
 
 class _Imported:
@@ -33,11 +54,8 @@ class _Imported:
 
     @property
     def __signature__(self) -> Signature:
-        """The options of the class, and those of its base."""
-        kind = self._class()
-        given = [*signature(kind).parameters.values(), *signature(kind.__base__).parameters.values()]
-        named = [parameter for parameter in given if parameter.kind is Parameter.KEYWORD_ONLY]
-        return Signature([*given[:1], *named])
+        """That of the class."""
+        return signature(self._class())
 
 
 def _in_place(kind: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -80,8 +98,10 @@ def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., 
     _stores.register(name, store)
 
 
-def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
+def get_checkpoint_store(name: str, **options: Unpack[StoreOptions]) -> CheckpointStore:
     """Return the store with this name: the same object for the same options, until it is closed.
+
+    Type checkers know the options of the stores of stategraph. Pass those of another store as ``**{"option": value}``.
 
     Raises:
         UnknownNameError: no store has this name; the message lists the names that exist.

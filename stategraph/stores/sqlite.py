@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -36,7 +36,7 @@ from stategraph.stores._files.sqlite_files import (
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.records import Appended, Removal, RunRecord, Unreadable, Write, run_or_unreadable
 from stategraph.stores._rows.sql_table import SqlTable, Statement, select_runs
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import RowOptions, RowStore
 from stategraph.stores._rows.table import (
     Identify,
     NodeTransaction,
@@ -75,7 +75,7 @@ class SqliteStore(RowStore):
 
     kind = "sqlite"
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Unpack[RowOptions]) -> None:
         check_version("checkpoint.store", "sqlite", OLDEST)
         check_flags(read_only=read_only)
 

@@ -427,7 +427,7 @@ class CheckpointStoreContract(ValuesContract, EntriesContract):
         """It removes completed runs after their ttl, and never a run that can be resumed."""
         for run_id, status in (("done", "completed"), ("failed", "failed"), ("active", "active")):
             full.retain(run_id, RetentionPolicy(ttl=60))
-            full.save(State(run_id=run_id, step=1, status=status, timestamp=LONG_AGO))
+            full.save(State(run_id=run_id, step=1, status=RunStatus(status), timestamp=LONG_AGO))
         full.retain("fresh", RetentionPolicy(ttl=3600))
         full.save(State(run_id="fresh", step=1, status="completed"))
         full.save(State(run_id="forever", step=1, status="completed", timestamp=LONG_AGO))
@@ -505,7 +505,7 @@ class CheckpointStoreContract(ValuesContract, EntriesContract):
         """Its former owner does not replace a new run of the same id either."""
 
         def deleted() -> None:
-            store.delete(RUN, take_over=True)  # type: ignore[call-arg]  # every store takes it
+            store.delete(RUN, take_over=True)  # every store takes it
             if begins_again:
                 store.save(State({"by": "another"}, run_id=RUN, step=1))
 

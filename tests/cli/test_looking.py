@@ -396,7 +396,7 @@ def test_a_list_shows_whole_ids_and_why_a_run_waits_or_failed(width, tmp_path):
     assert "ConnectionError" in shown
 
 
-def test_a_pipe_that_unknown_reads_any_longer_ends_the_command(shop):
+def test_a_pipe_that_no_one_reads_any_longer_ends_the_command(shop):
     """Without a traceback."""
     command = f"{sys.executable} -m stategraph.cli --store runs.db export done | head -c 1"
     done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
@@ -36,11 +36,11 @@ _WRONG: list[dict[str, Any]] = [
 """Arguments of `CheckpointStore.runs` that are refused."""
 
 
-def _fail_here() -> None:
+def _fail_here() -> NoReturn:
     raise OSError("down")
 
 
-def _fail_there() -> None:
+def _fail_there() -> NoReturn:
     raise OSError("down")
 
 

@@ -22,6 +22,7 @@ from stategraph import (
     MapNode,
     ParallelNode,
     RunBusyError,
+    RunStatus,
     State,
     StateGraph,
     UnknownNameError,
@@ -189,7 +190,7 @@ def test_a_complete_run(store: Any, tmp_path: Path) -> None:
     for run_id in (RUN, "other"):
         store.retain(run_id, RetentionPolicy("full"))
         for step in range(1, 4):
-            status = "completed" if step == 3 else "active"
+            status = RunStatus.COMPLETED if step == 3 else RunStatus.ACTIVE
             store.save(State({"a": [SECRET] * step, "n": step}, run_id=run_id, step=step, status=status))
     store.fork(RUN, "before", 2)
 

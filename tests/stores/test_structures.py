@@ -2,6 +2,7 @@
 
 import sqlite3
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ STORES = [
 @pytest.mark.parametrize(("store", "options"), STORES)
 def test_a_store_keeps_what_a_picture_needs(store, options, tmp_path):
     """The store alone is enough to draw the graph."""
-    path = {} if store == "memory" else {"path": str(tmp_path / "runs")}
+    path: dict[str, Any] = {} if store == "memory" else {"path": str(tmp_path / "runs")}
     with get_checkpoint_store(store, **path, **options) as opened:
         graph = graph_of_all_kinds(opened)
         graph.execute(State(run_id="r"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import attrs
 
@@ -50,12 +50,22 @@ _PAGE = 1_000  # runs
 _LOOKED_AT = 10  # runs to check for signatures when a store is opened
 
 
+class RowOptions(TypedDict, total=False):
+    """Options of every durable store; see RowStore."""
+
+    sign_with: SigningKey | str | None
+    verify_with: Sequence[SigningKey | str]
+    encrypt_with: EncryptionKeys | Callable[[str], EncryptionKeys] | None
+    encrypt_labels: bool
+    serializer: str
+    compress: bool
+
+
 @showing_options
 class RowStore(CheckpointStore):
-    """Base of stores that keep records in a table. It has the public methods; functions of this room do the work.
+    """The stores that keep runs in files or on a server: their options, and the methods that other stores lack.
 
     Args:
-        open_table: Opens the table. It is called with a function that takes the id of the store.
         sign_with: Sign rows (HMAC-SHA-256) with the key, of at least 16 bytes, that this function returns or that the
             environment variable of this name holds. Rows that are unsigned, or signed with another key, are refused.
             The page "Signing" describes what a signature guarantees.
@@ -85,7 +95,7 @@ class RowStore(CheckpointStore):
 
     def __init__(
         self,
-        open_table: Callable[[Identify], Table],
+        open_table: Callable[[Identify], Table],  # called with a function that takes the id of the store
         *,
         sign_with: SigningKey | str | None = None,
         verify_with: Sequence[SigningKey | str] = (),
@@ -117,6 +127,10 @@ class RowStore(CheckpointStore):
                     "rows are not %s; open it with %s",
                     *(self, done, option, done, option),
                 )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        showing_options(cls)
 
     def __str__(self) -> str:
         return f"{self.kind} store at {self.path}"
