@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from itertools import takewhile
 from typing import Any
 
@@ -20,7 +20,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values import clock
-from stategraph._values.frozen import changed_items
+from stategraph._values.frozen import changed_items, freeze_items
 from stategraph._values.progress import NO_PROGRESS, Given, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import find_by_class
@@ -168,10 +168,25 @@ class AllBut(AbstractSet[str]):
 
 
 def persisted(state: State, keys: AbstractSet[str] | None) -> State:
-    """Return the State that is saved: only these keys, or all of them if `keys` is None."""
+    """Return the State that is saved: only these keys, or all of them if `keys` is None.
+
+    The pause and the chunks are without the values of all others.
+    """
     if keys is None:
         return state
-    return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
+    hide = partial(without_values, data=data_of(state), shown=unsaved_as(keys))
+    changes: dict[str, Any] = {} if state.pause is None else {"pause": pause_as(state.pause, hide)}
+    if state.partial is not None:
+        shown = attrs.evolve(state.partial, chunks=hide([*state.partial.chunks]))
+        changes["progress"] = progress_of(state).changed(partial=shown)
+    saved = with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
+    return evolve(saved, **changes) if changes else saved
+
+
+def pause_as(pause: Pause, shown: Callable[[Any], Any]) -> Pause:
+    """Return a pause with its reason and its value as a function shows them."""
+    others = tuple(pause_as(other, shown) for other in pause.others)
+    return attrs.evolve(pause, reason=shown(pause.reason), value=shown(pause.value), others=others)
 
 
 _ENOUGH = 16  # characters: a text that begins so counts as the value, which may have been cut
@@ -179,19 +194,53 @@ _FEW = 4  # characters: shorter values are in any text by chance
 _MOST = 10_000  # parts of a value, which may be very large
 
 
-def without_unsaved(text: str, data: Mapping[str, Any], persist: AbstractSet[str]) -> str:
-    """Return a text without the values of keys that are not saved, and without the texts and numbers in them."""
-    for key, value in data.items():
-        if key not in persist:
-            text = without_texts(text, _texts_in(value), f"<{key}, not saved>")
-    return text
+def unsaved_as(persist: AbstractSet[str]) -> Callable[[str, Any], Any]:
+    """Return a function that shows a value as a mark if its key is not saved."""
+    return lambda key, value: value if key in persist else f"<{key}, not saved>"
 
 
-def without_texts(text: str, secrets: Iterable[str], mark: str) -> str:
-    """Return a text with a mark wherever it holds one of the secrets, or the beginning of a long one."""
-    for secret in sorted(secrets, key=len, reverse=True):  # a part of another one would leave the rest of that
-        text = _without(text, secret, mark)
-    return text
+def without_values(value: Any, data: Mapping[str, Any], shown: Callable[[str, Any], Any]) -> Any:
+    """Return a value without the values of keys that a function shows as another, and without the texts and numbers in
+    them."""
+    for key, secret in data.items():
+        instead = shown(key, secret)
+        if instead is not secret:
+            value = blanked(value, [*_texts_in(secret)], str(instead))
+    return value
+
+
+def value_as(value: Any, data: Mapping[str, Any], shown: Callable[[str, Any], Any]) -> Any:
+    """Return what a function shows of a value beside the data: of a dict, what it shows of each key."""
+    if isinstance(value, dict):
+        value = {key: shown(key, part) for key, part in value.items()}
+    return without_values(value, data, shown)
+
+
+def state_as(state: State, shown: Callable[[str, Any], Any]) -> State:
+    """Return a State as a function shows it."""
+    data, error, pause = data_of(state), state.error, state.pause
+    see = partial(value_as, data=data, shown=shown)
+    changes = {
+        "error": error and attrs.evolve(error, message=see(error.message)),
+        "pause": pause and pause_as(pause, see),
+    }
+    return evolve(with_data(state, freeze_items({key: shown(key, value) for key, value in data.items()})), **changes)
+
+
+def blanked(value: Any, texts: Collection[str], mark: str) -> Any:
+    """Return a value with a mark wherever it holds one of some texts, or the beginning of a long one."""
+    if isinstance(value, str):
+        for text in sorted(texts, key=len, reverse=True):  # a part of another one would leave the rest of that
+            value = _without(value, text, mark)
+        return value
+    if isinstance(value, dict):
+        return {blanked(key, texts, mark): blanked(part, texts, mark) for key, part in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        parts = (blanked(part, texts, mark) for part in value)
+        return tuple(parts) if type(value) is tuple else [*parts]
+    if type(value) in (int, float):
+        return mark if len(str(value)) >= _FEW and str(value) in texts else value
+    return mark if any(blanked(text, texts, mark) != text for text in _texts_in(value)) else value
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -14,21 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import (
+    Event,
     ExecutionError,
     GraphError,
     GraphMismatchError,
+    InterruptNode,
     MapNode,
+    Observer,
     ParallelNode,
     RecomputeError,
     RunStatus,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.conftest import SCENES, staged
+from tests.conftest import SCENES, make_store, staged
 from tests.pairs import every_pair
 from tests.scenarios import DRIVERS, RUN, Scene, broken_first, each_pair_of, make_graph, raises
+from tests.stores.inside import kept_in
 
 Log = list[str]
 
@@ -454,3 +459,48 @@ def test_a_resumed_run_ends_like_one_that_saves_everything_or_is_refused(
         assert (dict(final), final.step, final.checkpoint_node) == (dict(whole), whole.step, whole.checkpoint_node)
     if not any(updates for _, updates in crashes):
         assert dict(whole) == dict(run_program(program, [], data, DRIVERS["sync"], persist) or {})
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "disk", "postgres", "redis"])
+def test_values_that_are_not_saved_are_in_nothing_else(kind: str, tmp_path: Path) -> None:
+    """Not in the reason and the value of a pause, in a status, in the chunks of a node that failed, and in events. The
+    caller sees them."""
+    events, failing = list[Any](), [True]
+
+    class Recorder(Observer):
+        def on_event(self, event: Event) -> None:
+            events.append((event.type, dict(event.data)))
+
+    def ask(state: State, context: Any) -> Any:
+        context.status(f"with {state['token']}")
+        if "ok" in state:
+            return {"done": 1}
+        return state.paused(f"is {state['token']} right?", {"it": [state["token"]]}, response_param="ok")
+
+    def emit(state: State) -> Any:
+        yield state["token"]
+        if failing:
+            raise ValueError(f"no {state['token']}")
+        yield Updates({"n": 1})
+
+    nodes = {"ask": ask, "emit": emit, "interrupt": InterruptNode("token", response_param="sure")}
+    with make_store(kind, tmp_path) as store:
+        options: dict[str, Any] = {"persist": {"except": ["token"]}, "preserve": True, "retention": "full"}
+        graph = make_graph(nodes, store=store, observer=Recorder(), **options)
+        state = graph.execute(State({"token": TOKEN}, run_id=RUN))
+        assert state.pause is not None
+        assert (TOKEN in state.pause.reason, state.pause.value) == (True, {"it": [TOKEN]})
+        pause = store.load(RUN).pause
+        assert pause is not None
+        assert (pause.id, pause.value) == (state.pause.id, {"it": ["<token, not saved>"]})
+        with pytest.raises(ExecutionError, match="not saved>"):
+            graph.resume(RUN, {"token": TOKEN, "ok": True}, pause=pause)
+        failing.clear()
+        asked = graph.resume(RUN, {"token": TOKEN})
+        assert asked.pause is not None
+        assert asked.pause.value == TOKEN
+        assert TOKEN[:20].encode() not in kept_in(store, tmp_path)
+        graph.resume(RUN, {"sure": True, "token": TOKEN})
+        assert TOKEN[:20].encode() not in kept_in(store, tmp_path)
+    assert {"graph.pause", "graph.error", "node.error"} < {kind for kind, _ in events}
+    assert TOKEN[:20] not in repr([data for kind, data in events if kind != "node.chunk"])

@@ -168,6 +168,15 @@ class RunContext:
         """Whether anyone wants the chunks of nodes."""
         return self.streams or EventType.NODE_CHUNK in self.wanted
 
+    def without_unsaved(self, value: Any) -> Any:
+        """Return a value without values of keys that are not saved."""
+        persist = self.plan.persist
+        if persist is None:
+            return value
+        from stategraph._progress import unsaved_as, without_values  # imported when used: few graphs save some keys
+
+        return without_values(value, data_of(self.state), unsaved_as(persist))
+
     def under_way(self) -> tuple[str, datetime] | tuple[()]:
         """Return the current node and the time at which it began; an empty tuple before the first node."""
         return (self.path[-1], self.state.timestamp) if self.path else ()
@@ -264,8 +273,24 @@ def kept_at(name: str, state: State) -> tuple[int, str]:
 def emit_at(run: RunContext, type: EventType, state: State, ahead: int = 0, /, **about: Any) -> Task[None]:
     """Report an event at the step of a State, or that many steps ahead."""
     if type in run.wanted:
-        about = {"run_id": state.run_id, "step": state.step + ahead, **about, **run.place}
+        about = {"run_id": state.run_id, "step": state.step + ahead, **_shown(run, about), **run.place}
         yield (Notify, partial(notify, run.observer, type, run.plan.graph), about)
+
+
+_TEXTS = ("error", "reason")
+"""The data of events that may quote values of the State."""
+
+
+def _shown(run: RunContext, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of an event without values that are not saved, or that the store shows as others."""
+    found = {name: run.without_unsaved(about[name]) for name in _TEXTS if name in about}
+    shown = run.session.store.shown
+    if shown is not None:
+        from stategraph._progress import value_as  # imported when used: few stores have it
+
+        named = {name: about[name] for name in ("chunk",) if name in about}
+        found = {name: value_as(value, data_of(run.state), shown) for name, value in {**named, **found}.items()}
+    return {**about, **found}
 
 
 def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
@@ -348,12 +373,7 @@ def announce_error(run: RunContext, state: State, error: BaseException) -> Task[
 
 def described(run: RunContext, error: BaseException) -> str:
     """Describe an exception, without values of keys that are not saved: the text is saved."""
-    text, persist = describe_exception(error), run.plan.persist
-    if persist is None:
-        return text
-    from stategraph._progress import without_unsaved  # imported when used: few graphs save only some keys
-
-    return without_unsaved(text, data_of(run.state), persist)
+    return str(run.without_unsaved(describe_exception(error)))
 
 
 def about_error(error: BaseException) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     elif run.is_job and _is_exit(error):
         begin_with_users(error)
         name = run.path[-1] if run.path else run.state.checkpoint_node
-        public = failure_at(run, name, f"failed: {describe_exception(error)}", error)
+        public = failure_at(run, name, f"failed: {described(run, error)}", error)
         public.__cause__ = error
     if isinstance(public, CheckpointError) and public.state is None:  # a queued save failed, and a load reports it
         public.state = run.state

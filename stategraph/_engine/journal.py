@@ -144,7 +144,7 @@ class StepJournal:
         """Say how far the step is, as `NodeContext.status`."""
         self.check_open("status")
         if self.is_kept:
-            self.append("status", text, "status")
+            self.append("status", self.run.without_unsaved(text), "status")
 
     def messages(self) -> list[Any]:
         """Return the updates of the messages that wait in the inbox of the outermost run."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import attrs
 
-from stategraph._engine.context import RunContext
+from stategraph._engine.context import RunContext, described
 from stategraph._engine.ending import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._progress import GIVEN
 from stategraph._protocol import Task
-from stategraph._text.shown import describe_exception, shorten
+from stategraph._text.shown import shorten
 from stategraph._values.events import PART_EVENTS, EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.progress import Origin, evolved
@@ -122,7 +122,7 @@ def _recomputed(run: RunContext, state: State, node: str, step: int, keys: list[
     try:
         return _values_of((yield from _result(run, run.plan.stages[node], before, keys)), keys)
     except Exception as error:
-        reason = f"node {shorten(node)} fails when it runs again: {describe_exception(error)}"
+        reason = f"node {shorten(node)} fails when it runs again: {described(run, error)}"
         raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
 
 

@@ -124,7 +124,7 @@ def _resume(request: Request, graph: StateGraph, run_id: str, updates: dict[str,
 
 def _shown(request: Request, state: State) -> int:
     """Show the last State of a call; return the exit code for its status."""
-    screen = request.screen
+    screen, state = request.screen, request.seen(state)
     if screen.is_json:
         screen.document(state_shape(state))
     else:
@@ -170,7 +170,7 @@ def send(request: Request, run_id: str, updates: tuple[tuple[str, str], ...], ke
 def fork(request: Request, /, run_id: str, new_run_id: str, **how: Any) -> None:
     """Copy a run and its history up to a step under another id."""
     state = request.open(to_change=True).fork(run_id, new_run_id, **how)
-    request.screen.done(state_shape(state), f"{new_run_id}: {state.status}, at step {state.step}")
+    request.screen.done(state_shape(request.seen(state)), f"{new_run_id}: {state.status}, at step {state.step}")
 
 
 @command(
@@ -193,7 +193,7 @@ def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any)
     store = request.open(to_change=True)
     _confirm(f"take {run_id} ({status_text(store, run_id)}) back to step {step}?", yes)
     state = store.rollback(run_id, step, **how)
-    request.screen.done(state_shape(state), f"{run_id}: back at step {state.step}, {state.status}")
+    request.screen.done(state_shape(request.seen(state)), f"{run_id}: back at step {state.step}, {state.status}")
 
 
 @command(

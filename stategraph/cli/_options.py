@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import click
 
+from stategraph._progress import state_as
 from stategraph.cli._opening import imported, load_graph, open_store
 from stategraph.cli._output import Exit, Failure, Screen, note
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
 from stategraph.stores._codec.type_codecs import unknown_shown
+from stategraph.stores._seen import as_seen
 
 if TYPE_CHECKING:
     from stategraph.graph import StateGraph
+    from stategraph.state import State
     from stategraph.stores.base import CheckpointStore
 
 _MOST_COMPARED = 1_000
@@ -68,7 +71,12 @@ class Request:
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
-        return store
+        return store if how.get("to_change") else as_seen(store)
+
+    def seen(self, state: State) -> State:
+        """Return a State as people see it."""
+        shown = None if self._opened is None else self._opened.shown
+        return state if shown is None else state_as(state, shown)
 
     def graph(self, name: str) -> StateGraph:
         """Import a graph, and use its store."""

@@ -384,6 +384,9 @@ class CheckpointStore(ABC):
     def _redact(self, run_id: str, key: str, by: str | None) -> None:
         raise CheckpointError(run_id, f"the {self} cannot redact: save the run without {key!r}, or delete it")
 
+    shown: Callable[[str, Any], Any] | None = None
+    """The function of the option ``redact=``: returns what people see of the value of a key. None for the value."""
+
     @property
     def keeps_entries(self) -> bool:
         """Whether the class of the store has `append` and `entries`."""

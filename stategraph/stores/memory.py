@@ -163,13 +163,21 @@ class _Run:
 
 
 class MemoryStore(ForkSafe, CheckpointStore):
-    """Keeps States as they are, because they are immutable: a save takes the same short time for any size."""
+    """Keeps States as they are, because they are immutable: a save takes the same short time for any size.
+
+    Args:
+        redact: As for RowStore.
+    """
 
     keeps_parts = True
     never_waits = True
     checks_owners = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, redact: Any = None) -> None:
+        if redact is not None:
+            from stategraph.stores._seen import shown_by  # imported when used, as below
+
+            self.shown = shown_by(redact)
         self._runs_by_id: dict[str, _Run] = {}
         self._nested: dict[str, set[str]] = {}  # the ids of the directly nested runs of a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun

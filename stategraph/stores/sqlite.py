@@ -89,6 +89,7 @@ class SqliteStore(RowStore):
 # --------------------------------------------------------------------------- its table
 
 _MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
+_FEW_PAGES = 1_000  # 4 MB, which are written again in 0.1 s
 _LOOP_WAITS = 1.0  # seconds that an event loop waits for a node, which may need this loop to end
 
 
@@ -241,7 +242,8 @@ class SqliteTable(SqlTable, ForkSafe):
         return self._transact(run_id, lambda connection: connection.execute(statement, values).fetchall())
 
     def erase(self, *, everywhere: bool = False) -> None:
-        if everywhere:
+        ((pages,),) = self.query("", "PRAGMA page_count", ())
+        if everywhere or pages <= _FEW_PAGES:  # pages may have copies of rows that were moved to others
             self._wait_for_node("", CheckpointError)
             try:
                 self._use("", lambda connection: connection.execute("VACUUM"))

@@ -39,6 +39,7 @@ from stategraph.cli._output import (
 from stategraph.errors import StateGraphError
 from stategraph.graph import StateGraph
 from stategraph.state import State
+from stategraph.stores._seen import as_seen
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
 from stategraph.web._runs import Reader, bars_of, begin, change_of, form_of
@@ -70,6 +71,8 @@ class Pages:
         allow_changed: bool,
         migrate: Mapping[str, str],
     ) -> None:
+        shown = next((graph.store.shown for graph in graphs.values() if graph.store.shown is not None), None)
+        store = as_seen(store, store.shown or shown)
         self.reader, self.store, self.graphs, self._csrf = Reader(store), store, graphs, csrf
         self._allow_changed, self._migrate = allow_changed, migrate
         self._templates = Environment(

@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
+from stategraph._progress import state_as, value_as
 from stategraph.errors import CheckpointNotFoundError, ConfigError, InvalidRunIdError
 from stategraph.graph import StateGraph
-from stategraph.state import State
+from stategraph.state import State, data_of
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -82,10 +83,12 @@ class Events:
             await states.aclose()
 
     def _event_of(self, state: State, cursor: str | None) -> bytes:
-        chunk = state.partial
+        chunk, shown = state.partial, self._graph.store.shown
         if chunk is None:
-            return _event("state", cursor, self._shown(state))
+            return _event("state", cursor, self._shown(state if shown is None else state_as(state, shown)))
         about = {name: getattr(chunk, name) for name in ("node", "path", "part", "attempt", "number", "chunk")}
+        if shown is not None:
+            about["chunk"] = value_as(chunk.chunk, data_of(state), shown)
         return _event("chunk", cursor, about)
 
 

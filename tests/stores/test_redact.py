@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import signal
 import subprocess
 import sys
@@ -11,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-import redis
 
 from stategraph import (
     CheckpointNotFoundError,
@@ -31,9 +28,9 @@ from stategraph import (
 from stategraph.errors import CheckpointError
 from stategraph.stores import SqliteStore
 from stategraph.stores.base import RetentionPolicy
-from tests import postgres_server, redis_server
 from tests.conftest import make_store
 from tests.scenarios import RUN, FourMethodStore, make_graph, reopened
+from tests.stores.inside import kept_in
 
 SECRET = "ada@lovelace.example"
 NUMBER = 40_001_234_567
@@ -45,42 +42,6 @@ def store(request: Any, tmp_path: Path) -> Iterator[Any]:
     """Yield an empty store of each kind."""
     with make_store(request.param, tmp_path) as made:
         yield made
-
-
-def _flat(value: Any) -> Iterator[bytes]:
-    """Yield the parts of what a server has answered, as bytes."""
-    if isinstance(value, dict | list | tuple):
-        for part in value.items() if isinstance(value, dict) else value:
-            yield from _flat(part)
-    else:
-        yield value if isinstance(value, bytes) else str(value).encode()
-
-
-def kept_in(store: Any, folder: Path) -> bytes:
-    """Return everything that a store keeps, as bytes: its files, its tables or its keys."""
-    match getattr(store, "kind", "memory"):
-        case "memory":
-            return pickle.dumps(vars(store)["_runs_by_id"])
-        case "postgres":
-            with psycopg.connect(postgres_server.dsn()) as connection:
-                schema = postgres_server.schema_of(folder)
-                found = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
-                tables = connection.execute(found, (schema,)).fetchall()
-                kept: Any = [connection.execute(f"SELECT * FROM {schema}.{table}").fetchall() for (table,) in tables]
-        case "redis":
-            client: Any = redis.Redis.from_url(redis_server.url())
-            read: dict[bytes, Any] = {
-                b"hash": client.hgetall,
-                b"zset": lambda key: client.zrange(key, 0, -1),
-                b"string": client.get,
-                b"set": client.smembers,
-            }
-            keys = [*client.scan_iter(f"*{redis_server.prefix_of(folder)}*", count=1000)]
-            kept = [read[client.type(key)](key) for key in keys]
-        case _:
-            kept = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
-    assert kept
-    return b"\n".join(_flat(kept))
 
 
 def secrets_in(store: Any, folder: Path) -> set[str]:

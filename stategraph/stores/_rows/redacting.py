@@ -6,13 +6,13 @@ The run is exported, and written again from the lines without the key, in one tr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
 
 from stategraph._owners.base import NewEntriesError, current
-from stategraph._progress import progress_of, without_texts
+from stategraph._progress import blanked, progress_of
 from stategraph._values.entries import Entry, due_ns_after
 from stategraph._values.ids import is_nested_id
 from stategraph._values.progress import evolved
@@ -25,7 +25,7 @@ from stategraph.stores._rows.loading import read
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import next_place
-from stategraph.stores._rows.transfer import batch_of, exported, runs_in
+from stategraph.stores._rows.transfer import batch_of, exported, runs_in, written
 from stategraph.stores.serializers import from_plain, plain
 
 _WITH_KEYS = ("message", "turn", "part", "chunk")
@@ -67,7 +67,7 @@ class Redaction:
             self._take_from_progress(places.get(6) or places.get("6") or {})
             line["pause"] = line["pause"] and [*map(self._pause, line["pause"])]
             if line["error"]:
-                line["error"][1] = self._text(line["error"][1])
+                line["error"][1] = self._blanked(line["error"][1])
         return line
 
     def state(self, state: State) -> State:
@@ -103,7 +103,7 @@ class Redaction:
 
     def _pause(self, pause: dict[str, Any]) -> dict[str, Any]:
         self._drop(pause["value"])
-        about = {"reason": self._text(pause["reason"]), "value": self._value(pause["value"])}
+        about = {"reason": self._blanked(pause["reason"]), "value": self._value(pause["value"])}
         return {**pause, **about, "others": [*map(self._pause, pause.get("others", ()))]}
 
     def _note(self, form: Any) -> None:
@@ -120,15 +120,7 @@ class Redaction:
         return blanked
 
     def _blanked(self, form: Any) -> Any:
-        if isinstance(form, dict):
-            return {self._text(name): self._blanked(part) for name, part in form.items()}
-        if isinstance(form, list):
-            return [*map(self._blanked, form)]
-        is_text = isinstance(form, str) or (type(form) in (int, float) and str(form) in self._texts)
-        return self._text(str(form)) if is_text else form
-
-    def _text(self, text: str) -> str:
-        return without_texts(text, self._texts, self._mark)
+        return blanked(form, self._texts, self._mark)
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry without the key."""
@@ -159,6 +151,19 @@ def _texts_in(form: Any) -> Iterator[str]:
             yield from _texts_in(part)
     elif form is not None and not isinstance(form, bool):
         yield str(form)
+
+
+def lines_as(lines: Iterable[str], shown: Callable[[str, Any], Any]) -> Iterator[str]:
+    """Yield lines of runs without the keys whose values a function shows otherwise."""
+    found = [json.loads(line) for line in lines]
+    parts = [part for line in found for part in (*line.get("changes", ())[:-1], line.get("value"))]
+    with unknown_shown():
+        values = [(key, value) for part in parts if isinstance(part, dict) for key, value in from_plain(part).items()]
+    for key in {key for key, value in values if shown(key, value) is not value}:
+        redaction = Redaction(key)
+        for line in (*found, *found):
+            redaction.line(line)
+    return map(written, found)
 
 
 def redact(log: RunLog, run_id: str, key: str, by: str | None) -> None:

@@ -37,12 +37,14 @@ from stategraph.stores._rows.entries import append_to_inbox, append_to_journal, 
 from stategraph.stores._rows.loading import history, iter_history, listing, load
 from stategraph.stores._rows.maintenance import heads, prune, rekey, verify
 from stategraph.stores._rows.records import MAX_STEP, RunRecord
-from stategraph.stores._rows.redacting import redact
+from stategraph.stores._rows.redacting import lines_as
+from stategraph.stores._rows.redacting import redact as redact_run
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import decrypted_lines, encrypted_lines, exported, imported
+from stategraph.stores._seen import shown_by
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Verified
 
@@ -80,6 +82,8 @@ class RowStore(CheckpointStore):
         serializer: Name of the serializer of new rows: "msgpack", "json", or a registered one. Rows of all known
             serializers can be read.
         compress: Whether to compress new rows where that pays; requires the extra ``[zstd]``.
+        redact: A function of a key and its value, or the name of one, as in "app.privacy:shown": returns what the page,
+            the command line, exports and events show of the value. It changes nothing that is stored.
 
     Raises:
         ConfigError: an option is invalid, or the environment variable is not set.
@@ -103,8 +107,10 @@ class RowStore(CheckpointStore):
         encrypt_labels: bool = False,
         serializer: str = "msgpack",
         compress: bool = False,
+        redact: Callable[[str, Any], Any] | str | None = None,
     ) -> None:
         check_flags(encrypt_labels=encrypt_labels)
+        self.shown = shown_by(redact)
         self.signing_key: SigningKey | None = signing_key(sign_with)
         self.cipher = None if encrypt_with is None else Cipher(encrypt_with, encrypt_labels)
         sealer = Sealer(self.signing_key, former_keys(verify_with), self.cipher)
@@ -318,7 +324,8 @@ class RowStore(CheckpointStore):
 
     def export_run(self, run_id: str, *, encrypted: bool = False) -> Iterator[str]:
         """Yield a run as lines of JSON for `import_runs`, with its kept history and all nested runs. Values of types
-        that are not registered here are written in their stored form.
+        that are not registered here are written in their stored form. Keys whose values the option `redact` shows
+        otherwise are left out.
 
         Args:
             run_id: The run.
@@ -330,7 +337,7 @@ class RowStore(CheckpointStore):
         """
         lines = exported(self._log, check_run_id(run_id))
         if not encrypted:
-            return lines
+            return lines if self.shown is None else lines_as(lines, self.shown)
         if self.cipher is None:
             raise ConfigError("checkpoint.options.encrypt_with", None, "the key to encrypt an export with")
         return encrypted_lines(self.cipher, run_id, lines)
@@ -407,7 +414,7 @@ class RowStore(CheckpointStore):
         self._table.erase()
 
     def _redact(self, run_id: str, key: str, by: str | None) -> None:
-        redact(self._log, run_id, key, by)
+        redact_run(self._log, run_id, key, by)
         self._table.erase(everywhere=True)
 
     def _discard(self, run_id: str) -> None:

@@ -71,7 +71,7 @@ def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str] | None:
         counts = {"checkpoints": len(lines), "nested": nested}
         if entries:
             counts["entries"] = len(entries)
-        return [_written(_run_line(run, log.table.inbox(run.run_id)) | counts), *lines, *entries]
+        return [written(_run_line(run, log.table.inbox(run.run_id)) | counts), *lines, *entries]
 
 
 def _run_line(run: RunRecord, inbox: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _run_line(run: RunRecord, inbox: int) -> dict[str, Any]:
 
 def _entry_line(log: RunLog, run: RunRecord, record: EntryRecord) -> str:
     entry = attrs.asdict(entry_of(log, run, record), recurse=False)
-    return _written({"type": "entry", "run_id": run.run_id, **entry, "value": plain(entry["value"])})
+    return written({"type": "entry", "run_id": run.run_id, **entry, "value": plain(entry["value"])})
 
 
 def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
@@ -101,10 +101,10 @@ def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> 
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
         fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in left_out}
-        yield _written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
+        yield written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
 
 
-def _written(fields: dict[str, Any]) -> str:
+def written(fields: dict[str, Any]) -> str:
     return json.dumps(fields, allow_nan=False, separators=(",", ":"))
 
 
@@ -256,7 +256,7 @@ def _row(run_id: str, fields: dict[str, Any], encoding: str, payload: bytes) -> 
         "seal": b"",
         "effects": fields.get("effects"),
     }
-    columns["pause"] = None if pause is None else _written(pause)
+    columns["pause"] = None if pause is None else written(pause)
     found = [columns[name] if name in columns else fields[_NAMES.get(name, name)] for name in CheckpointRecord._fields]
     return PLAIN.row(run_id, found)
 
