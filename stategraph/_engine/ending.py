@@ -31,7 +31,7 @@ from stategraph._engine.saving import (
 from stategraph._engine.spending import check_limits
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.base import NewEntriesError
-from stategraph._progress import is_late
+from stategraph._progress import is_late, pause_as
 from stategraph._protocol import Amend, CannotAwait, Delete, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import begin_with_users, failures
@@ -105,6 +105,8 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause, changed: State 
             yield from save(run, run.state)
         run.state = changed
     pause = pause_of([_identified(run, stage.name, each) for each in pause.each])
+    if run.outer_step is not None and run.plan.persist is not None:  # the outer run saves it, too
+        pause = pause_as(pause, run.without_unsaved)
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # the pause of a nested graph may have begun earlier
     run.state = state = recorded(run.state, status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}

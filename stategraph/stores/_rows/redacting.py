@@ -56,15 +56,16 @@ class Redaction:
                 self._drop(line["value"], 0 if line["kind"] == "part" else 2)
             line["value"] = self._value(line["value"])
         elif line["type"] == "checkpoint":
-            *changes, provenance = line["changes"]
-            for part in changes:
+            changed, appended, removed, provenance, *edited = line["changes"]
+            for part in (changed, appended, removed, *edited):
                 self._drop(part)
                 if isinstance(part, list):
                     part[:] = (name for name in part if name != self._name)
                 elif is_nested_id(line["run_id"]):  # it may have the value by another name
                     part.update({name: self._value(value) for name, value in part.items()})
             places = dict(enumerate(provenance)) if isinstance(provenance, list) else provenance or {}
-            self._take_from_progress(places.get(6) or places.get("6") or {})
+            for place in (6, "6", "progress"):
+                self._take_from_progress(places.get(place) or {})
             line["pause"] = line["pause"] and [*map(self._pause, line["pause"])]
             if line["error"]:
                 line["error"][1] = self._blanked(line["error"][1])
@@ -83,12 +84,12 @@ class Redaction:
 
     def _take_from_progress(self, progress: dict[str, Any]) -> None:
         for name in OLD_VALUES:
-            if self._name in progress.get(name, ()):
+            if self._name in (progress.get(name) or ()):
                 self._note(progress[name][self._name])
                 progress[name][self._name] = []
-        if "woken" in progress:
+        if progress.get("woken"):
             progress["woken"] = json.dumps([*map(self._pause, json.loads(progress["woken"]))])
-        if "partial" in progress:
+        if progress.get("partial"):
             self._drop(progress["partial"][1], 2)
             progress["partial"][1] = self._value(progress["partial"][1])
 
@@ -156,7 +157,7 @@ def _texts_in(form: Any) -> Iterator[str]:
 def lines_as(lines: Iterable[str], shown: Callable[[str, Any], Any]) -> Iterator[str]:
     """Yield lines of runs without the keys whose values a function shows otherwise."""
     found = [json.loads(line) for line in lines]
-    parts = [part for line in found for part in (*line.get("changes", ())[:-1], line.get("value"))]
+    parts = [part for line in found for part in (*line.get("changes", [{}])[0:2], line.get("value"))]
     with unknown_shown():
         values = [(key, value) for part in parts if isinstance(part, dict) for key, value in from_plain(part).items()]
     for key in {key for key, value in values if shown(key, value) is not value}:
