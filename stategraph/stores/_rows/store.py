@@ -97,7 +97,7 @@ class RowStore(CheckpointStore):
     kind: str
     path: Path
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of all durable stores
         self,
         open_table: Callable[[Identify], Table],  # called with a function that takes the id of the store
         *,

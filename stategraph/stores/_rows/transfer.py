@@ -111,7 +111,7 @@ def written(fields: dict[str, Any]) -> str:
 def encrypted_lines(cipher: Cipher, run_id: str, lines: Iterable[str]) -> Iterator[str]:
     """Yield one line with all lines of a run."""
     text = cipher.text(run_id, _bound_to(run_id), "\n".join(lines).encode())
-    yield _written({"type": "encrypted", "run_id": run_id, "lines": text})
+    yield written({"type": "encrypted", "run_id": run_id, "lines": text})
 
 
 def decrypted_lines(cipher: Cipher | None, lines: Iterable[str]) -> Iterator[str]:
