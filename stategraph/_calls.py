@@ -311,7 +311,7 @@ def new_run(
     session.queue_of_chunks = partial(_queue_of_chunks, store)
     wanted = frozenset[EventType]() if type(observer) is NoopObserver else wanted_events(observer)
     run = RunContext(plan, session, observer, wanted, shows, *options)
-    run.accepts = checkpoint.accept
+    run.accepts, run.shown = checkpoint.accept, store.shown
     run.limits = {**checkpoint.limits, **run.limits}
     return run
 

@@ -59,6 +59,7 @@ class RunContext:
         answered: The stored answer that the call takes in; None for an answer of the call itself.
         while_busy: A task of the call, begun each time that another call is found at work on the run.
         accepts: Whether the input of a run that begins is saved before its first node.
+        shown: Returns what events show of the value of a key; None for the value.
         signal: Stops the call; a `stategraph._drivers.limits.StopSignal`, or None. The engine only passes it to nodes.
         by: The name of the caller, if given.
         labels: The labels of the run, if this call begins it.
@@ -119,6 +120,7 @@ class RunContext:
     answered: Entry | None = attrs.field(default=None, init=False)
     while_busy: Callable[[RunBusyError], Task[None]] | None = attrs.field(default=None, init=False)
     accepts: bool = attrs.field(default=False, init=False)
+    shown: Callable[[str, Any], Any] | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
@@ -284,7 +286,7 @@ _TEXTS = ("error", "reason")
 def _shown(run: RunContext, about: dict[str, Any]) -> dict[str, Any]:
     """Return the data of an event without values that are not saved, or that the store shows as others."""
     found = {name: run.without_unsaved(about[name]) for name in _TEXTS if name in about}
-    shown = run.session.store.shown
+    shown = run.shown
     if shown is not None:
         from stategraph._progress import value_as  # imported when used: few stores have it
 

@@ -172,7 +172,7 @@ class NestedRun:
         run = RunContext(plan, outer.session.nested(plan.persist), outer.observer, outer.wanted, **options)
         at = step.state
         run.place = {**outer.place, "parent_run_id": at.run_id, "parent_step": at.step + 1, "parent_node": step.name}
-        run.spending, run.repeat_effects = outer.spending, outer.repeat_effects
+        run.spending, run.repeat_effects, run.shown = outer.spending, outer.repeat_effects, outer.shown
         run.is_in_part, run.part = bool(self.part) or outer.is_in_part, self.part
         run.streams, run.is_recomputing = outer.streams, outer.is_recomputing
         run.nested_path, run.outer_step = self.path, step
