@@ -13,9 +13,10 @@ import pytest
 from stategraph import State, register_type
 from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
-from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.errors import CheckpointCorruptError, FormatError, StateGraphError
 from stategraph.stores import SqliteStore
 from stategraph.stores._rows import encoder
+from tests.scenarios import make_graph
 from tests.stores.inside import log_of, table_of
 
 called: list[str] = []
@@ -130,6 +131,39 @@ def test_no_code_of_a_registered_class_runs(lines, field, tmp_path):
                 assert called == [], (at, wrong)
                 store.delete("a")
                 store.delete("b")
+
+
+@pytest.mark.parametrize("value", ["null", '{"a": 1}', '"ab"', "no JSON", "[1]", -7, 1e300, b"\xff"])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("checkpoint", "effects"), ("run", "inbox"), ("run", "due_ns"), ("run", "number"), ("fence", "number")],
+)
+def test_a_column_of_a_run_does_not_stop_the_others(tmp_path, table, column, value):
+    """Whatever a column holds, reading the store raises errors of this package only, and other runs are there."""
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        nodes = {"a": lambda state, context: {"x": context.effect("pay", int)}, "b": lambda state: {}}
+        graph = make_graph(nodes, store=store, preserve=True, retention="full")
+        for run_id in ("bad", "good"):
+            graph.execute(State(run_id=run_id))
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.IntegrityError):  # as a number in its place
+        database.execute("INSERT INTO fence VALUES ('bad', 1, 1, 'me')")
+        done = "id = (SELECT min(id) FROM checkpoint WHERE effects IS NOT NULL)"
+        place = done if table == "checkpoint" else "run_id = 'bad'"
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE {place}", (value,))
+        database.commit()
+
+    with SqliteStore(path) as store:
+        assert "good" not in str(store.verify())
+        assert "good" in [run.run_id for run in store.iter_runs()]
+        for reads in (store.history, store.load, store.under_way, lambda run_id: [*store.export_run(run_id)]):
+            reads("good")
+            with suppress(StateGraphError):
+                reads("bad")
+        with suppress(StateGraphError):
+            store.delete("bad")
+        for left in make_graph(nodes, store=store).recover():
+            assert (left.run_id, isinstance(left.error, StateGraphError)) == ("bad", True)
 
 
 def test_a_list_is_a_list(lines, tmp_path):

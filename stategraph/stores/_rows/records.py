@@ -239,7 +239,7 @@ class RunRecord(NamedTuple):
 
 
 def _effects_in(kept: str | None) -> tuple[str, ...]:
-    return () if kept is None else tuple(json.loads(kept))
+    return () if kept is None else tuple(_texts(json.loads(kept)))
 
 
 of_newest: Callable[[CheckpointRecord], tuple[Any, ...]] = attrgetter(
@@ -448,6 +448,7 @@ class Columns:
             fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
             if fields[_AT_ERROR] is not None:
                 fields[_AT_ERROR] = self._read_error(fields[_AT_ERROR])
+            _effects_in(fields[-1])
         except NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
         if tuple(map(type, fields)) not in _TYPES_OF_ROWS:
@@ -477,8 +478,10 @@ class Columns:
             types = zip(map(type, fields), _TYPES_IN_RUN, strict=True)
             raise _not_held(next(at for at, (cls, allowed) in enumerate(types) if cls not in allowed), found)
         run = tuple.__new__(RunRecord, fields)
-        if not 0 <= run.step <= run.sequence <= MAX_STEP:
-            raise no_run(run_id, f"its checkpoint number {run.sequence} is of step {run.step}")
+        if not 0 <= run.step <= run.sequence <= MAX_STEP or run.number < 0:
+            raise no_run(
+                run_id, f"its number is {run.number}, and its checkpoint number {run.sequence} is of step {run.step}"
+            )
         return run
 
 
@@ -507,9 +510,13 @@ def no_run(run_id: object, why: object) -> CheckpointCorruptError:
 
 def _labels_of(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the labels in a list of alternating names and values; raise ValueError for anything else."""
-    if type(texts) is not list or not all(type(text) is str for text in texts):
-        raise ValueError(f"labels are a list of texts, not {shorten(texts)}")
-    return tuple(zip(texts[::2], texts[1::2], strict=True))
+    return tuple(zip(_texts(texts)[::2], texts[1::2], strict=True))
+
+
+def _texts(found: Any) -> list[str]:
+    if type(found) is not list or not all(type(text) is str for text in found):
+        raise ValueError(f"it holds {shorten(found)}, and no list of texts")
+    return found
 
 
 # --------------------------------------------------------------------------- plain values, and bytes

@@ -179,7 +179,7 @@ DIALECT = Dialect(
 
 # Compares 2 * fence + cancelled: one value tests both.
 OWNED = " AND ? = coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0)"
-FENCE = "SELECT number, cancelled FROM fence WHERE run_id = ?"
+FENCE = "SELECT CAST(number AS INTEGER), cancelled FROM fence WHERE run_id = ?"
 RAISE_FENCE = (
     "INSERT INTO fence VALUES (?, 1, 0, NULL) "
     "ON CONFLICT (run_id) DO UPDATE SET number = number + 1 RETURNING number, cancelled"
@@ -195,7 +195,7 @@ TAKE_UP = (
 FORGET = tuple(f"{each} AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = fence.run_id)" for each in TAKE_UP)
 """They follow the removal of a run. A number stays: otherwise an owner that lost the run could begin it again."""
 ALL_FENCES = (
-    "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
+    "SELECT run.number, run_id, CAST(coalesce(fence.number, 0) AS INTEGER) FROM run LEFT JOIN fence USING (run_id) "
     "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
 )
 CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"

@@ -294,8 +294,9 @@ class SqlTable(Table):
         return int(count)
 
     def due(self, graph: str, limit: int) -> list[tuple[int, str]]:
-        runs = f"SELECT due_ns, run_id FROM {self._dialect.schema}run AS run WHERE due_ns IS NOT NULL AND graph = ?"
-        found = self._query_many(f"{runs} AND run_id NOT LIKE '%/#%' ORDER BY due_ns LIMIT ?", (graph, limit))
+        runs = f"SELECT CAST(due_ns AS BIGINT), run_id FROM {self._dialect.schema}run AS run"
+        which = "due_ns IS NOT NULL AND graph = ? AND run_id NOT LIKE '%/#%'"
+        found = self._query_many(f"{runs} WHERE {which} ORDER BY due_ns LIMIT ?", (graph, limit))
         return [(int(due_ns), str(run_id)) for due_ns, run_id in found]
 
     def nested_ids(self, *run_ids: str) -> list[str]:
@@ -316,7 +317,9 @@ class SqlTable(Table):
         return rows if rows and sequence in (None, rows[-1].sequence) else []
 
     def inbox(self, run_id: str) -> int:
-        found = self.query(run_id, f"SELECT inbox FROM {self._dialect.schema}run WHERE run_id = ?", (run_id,))
+        found = self.query(
+            run_id, f"SELECT CAST(inbox AS BIGINT) FROM {self._dialect.schema}run WHERE run_id = ?", (run_id,)
+        )
         return int(found[0][0]) if found else 0
 
     def entries(self, run_id: str, first: int, last: int, after: int = 0) -> list[EntryRecord]:
