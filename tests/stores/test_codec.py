@@ -233,7 +233,7 @@ def test_a_value_may_be_so_deep_and_no_deeper(name: str, leaf: Any) -> None:
 
 def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:
     """Nothing is imported to look for it."""
-    data = codec._pack(ormsgpack.Ext(NUMBER["object"], codec._pack(["antigravity.Apple", 1, {}])))
+    data = codec.pack(ormsgpack.Ext(NUMBER["object"], codec.pack(["antigravity.Apple", 1, {}])))
 
     with pytest.raises(DecodeError, match="register_type") as caught:
         codec.decode(data)

@@ -205,6 +205,37 @@ def test_every_step_of_a_history(store, serializer):
     assert is_same(dict(store.load(run_id, 9)), dict(expected[8]))
 
 
+@pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
+@pytest.mark.parametrize("store", [path for path in FILES if "format-1" not in path.name], indirect=True, ids=str)
+def test_edits_inside_values(store, serializer):
+    """Each step of a run whose values and progress change inside is loaded, and the run can be resumed."""
+    run_id = f"nested/{serializer}"
+    expected = MAKER["nested_states"](run_id)
+
+    for state in expected:
+        loaded = store.load(run_id, state.step)
+        assert is_same(dict(loaded), dict(state))
+        assert loaded.progress == state.progress
+    newer = attrs.evolve(expected[-1].set("messages", expected[-1]["messages"][1:]), step=MAKER["STEPS"] + 1)
+    store.save(newer)
+    assert is_same(dict(store.load(run_id)), dict(newer))
+
+
+@pytest.mark.parametrize("serializer", MAKER["SERIALIZERS"])
+def test_rows_of_an_older_format_go_on_with_edits(store, serializer):
+    """A chain begins with rows of the golden format, and goes on with edits of their values."""
+    run_id = f"history/{serializer}"
+    state = store.load(run_id)
+    for step in range(MAKER["STEPS"] + 1, MAKER["STEPS"] + 5):
+        first, *log = state["log"]
+        state = attrs.evolve(state.set("log", [{**first, "seen": step}, *log[1:], "new"]), step=step, labels={"a": "b"})
+        store.save(state)
+        assert is_same(dict(store.load(run_id)), dict(state))
+    assert is_same(dict(store.load(run_id, 3)["log"][2]), {"step": 3, "text": "y" * 50})
+    *_, newest = store.history(run_id)
+    assert newest.step == MAKER["STEPS"] + 4
+
+
 def test_a_compressed_run(store):
     """The database has one such run."""
     pytest.importorskip("zstandard")

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import ormsgpack
 
-from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
+from stategraph._values.frozen import MAX_DEPTH, SETTLED, UnsettledDict, UnsettledList, is_settled
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import (
     ATOMS,
@@ -29,6 +29,9 @@ from stategraph.stores._codec.type_codecs import (
     shown_as_opaque,
 )
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder, is_writable
+
+KEYS = frozenset({str, int})
+"""Types of keys that are the same if they are equal: dicts with others are not looked into."""
 
 _OPTIONS = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
@@ -52,11 +55,28 @@ def encode(parts: Sequence[Any]) -> bytes:
     containers = _containers_in(parts)
     if containers is not None and (not containers or is_writable(containers)):
         try:
-            return _pack(parts)
+            return pack(parts)
         except (TypeError, ValueError):
             pass  # the encoder finds the part, and may find another way to save it
     encoder = _MsgpackEncoder()
-    return _pack([encoder.prepare(part, "", -1) for part in parts])
+    return pack([encoder.prepare(part, "", -1) for part in parts])
+
+
+def settled_form(value: Any, path: str) -> Any:
+    """Return a value with the bytes of those of its parts that are not settled.
+
+    Args:
+        value: The value.
+        path: Its path in the State, for errors.
+
+    Raises:
+        NotSerializableError: One of these parts cannot be saved exactly.
+    """
+    try:
+        return _MsgpackEncoder().settled(value, 0)
+    except NotSerializableError:
+        encode_value(value, path)  # raises the error with the path to the part
+        raise
 
 
 def encode_value(value: Any, path: str) -> bytes:
@@ -69,7 +89,7 @@ def encode_value(value: Any, path: str) -> bytes:
     Raises:
         NotSerializableError: A part of it cannot be saved exactly.
     """
-    return _pack(_MsgpackEncoder().prepare(value, path, 0))
+    return pack(_MsgpackEncoder().prepare(value, path, 0))
 
 
 def digest_of(*parts: Mapping[str, Any]) -> str:
@@ -100,8 +120,10 @@ def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
     return containers
 
 
-def _extend(value: Any) -> ormsgpack.Ext:
+def _extend(value: Any) -> ormsgpack.Ext | ormsgpack.Fragment:
     """Return the extension type of a settled value. ormsgpack calls this for types that it does not support."""
+    if type(value) is EncodedValue:
+        return ormsgpack.Fragment(value.data)
     codec = CODEC_OF[type(value)]
     parts = codec.to_parts(value)
     if codec is SET or codec is FROZENSET:
@@ -112,18 +134,31 @@ def _extend(value: Any) -> ormsgpack.Ext:
 def _extension(codec: TypeCodec, parts: Any) -> ormsgpack.Ext:
     if codec.number is None:
         raise TypeError(f"msgpack has {codec.name} itself")
-    return ormsgpack.Ext(codec.number, _pack(parts))
+    return ormsgpack.Ext(codec.number, pack(parts))
 
 
-_pack: Callable[[Any], bytes] = partial(ormsgpack.packb, default=_extend, option=_OPTIONS)
+pack: Callable[[Any], bytes] = partial(ormsgpack.packb, default=_extend, option=_OPTIONS)
 
 
 def _in_order(items: Iterable[Any]) -> list[Any]:
-    return [ormsgpack.Fragment(item) for item in sorted(map(_pack, items))]
+    return [ormsgpack.Fragment(item) for item in sorted(map(pack, items))]
 
 
 class _MsgpackEncoder(ValueEncoder):
     """Prepare values for ormsgpack."""
+
+    def settled(self, value: Any, depth: int) -> Any:
+        """Return a value with the bytes of its parts that are not settled; see `settled_form`."""
+        kind = type(value)
+        if kind in SETTLED or is_settled(value):
+            return value
+        if kind is UnsettledList:
+            self.count(value)
+            return [self.settled(item, depth + 1) for item in value]
+        if kind is UnsettledDict and KEYS.issuperset(map(type, value)):
+            self.count(value)
+            return {key: self.settled(item, depth + 1) for key, item in value.items()}
+        return EncodedValue(pack(self.prepared(value, depth)))
 
     def tagged(self, codec: TypeCodec, parts: Any) -> Any:
         return _extension(codec, parts)

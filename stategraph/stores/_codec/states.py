@@ -1,9 +1,9 @@
 """States as values to encode, and back: changes of their data, pauses, structures, progress.
 
-The payload of a row has the differences between two consecutive States. A settled value (see
-`stategraph._values.frozen`) is unchanged if it is the same object. If a list has grown at its end, only the new items
-are saved. So a small change of a large State takes little space and time. Values that are not settled are encoded at
-every save and compared by their bytes.
+The payload of a row has the differences between two consecutive States, also inside dicts and lists (see
+`stategraph.stores._codec.edits`). A settled value (see `stategraph._values.frozen`) is unchanged if it is the same
+object. So a small change of a large State takes little space and time. Values that are not settled are encoded at every
+save and compared by their bytes.
 
 A pause is JSON in a column of its own, so that stores list pauses and other tools can read them. Fields of a structure
 that only pictures use come after the fields that a resume uses; older payloads lack them.
@@ -23,13 +23,14 @@ import ormsgpack
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_utf8
 from stategraph._values.frozen import SETTLED, Carried, FrozenList, freeze, freeze_items, is_settled
-from stategraph._values.progress import NodeOutline, Origin, Partial, Pause, Progress
+from stategraph._values.progress import NO_PROGRESS, NodeOutline, Origin, Partial, Pause, Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep, check_step
 from stategraph._values.registered_types import parts_in, problems_carried
 from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State, data_of, provenance_of, since_of
-from stategraph.stores._codec.msgpack import encode_value
+from stategraph.stores._codec.edits import COMPARED, edits_between, make_edits
+from stategraph.stores._codec.msgpack import encode_value, settled_form
 from stategraph.stores._codec.type_codecs import (
     ATOMS,
     DecodeError,
@@ -44,53 +45,59 @@ from stategraph.stores.serializers import find_format
 _ABSENT = object()
 
 
-def changes_between(old: State | None, new: State, encoded: Mapping[str, bytes]) -> tuple[list[Any], dict[str, bytes]]:
+def changes_between(
+    old: State | None, new: State, encoded: Mapping[str, Any], inside: bool = True
+) -> tuple[list[Any], dict[str, Any]]:
     """Return the changes from an earlier State to a later one.
 
     Args:
         old: The earlier State; None for all data of the later State, for a snapshot.
         new: The later State.
-        encoded: The bytes of values of the earlier State that are not settled, by key.
+        encoded: The values of the earlier State that are not settled, by key, as `settled_form` returns them.
+        inside: Whether to return changes inside values, rather than the values.
 
     Returns:
         The values to encode as the payload of a row: values to set, items to append to lists, keys to remove before the
-        other changes, and the provenance of the later State, None if unchanged. Then the bytes of values of the later
-        State that are not settled, by key.
+        other changes, the provenance of the later State, None if unchanged, and, if there are any, the edits of values
+        by key. Then the values of the later State that are not settled, by key.
 
     Raises:
         NotSerializableError: A value that is not settled cannot be saved exactly.
     """
     changed: dict[str, Any] = {}
     appended: dict[str, Any] = {}
-    unsettled: dict[str, bytes] = {}
+    edited: dict[str, Any] = {}
+    unsettled: dict[str, Any] = {}
     before, after = {} if old is None else data_of(old), data_of(new)
     keys, removed = _keys_to_compare(old, new, encoded)
     if removed and len(removed) == len(before):
         before, encoded = {}, {}
     for key in keys:
         value = after[key]
-        previous = before.get(key, _ABSENT)
+        previous = encoded.get(key, before.get(key, _ABSENT))
         if type(value) not in SETTLED and not is_settled(value):
-            unsettled[key] = encode_value(value, key)
-            if unsettled[key] != encoded.get(key):
-                changed[key] = EncodedValue(unsettled[key])
+            value = unsettled[key] = settled_form(value, key)
         elif value is previous:
             continue
-        elif type(value) is type(previous) is FrozenList and _has_grown(previous, value):
+        if type(value) is type(previous) is FrozenList and _has_grown(previous, value):
             appended[key] = freeze(value[len(previous) :])  # settled, so that msgpack takes it unchanged
-        else:
+            continue
+        edits = edits_between(previous, value) if inside and type(value) in COMPARED else None
+        if edits:
+            edited[key] = freeze(edits)
+        elif edits is None and not (type(value) is EncodedValue and value == previous):
             changed[key] = value
     provenance = provenance_parts(new) if old is None else _newer_provenance(old, new)
-    return [changed, appended, removed, provenance], unsettled
+    return [changed, appended, removed, provenance, *([edited] if edited else [])], unsettled
 
 
-def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
+def have_same_data(old: State, new: State, encoded: Mapping[str, Any]) -> bool:
     """Return whether two States have equal data, in values and types.
 
     Args:
         old: One of them.
         new: The other one.
-        encoded: The known bytes of old values that are not settled, by key.
+        encoded: The known forms of old values that are not settled, by key; see `changes_between`.
 
     Raises:
         NotSerializableError: A value cannot be saved exactly.
@@ -101,7 +108,7 @@ def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
         previous = data_of(old)[key]
         if value is previous and is_settled(value):
             continue
-        if encode_value(value, key) != (encoded.get(key) or encode_value(previous, key)):
+        if encode_value(value, key) != encode_value(encoded.get(key, previous), key):
             return False
     return True
 
@@ -125,12 +132,14 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     provenance: list[Any] | None = None
     for delta in deltas:
-        changed, appended, removed, newer = expect_list(delta, 4)
+        changed, appended, removed, newer, *edited = expect_list(delta)
         for key in _names_in(removed):
             del data[key]
         data.update(expect_dict(changed))
         for key, items in expect_dict(appended).items():
             expect_list(data[key]).extend(expect_list(items))
+        for key, edits in chain.from_iterable(expect_dict(part).items() for part in edited):
+            make_edits(data[key], edits)
         if newer is not None:
             provenance = _merged(expect_list(provenance), newer) if type(newer) is dict else expect_list(newer)
     problems = problems_carried()
@@ -173,9 +182,9 @@ def keys_set_since(old: State, new: State) -> tuple[str, ...] | None:
     return since[1]
 
 
-def encode_unsettled(state: State) -> dict[str, bytes]:
-    """Return the bytes of the values of a State that are not settled, by key."""
-    return {key: encode_value(value, key) for key, value in data_of(state).items() if not is_settled(value)}
+def unsettled_forms(state: State) -> dict[str, Any]:
+    """Return the values of a State that are not settled, by key, as `settled_form` returns them."""
+    return {key: settled_form(value, key) for key, value in data_of(state).items() if not is_settled(value)}
 
 
 def _has_grown(old: FrozenList, new: FrozenList) -> bool:
@@ -338,19 +347,30 @@ def _newer_provenance(old: State, new: State) -> dict[str, Any] | None:
     """Return the changed parts of the provenance by their places; None if there are none."""
     if have_same_provenance(old, new):
         return None
-    pairs = zip_longest(provenance_parts(old), provenance_parts(new))
+    pairs = enumerate(zip_longest(provenance_parts(old), provenance_parts(new)))
+    newer: dict[str, Any] = {str(place): part for place, (before, part) in pairs if part != before}
     # The progress holds values of the user, which are compared in another way.
-    return {str(place): part for place, (before, part) in enumerate(pairs) if place == _PROGRESS or part != before}
+    newer.pop(_PROGRESS, None)
+    before, after = old.progress or NO_PROGRESS, new.progress or NO_PROGRESS
+    names = [name for name in _PROGRESS_FIELDS if not is_same(getattr(before, name), getattr(after, name))]
+    if names:
+        parts = _progress_parts(after)
+        newer[_PROGRESS_FIELD] = {name: parts.get(name) for name in names}
+    return newer
 
 
 def _merged(parts: list[Any], newer: dict[str, Any]) -> list[Any]:
-    """Return the parts of a provenance with newer ones in their places."""
+    """Return the parts of a provenance with newer ones in their places, and newer fields in its progress."""
     by_place = dict(zip(_PLACES, parts, strict=False)) | newer
+    if _PROGRESS_FIELD in newer:
+        fields = (by_place.get(_PROGRESS) or {}) | expect_dict(newer[_PROGRESS_FIELD])
+        by_place[_PROGRESS] = {name: part for name, part in fields.items() if part is not None} or None
     return [by_place.get(place) for place in _PLACES]
 
 
 _PLACES = tuple(map(str, range(10)))
-_PROGRESS, _DRAWING = 6, 7  # the places of the progress, and of the fields for pictures, in a provenance
+_PROGRESS, _DRAWING = "6", 7  # the places of the progress, and of the fields for pictures, in a provenance
+_PROGRESS_FIELD = "progress"  # in place of its place: its fields that differ
 _PLAIN = attrgetter("graph", "structure", "parent", "generation", "labels", "input_digest")
 
 

@@ -110,14 +110,14 @@ class ValueEncoder(ABC):
             raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
         method = _CONTAINERS.get(type(value))
         if method is not None:
-            self._count(value)
+            self.count(value)
             return method(self, value, depth + 1)
         registered = find_by_class(type(value))
         if registered is not None:
             return self._registered(registered, value, depth + 1)
         raise NotSerializableError("", _why_not(value))
 
-    def _count(self, value: Any) -> None:
+    def count(self, value: Any) -> None:
         """Count a container and its items if it is repeated; raise NotSerializableError if that happens too often."""
         if id(value) not in self._seen:
             self._seen[id(value)] = value
@@ -167,7 +167,7 @@ class ValueEncoder(ABC):
     def _registered(self, registered: RegisteredType, value: Any, depth: int) -> Any:
         if registered.is_enum:
             return self.tagged(ENUM, self.prepared(enum_parts(registered.name, value), 0))
-        self._count(value)
+        self.count(value)
         try:
             version, values = registered.stored_form(value)
             if registered.encode is not None and type(value) not in registered.proven:

@@ -18,12 +18,13 @@ from stategraph.errors import (
     CheckpointSaveError,
     ConfigError,
     FormatError,
+    NotSerializableError,
     StateGraphError,
     UnknownNameError,
 )
 from stategraph.state import State, effects_of, time_ns_of, took_ns_of
 from stategraph.stores._checks import check_flags
-from stategraph.stores._codec.states import changes_between, combine, encode_unsettled, pause_from_json, pause_to_json
+from stategraph.stores._codec.states import changes_between, combine, pause_from_json, pause_to_json, unsettled_forms
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.cipher import is_encrypted, needs_key
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, EntryRecord
@@ -34,6 +35,7 @@ Place: TypeAlias = tuple[int, int]
 """The place of a row: its sequence number and its revision."""
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are compared with a snapshot
+_HEAVY = 1.5  # times the bytes of a snapshot that its changes may take if the State has grown by them
 _LIGHT = 16_384  # bytes of changes that are always allowed: below this a snapshot saves nothing
 
 
@@ -45,16 +47,18 @@ class DeltaBase(NamedTuple):
         state: The State.
         base: The sequence number of the snapshot that it builds on.
         seal: The seal of its row.
-        encoded: The bytes of its values that may still change, by key.
+        encoded: The values that may still change, by key; see `changes_between`.
         snapshot_size: The size of the snapshot, in bytes.
-        delta_size: The size of the rows since the snapshot, in bytes.
+        limit: The size of the rows since the snapshot up to which no other one is due, in bytes.
+        delta_size: Their size.
     """
 
     state: State
     base: int
     seal: bytes
-    encoded: dict[str, bytes]
+    encoded: dict[str, Any]
     snapshot_size: int
+    limit: float
     delta_size: int
 
 
@@ -76,8 +80,8 @@ class CheckpointEncoder:
     """Converts States to rows, and rows to States.
 
     A row holds the changes since the row before it. A snapshot, which holds all data, is written when the rows since
-    the last snapshot have become 16 KB larger than that snapshot. So storage, and the time to read any step, stay
-    linear in the size of the changes.
+    the last snapshot have become 16 KB larger than that snapshot; later, if it would be larger by most of that. So
+    storage, and the time to read any step, stay linear in the size of the changes.
 
     Args:
         sealer: Makes and checks the seals of rows.
@@ -110,16 +114,23 @@ class CheckpointEncoder:
         """
         before, encoded = (None, {}) if previous is None else (previous.state, previous.encoded)
         parts, unsettled = changes_between(before, state, encoded)
-        kept = self.encoded(parts)
+        try:
+            kept = self.encoded(parts)
+        except NotSerializableError:  # its path must begin at a key, and an edit nests values a little deeper
+            kept = self.encoded(changes_between(before, state, encoded, inside=False)[0])
         at = place or (state.step, 0)
-        base, seal, snapshot_size, delta_size = at[0], b"", len(kept[1]), 0
+        base, seal, size, delta_size = at[0], b"", len(kept[1]), 0
+        limit: float = size + _LIGHT
         if previous is not None:
-            base, seal, snapshot_size = previous.base, previous.seal, previous.snapshot_size
+            base, seal, size, limit = previous.base, previous.seal, previous.snapshot_size, previous.limit
             delta_size = previous.delta_size + len(kept[1]) + _ROW_WEIGHT
-            if delta_size > snapshot_size + _LIGHT:
-                return self.encode(state, incarnation, place)
+            if delta_size > limit:
+                snapshot = self.encode(state, incarnation, place)
+                limit = min(_HEAVY * size, 2 * snapshot[1].snapshot_size - size) + _LIGHT
+                if delta_size > limit:
+                    return snapshot
         row = self._sealed(state, at, base, kept, seal, incarnation)
-        return row, DeltaBase(state, base, row.seal, unsettled, snapshot_size, delta_size)
+        return row, DeltaBase(state, base, row.seal, unsettled, size, limit, delta_size)
 
     def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
         """Return the encoding and the payload of a row.
@@ -211,8 +222,8 @@ class CheckpointEncoder:
     def base_of(self, state: State, rows: Sequence[CheckpointRecord]) -> DeltaBase:
         """Return the base of the next row after the State of these rows."""
         newest = rows[-1]
-        delta_size = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
-        return DeltaBase(state, newest.base, newest.seal, encode_unsettled(state), len(rows[0].payload), delta_size)
+        size, delta_size = len(rows[0].payload), sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
+        return DeltaBase(state, newest.base, newest.seal, unsettled_forms(state), size, size + _LIGHT, delta_size)
 
     def check(
         self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""

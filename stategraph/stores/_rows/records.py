@@ -35,8 +35,10 @@ MAX_STEP = 2**32 - 1
 """The last step, and the last sequence number, that a row can have: it shares a 64-bit key with the number of the
 run."""
 
-FORMAT = 1
-"""The version of the row format. Newer formats are refused, older ones can be read."""
+FORMAT = 2
+"""The version of the row format, which each row and entry has in its column `format`. Newer formats are refused, older
+ones can be read: a payload of any version is decoded in the same way. Since 2 a payload may have edits inside values,
+and fields of the progress; see `stategraph.stores._codec.states.changes_between`."""
 
 
 class CheckpointRecord(NamedTuple):

@@ -101,7 +101,7 @@ def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> 
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
         fields = {_NAMES.get(name, name): value for name, value in columns.items() if name not in left_out}
-        yield written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": plain(parts)})
+        yield written({"type": "checkpoint", "run_id": run.run_id, **fields, "changes": [*map(plain, parts)]})
 
 
 def written(fields: dict[str, Any]) -> str:
@@ -203,9 +203,9 @@ def _batches(log: RunLog, run_id: str, runs: list[list[dict[str, Any]]]) -> list
 def batch_of(log: RunLog, fields: dict[str, Any], lines: list[dict[str, Any]], incarnation: bytes) -> WriteBatch:
     """Return the batch that begins a run."""
     run_id = str(fields.get("run_id"))
-    if fields.get("format") != FORMAT:
+    if fields.get("format") not in range(1, FORMAT + 1):
         found = shorten(fields.get("format"))
-        raise FormatError(run_id, f"its lines have format {found}; this version reads {FORMAT}; update it")
+        raise FormatError(run_id, f"its lines have format {found}; this version reads up to {FORMAT}; update it")
     try:
         check_stored_id(run_id)
         checkpoints, entries = _separated(lines)
@@ -239,9 +239,7 @@ def _base_of(fields: dict[str, Any]) -> object:
 
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
     """Return the rows of a chain, after a check that its State can be restored."""
-    found = (
-        _row(run_id, fields, *log.encoder.encoded(expect_list(from_plain(fields["changes"]), 4))) for fields in chain
-    )
+    found = (_row(run_id, fields, *log.encoder.encoded(expect_list(from_plain(fields["changes"])))) for fields in chain)
     rows = log.sealer.seal_chain(run_id, found, incarnation)
     log.encoder.check_content(run_id, rows, incarnation)
     return rows
