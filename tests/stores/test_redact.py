@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -25,6 +26,7 @@ from stategraph import (
     UnknownNameError,
     Updates,
 )
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError
 from stategraph.stores import SqliteStore
 from stategraph.stores.base import RetentionPolicy
@@ -264,3 +266,28 @@ def test_an_end_in_the_middle(tmp_path: Path) -> None:
             break
         assert ended.returncode == -signal.SIGKILL
     assert found == {True, False}
+
+
+@pytest.mark.parametrize("run_id", [RUN, f"{RUN}/#1/inner"])
+def test_edits_inside_values_are_redacted(store: Any, tmp_path: Path, run_id: str) -> None:
+    """A history whose rows edit values inside has nothing of the key, and all of the others; numbers stay."""
+    people = [{"name": f"{n}", "notes": ["x" * 500]} for n in range(20)]
+    others = [{"title": f"about {n}", "parts": ["y" * 500, n + 100]} for n in range(20)]
+    state = State({"secret": people, "kept": others}, run_id=RUN)
+    runs = [state] if run_id == RUN else [state, attrs.evolve(state, run_id=run_id, step=1, parent=ParentStep(RUN, 0))]
+    for run in runs:
+        store.retain(run.run_id, RetentionPolicy("full"))
+        store.save(run)
+    saved = []
+    for step in range(2, 8):
+        notes = [{**people[step], "notes": [SECRET, step]}, *people[1:step]]
+        state = attrs.evolve(state, run_id=run_id, parent=runs[-1].parent, step=step).update(
+            secret=notes, kept=[*others[step:], {"title": "new"}]
+        )
+        saved.append(state)
+        store.save(state)
+
+    store.redact(RUN, "secret")
+
+    assert SECRET.encode() not in kept_in(store, tmp_path)
+    assert [dict(store.load(run_id, state.step)) for state in saved] == [{"kept": state["kept"]} for state in saved]

@@ -11,7 +11,7 @@ that only pictures use come after the fields that a resume uses; older payloads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, compress, islice, zip_longest
 from operator import attrgetter, eq, is_, is_not
@@ -132,14 +132,7 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     provenance: list[Any] | None = None
     for delta in deltas:
-        changed, appended, removed, newer, *edited = expect_list(delta)
-        for key in _names_in(removed):
-            del data[key]
-        data.update(expect_dict(changed))
-        for key, items in expect_dict(appended).items():
-            expect_list(data[key]).extend(expect_list(items))
-        for key, edits in chain.from_iterable(expect_dict(part).items() for part in edited):
-            make_edits(data[key], edits)
+        newer = _change(data, delta)
         if newer is not None:
             provenance = _merged(expect_list(provenance), newer) if type(newer) is dict else expect_list(newer)
     problems = problems_carried()
@@ -149,6 +142,28 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             for key, value in data.items()
         }
     return freeze_items(data), provenance_from(provenance)
+
+
+def _change(data: dict[str, Any], delta: Any) -> Any:
+    """Make the changes of a delta in data; return its provenance."""
+    changed, appended, removed, newer, *edited = expect_list(delta)
+    for key in _names_in(removed):
+        del data[key]
+    data.update(expect_dict(changed))
+    for key, items in expect_dict(appended).items():
+        expect_list(data[key]).extend(expect_list(items))
+    for key, edits in chain.from_iterable(expect_dict(part).items() for part in edited):
+        make_edits(data[key], edits)
+    return newer
+
+
+def without_edits(deltas: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield a snapshot and the deltas after it with whole values in place of edits; each until the next one."""
+    data: dict[str, Any] = {}
+    for delta in deltas:
+        _change(data, delta)
+        changed, appended, removed, newer, *edited = delta
+        yield [changed | {key: data[key] for part in edited for key in part}, appended, removed, newer]
 
 
 def _keys_to_compare(old: State | None, new: State, encoded: Iterable[str]) -> tuple[Iterable[str], list[str]]:

@@ -57,7 +57,10 @@ class Redaction:
             line["value"] = self._value(line["value"])
         elif line["type"] == "checkpoint":
             changed, appended, removed, provenance, *edited = line["changes"]
-            for part in (changed, appended, removed, *edited):
+            for part in edited:
+                for edit in part.pop(self._name, ()):
+                    self._note(edit[-1])
+            for part in (changed, appended, removed):
                 self._drop(part)
                 if isinstance(part, list):
                     part[:] = (name for name in part if name != self._name)
@@ -180,7 +183,7 @@ def _is_redacted(log: RunLog, run: RunRecord, key: str, by: str | None) -> bool 
         owner.inbox, owner.refuses_new_entries = log.table.inbox(run.run_id), True
     redaction = Redaction(key)
     for _ in range(2):
-        runs = [[redaction.line(line) for line in each] for each in runs_in(exported(log, run.run_id))]
+        runs = [[redaction.line(line) for line in each] for each in runs_in(exported(log, run.run_id, whole=True))]
     batches = [_batch(log, *each) for each in runs]
     batches[0] = _recorded(log, batches[0], redaction, by)
     outcomes = log.table.apply(batches[::-1])  # the run itself last: until then, all can be done again

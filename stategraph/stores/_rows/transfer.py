@@ -20,6 +20,7 @@ from stategraph._values.entries import Entry
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep, check_step
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
+from stategraph.stores._codec.states import without_edits
 from stategraph.stores._codec.type_codecs import expect_list, unknown_shown
 from stategraph.stores._rows.cipher import Cipher, needs_key
 from stategraph.stores._rows.entries import entry_of, record_of
@@ -47,8 +48,8 @@ _LEFT_OUT = ("format", "encoding", "payload", "seal")
 # --------------------------------------------------------------------------- to lines
 
 
-def exported(log: RunLog, run_id: str) -> Iterator[str]:
-    """Yield the lines of a run and of its nested runs.
+def exported(log: RunLog, run_id: str, whole: bool = False) -> Iterator[str]:
+    """Yield the lines of a run and of its nested runs; with `whole`, those of nested runs have no edits.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
@@ -58,13 +59,13 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
     nested = [nested_id for nested_id in log.table.nested_ids(run_id) if log.find(nested_id) is not None]
     yield from read(log, run_id, lambda run: _lines(log, run, len(nested)))
     for nested_id in nested:
-        yield from read(log, nested_id, lambda run: _lines(log, run, 0))
+        yield from read(log, nested_id, lambda run: _lines(log, run, 0, whole))
 
 
-def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str] | None:
+def _lines(log: RunLog, run: RunRecord, nested: int, whole: bool = False) -> list[str] | None:
     """Return the lines of a run; None if others remove it at the same time."""
     with unknown_shown():  # values of unknown types are written in their stored form
-        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain)]
+        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain, whole)]
         if not lines:
             return None
         entries = [_entry_line(log, run, record) for record in log.table.entries(run.run_id, 0, MAX_STEP)]
@@ -95,8 +96,9 @@ def _entry_line(log: RunLog, run: RunRecord, record: EntryRecord) -> str:
     return written({"type": "entry", "run_id": run.run_id, **entry, "value": plain(entry["value"])})
 
 
-def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord]) -> Iterator[str]:
-    for row, parts in log.encoder.parts(run.run_id, chain, run.incarnation):
+def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord], whole: bool) -> Iterator[str]:
+    rows, deltas = zip(*log.encoder.parts(run.run_id, chain, run.incarnation), strict=True)
+    for row, parts in zip(rows, without_edits(deltas) if whole else deltas, strict=True):
         columns = dict(zip(row._fields, PLAIN.of_row(row), strict=True))
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
