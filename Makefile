@@ -16,7 +16,7 @@ PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 UNINSTALL := -m pip --disable-pip-version-check uninstall --yes --quiet --quiet
 PROSE  := README.md AGENTS.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
 # Slips that tests make on purpose.
-SLIPS  := abd,chekpoint,grap,intervall,lables,memroy,nam,nmae,reviw,sise,thrid,waitin,wiat,wrok
+SLIPS  := abd,cancell,chekpoint,complet,compres,exept,grap,intervall,lables,memroy,nam,nmae,reviw,sise,thrid,waitin,wiat,wrok
 MEASURED := $(shell find stategraph -name '*.py')
 UNMEASURED = $(shell grep -rl --include='*.py' mark.unmeasured tests)
 

@@ -60,7 +60,7 @@ def awake(paused: State, pause: Pause, given: Given | None = None) -> State:
 def waiting_again(paused: State, pause: Pause) -> State:
     """Return a paused State that waits again, without an answer yet.
 
-    If it waits at several pauses, or for the outcome of an effect, it asks first: no answer applies to them.
+    If it waits at several pauses, or for the outcome of an effect, it pauses first: no answer applies to them.
     """
     asks_first = pause.others or pause.effect
     pause = attrs.evolve(pause, id="", response_param=None, effect=()) if asks_first else pause
@@ -77,7 +77,7 @@ def gives_back(state: State) -> bool:
 
 
 def asking_again(state: State) -> State:
-    """Return the State for a run that returns to it, without the answers given there: it asks again."""
+    """Return the State for a run that returns to it, without the answers given there: it pauses again."""
     progress = progress_of(state)
     if not progress.answer:
         return state

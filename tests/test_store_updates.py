@@ -117,7 +117,7 @@ def test_a_nested_pause(play: Scene, *, is_map: bool) -> None:
 
     play.store.update(RUN, {"items": [{"n": 5}]} if is_map else {"n": 5})
     if is_map:
-        with pytest.raises(AnswerError, match="begins again and asks its own question"):
+        with pytest.raises(AnswerError, match="begins again and pauses with its own question"):
             play.resume(graph, {"ok": True})
         asked = play.resume(graph)
         assert asked.pause is not None

@@ -176,7 +176,7 @@ _BEATS = 3  # heartbeats in the time after which a worker is dead
 
 
 class Fleet:
-    """The workers of one application on one database: their heartbeats tell which of them are dead.
+    """The workers of one application on one database: their heartbeats show which of them are dead.
 
     Args:
         application: The name that the workers share.
@@ -281,7 +281,7 @@ class Fleet:
 
     @property
     def _judges(self) -> bool:
-        """Whether this worker can tell which others are dead: it cannot while the database is away."""
+        """Whether this worker knows which others are dead: not while the database is away."""
         return self._judges_from <= monotonic() <= self._beaten + self.lapse
 
     def _give_back_dead(self, beats: Mapping[str, WorkflowStatus], living: set[str], now: WorkflowStatus) -> None:

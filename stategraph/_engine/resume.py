@@ -452,7 +452,7 @@ def _with_checked_answer(
     key, (by, at_ns, how) = cast(str, pause.response_param), given
     answer = Answer(updates[key], by, clock.to_datetime(at_ns), how)
     try:
-        # Without a schema the answer is kept as given: the node that asks converts it.
+        # Without a schema the answer is kept as given: the node that paused converts it.
         checked = fitting(run, {key: question.accepted(answer.value, answer)}, saved)
     except ValueError as error:
         raise AnswerError(saved.run_id, pause, str(error)) from error
@@ -490,7 +490,7 @@ def check_answers(
         saved: The newest State of the run.
         updates: The updates given to resume.
         pause_id: The id of the pause to answer, if given.
-        waits_since: When the call began to wait for the run. It cannot answer a question asked after that.
+        waits_since: When the call began to wait for the run. It cannot answer a later question.
     """
     pause = saved.pause if saved.status in (RunStatus.PAUSED, RunStatus.CANCELLED) else None  # cancelled, it waits on
     pauses = () if pause is None else pause.each
@@ -501,7 +501,7 @@ def check_answers(
     elif closed := sorted(_answered(saved) & updates.keys() - {other.response_param for other in pauses}):
         problem = f"{shorten(closed[0])} has been answered before, and an answer counts once. {_WAY_OUT}"
     elif pause_id is None and waits_since is not None and any(other.at > waits_since for other in answered):
-        problem = "the run asked this only while resume waited for it: read the question, then answer with pause=..."
+        problem = "the run paused here only while resume waited for it: read the question, then answer with pause=..."
     if problem:
         raise AnswerError(saved.run_id, pause, problem)
 

@@ -182,7 +182,7 @@ class NestedRun:
     def _begun(self, run: RunContext, inputs: Mapping[str, Any]) -> State:
         """Return the initial State of the nested run.
 
-        Answers used by the outer run do not count in the nested run, so that a loop asks again.
+        Answers used by the outer run do not count in the nested run, so that a loop pauses again.
         """
         outer, progress = self.step.state, self.step.state.progress
         if progress is not None and self.part:

@@ -118,7 +118,7 @@ def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]
     if isinstance(node, InterruptNode):
         yield f"node {name!r} pauses runs: answers cannot be cached"
     elif policy.version is None and (made_of is None or not is_determined_by_code(made_of)):
-        yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
+        yield f"node {name!r} does more than its code shows: cache it with CachePolicy(version=...)"
 
 
 def _schema_problems(

@@ -46,7 +46,7 @@ class Pause:
         deadline: The time until which an answer is accepted, aware, in UTC; None for no limit.
         id: Identifies this pause by its run, step, value and time. The run sets it.
             ``resume(run_id, updates, pause=id)`` answers no other pause.
-        part: The item or branch whose graph asks; for a nested part, "outer/nested".
+        part: The item or branch whose graph pauses; for a nested part, "outer/nested".
         others: Pauses of other parts of the same step.
         effect: The place of the effect whose outcome the pause asks for: the end of the id of the nested run, the step,
             and the place in it. Empty for other pauses.

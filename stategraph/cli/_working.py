@@ -167,7 +167,7 @@ class _Worker:
         return code
 
     def health(self) -> dict[str, Any]:
-        """Return what health checks are told. The last sweep is the last time that the store answered a sweep."""
+        """Return what health checks get. The last sweep is the last time that the store answered a sweep."""
         asides = [] if self._graph is None else [*self._graph._refused.values()]
         refused = [recovered for aside in asides for _, recovered in [*aside.values()]]
         return {

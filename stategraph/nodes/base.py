@@ -86,7 +86,7 @@ class Node:
         raise NotImplementedError
 
     def question(self, step: StepContext) -> Task[Question]:
-        """Return the question at which a run paused here, asked by this node or by a node of its graph."""
+        """Return the question at which a run paused here, of this node or of a node of its graph."""
         yield from ()
         return Question(self)
 
@@ -519,9 +519,9 @@ class Question:
     """The question at which a run paused.
 
     Attributes:
-        node: The node that asked.
+        node: The node that paused.
         fits: Validates the answer against the schemas of the graphs it passes through, or raises ValueError.
-        is_gone: Whether no caller asks any more: the graph that did begins again, from other data.
+        is_gone: Whether the graph that paused begins again, from other data.
     """
 
     node: Node

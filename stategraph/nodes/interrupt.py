@@ -53,9 +53,9 @@ class InterruptNode(Node):
             and time; None for a value that was there before the pause.
         deadline: Seconds from the pause in which it can be answered; None for no limit.
         otherwise: The answer once the deadline has passed. Without it the node then fails with a TimeoutError: a
-            resumed run continues at its `on_error` or fails; resumed once more, it asks again.
+            resumed run continues at its `on_error` or fails; resumed once more, it pauses again.
         take_given: Whether a value that the key has before the run pauses, from any source, is an answer as well. Each
-            value answers once: a later step of this node asks again.
+            value answers once: a later step of this node pauses again.
 
     Raises:
         TypeError, ValueError: an argument is invalid, or `otherwise` is an answer that is refused.

@@ -162,7 +162,7 @@ class GraphNode(CompositeNode):
 
 def _not_asked(answer: Any) -> Any:
     raise ValueError(
-        "its graph begins again and asks its own question: resume without an answer, then read the question"
+        "its graph begins again and pauses with its own question: resume without an answer, then read the question"
     )
 
 

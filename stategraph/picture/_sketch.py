@@ -151,7 +151,7 @@ def _labels_of(edges: Iterable[EdgeStructure], boxes: Collection[str]) -> _Label
 
 
 def _ways_of(labels: _Labels, boxes: Mapping[str, Box], taken: Mapping[tuple[str, str], int]) -> Iterator[Way]:
-    """Yield one way for all edges with the same ends: a history does not tell them apart."""
+    """Yield one way for all edges with the same ends: in a history they are the same."""
     for (source, target, is_failure), texts in labels.items():
         label = "" if "always()" in texts or is_failure else " or ".join(map(_in_short, texts))
         is_other = is_failure and (source, target, False) in labels

@@ -311,7 +311,7 @@ def updated(saved: State, updates: Mapping[str, Any], remove: Collection[str], b
 
 def rolled_back(state: State, newest: State, by: str | None = None, entries: Iterable[Entry] = ()) -> State:
     """Return the State of a run after a rollback from its newest State to `state`. If that waited for an answer, it
-    asks again, with a new pause. What the run has spent stays spent, also in the step under way, by its entries."""
+    pauses again, with a new pause. What the run has spent stays spent, also in the step under way, by its entries."""
     check_author(by)
     back = asking_again(state)
     back = back if back.pause is None else waiting_again(back, back.pause)

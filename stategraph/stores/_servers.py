@@ -26,7 +26,7 @@ _RETRY_AFTER = 0.05  # seconds
 _DOUBT = 0.5  # of the patience: how long to wait for a connection that was idle before a new one is tried
 
 TCP_LIMITS = 30, 10, 3, 15_000
-"""Seconds of silence before TCP asks whether the other side is there, seconds between its questions, and their number;
+"""Seconds of silence before TCP probes the connection, seconds between probes, and their number;
 milliseconds after which a connection is lost whose other side has not confirmed what was sent."""
 
 

@@ -590,7 +590,7 @@ class CheckpointStore(ABC):
         with owned(self, check_given_id(new_run_id)), noting_older({}):
             if not repeat_effects:
                 source = self._revision(check_run_id(run_id), step, revision)
-                keeps_newest = keeps_nested(source)  # not if the copy asks again: then its step begins again
+                keeps_newest = keeps_nested(source)  # not if the copy pauses again: then its step begins again
                 if step is not None or not keeps_newest:
                     self._check_effects(run_id, source.step, keeps_newest=keeps_newest)
             return self._fork(check_run_id(run_id), new_run_id, step, revision)

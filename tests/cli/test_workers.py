@@ -303,7 +303,7 @@ class TestHealth:
         assert "; runs left alone, because they do not fit the graph: 2\n" in ended.err
 
     def test_versions_that_it_does_not_serve(self, jobs, tmp_path):
-        """With --serves, a worker leaves runs of other versions alone; `doctor` lists those that nobody serves."""
+        """With --serves, a worker leaves runs of other versions alone; `doctor` lists those that no process serves."""
         submit(jobs["graph"], old={"how": "fine"})
         newer = PROGRAM.replace('("jobs", ', '("jobs", version=2, ')
         (tmp_path / "jobs.py").write_text(newer, encoding="utf-8")

@@ -270,7 +270,7 @@ def test_a_planted_entry_is_refused(opened, tmp_path):
 
 
 def test_no_changed_ciphertext_is_believed():
-    """A share of the proof: whoever can write, and makes right checksums, gets nothing past a reader with the key."""
+    """A share of the proof: a writer who makes right checksums gets nothing past a reader with the key."""
     report = ciphers._work(1_000, secrets.token_hex(4))
 
     assert report.failures == []

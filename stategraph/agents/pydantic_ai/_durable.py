@@ -83,8 +83,8 @@ def durable(
             those that run another durable agent. For all others, a person is asked.
         confirm: Functions by tool that find out whether a call took place. One gets the id of the call (the
             `tool_call_id` of its RunContext) and the arguments, and returns the result, or None if it did not.
-        repeat_requests: Whether a request to the model is sent again if its outcome is unknown; if not, a person is
-            asked.
+        repeat_requests: Whether a request to the model is sent again if its outcome is unknown; if not, the run
+            pauses.
         stream: Whether to emit the text of each response as it arrives (`NodeContext.emit`). Streamed runs always do.
 
     Returns:
@@ -193,7 +193,7 @@ class _Effects(AbstractCapability[Any]):
         return deepcopy(response), not tokens  # the library changes its own
 
     async def call(self, tool: str, args: dict[str, Any], ctx: RunContext[Any], call: Callable[[], Any]) -> Any:
-        """Return the result of a tool, or raise what it tells the model."""
+        """Return the result of a tool, or raise what the model gets from it."""
         key = self._key(ctx, tool, ctx.tool_call_id)
 
         async def outcome() -> Any:

@@ -65,8 +65,8 @@ class Table(ABC):
         for a write of unknown outcome.
 
         A write is made if its owner has not lost the run (the fence is still the same), if its run has the expected
-        version, and if the outer run has the expected incarnation. A table that may lose an answer asks again, and
-        recognizes an earlier write by its version and its seal.
+        version, and if the outer run has the expected incarnation. A table that may lose an answer sends the write
+        again, and recognizes an earlier one by its version and its seal.
 
         Raises:
             CheckpointSaveError: no write is made, and each would fail alone too.
