@@ -61,6 +61,7 @@ class RowOptions(TypedDict, total=False):
     encrypt_labels: bool
     serializer: str
     compress: bool
+    redact: Callable[[str, Any], Any] | str | None
 
 
 @showing_options
