@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -177,7 +177,7 @@ class MemoryStore(ForkSafe, CheckpointStore):
         if redact is not None:
             from stategraph.stores._seen import shown_by  # imported when used, as below
 
-            self.shown = shown_by(redact)
+            self.shown: Callable[[str, Any], Any] | None = shown_by(redact)
         self._runs_by_id: dict[str, _Run] = {}
         self._nested: dict[str, set[str]] = {}  # the ids of the directly nested runs of a run, by its id
         self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun

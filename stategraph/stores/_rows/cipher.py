@@ -77,7 +77,8 @@ class Cipher:
         except ImportError as error:
             way_out = "it takes the package cryptography: pip install 'durable-stategraph[crypto]'"
             raise ConfigError(_OPTION, encrypt_with, way_out) from error
-        self.hides_labels, self._aead = hides_labels, AESGCM
+        self.hides_labels: bool = hides_labels
+        self._aead = AESGCM
         if not callable(encrypt_with):
             keys = _checked_keys(encrypt_with)
             encrypt_with = lambda _: keys  # noqa: E731

@@ -111,9 +111,9 @@ class RowStore(CheckpointStore):
         redact: Callable[[str, Any], Any] | str | None = None,
     ) -> None:
         check_flags(encrypt_labels=encrypt_labels)
-        self.shown = shown_by(redact)
+        self.shown: Callable[[str, Any], Any] | None = shown_by(redact)
         self.signing_key: SigningKey | None = signing_key(sign_with)
-        self.cipher = None if encrypt_with is None else Cipher(encrypt_with, encrypt_labels)
+        self.cipher: Cipher | None = None if encrypt_with is None else Cipher(encrypt_with, encrypt_labels)
         sealer = Sealer(self.signing_key, former_keys(verify_with), self.cipher)
         encoder, self._serializer = CheckpointEncoder(sealer, serializer, compress), serializer
         self._table = open_table(sealer.identify)
