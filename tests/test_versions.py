@@ -140,6 +140,22 @@ class TestEveryWay:
         assert any_play.resume(graph, {"ok": 1}).status == "completed"
 
 
+def test_messages_that_wait_are_not_upgraded(store: CheckpointStore) -> None:
+    """The graph takes them in as they were sent; `on_message` can give them the new keys."""
+    old, new = greets(1, store), greets(2, store)
+    old.execute(State(DATA, run_id=RUN))
+    old.send(RUN, {"name": "Grace Hopper"})
+    new.on_message(lambda state, updates: split({**updates}) if "name" in updates else updates)
+
+    final = new.resume(RUN, {"ok": True})
+
+    assert (final["names"], final["greeted"], "name" in final) == (
+        ["Grace", "Hopper"],
+        ["Ada Lovelace", "Grace"],
+        False,
+    )
+
+
 class TestServes:
     """Workers of an old and a new version continue runs of one store side by side."""
 

@@ -219,13 +219,6 @@ def parsed_moment(text: str) -> datetime:
         raise Failure(Exit.USAGE, f"{text!r} is not a time: {known}") from None
 
 
-def _parsed_versions(text: str) -> list[int]:
-    try:
-        return [int(version) for version in text.split(",")]
-    except ValueError:
-        raise Failure(Exit.USAGE, f"{text!r} is no list of versions: give it as in 2,3") from None
-
-
 def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
     """Return the newest run ids with this beginning, for completion in shells; none without a store."""
     try:
@@ -250,7 +243,10 @@ ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Continue eve
 ABANDON_PARTS = click.option("--abandon-parts", is_flag=True, help="Give up finished parts that the graph cannot use.")
 REDO = click.option("--redo", multiple=True, metavar="PART", help="Do this item or branch of the step again: map/3.")
 SERVES = click.option(
-    "--serves", type=_parsed_versions, metavar="VERSIONS", help="Only runs of these versions of the graph: 2,3."
+    "--serves",
+    type=lambda text: parsed_value(f"[{text}]"),
+    metavar="VERSIONS",
+    help="Only runs of these versions of the graph: 2,3.",
 )
 RENAMES = pairs("--migrate", metavar="OLD=NEW", help="A node was renamed.")
 REPEAT_EFFECTS = click.option("--repeat-effects", is_flag=True, help="Also if effects of nodes would be repeated.")

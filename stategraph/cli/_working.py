@@ -161,8 +161,7 @@ class _Worker:
         graph.store.close()
         code = Exit.FAILED if self._has_broken or (self.once and self._has_failed) else Exit.OK
         left = self.once and len(self.health()["refused"])
-        unserved = " or --serves" if self.how["serves"] else ""
-        why = self._why + (f"; runs left alone, because they do not fit the graph{unserved}: {left}" if left else "")
+        why = self._why + (f"; runs left alone, because they do not fit the graph: {left}" if left else "")
         self.log.write("error" if self._has_broken else "info", f"ended: {why}", exit=code.value)
         return code
 

@@ -316,7 +316,7 @@ class TestHealth:
         ended = process("work", "jobs:graph", "--once", *serves, cwd=tmp_path)
 
         assert (unserved.code, [each["run_id"] for each in json.loads(unserved.out)["refused"]]) == (5, ["old"])
-        assert (ended.code, "do not fit the graph or --serves: 1\n" in ended.err) == (0, True)
+        assert (ended.code, "left alone, because they do not fit the graph: 1\n" in ended.err) == (0, True)
         assert {run_id: str(state.status) for run_id, state in states().items()} == {
             "old": "active",
             "new": "completed",
