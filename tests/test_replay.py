@@ -168,8 +168,14 @@ def test_what_is_kept_decides(tmp_path: Path) -> None:
 def test_keys_that_are_not_saved(tmp_path: Path) -> None:
     """Keys that steps need and the store does not have are computed again; differences are of saved keys."""
     with SqliteStore(tmp_path / "runs.db") as store:
-        nodes = {"a": lambda state: {"big": [1] * state["n"]}, "b": lambda state: {"m": len(state["big"])}}
-        graph = chain(store, nodes, persist=["n", "m"])
+
+        def grow(state: State, context: NodeContext) -> dict[str, Any]:
+            context.status("growing")
+            return {"big": [1] * state["n"]}
+
+        measure = lambda state: {"m": len(state["big"]) * state["factor"]}  # noqa: E731
+        graph = chain(store, {"a": grow, "b": measure}, persist=["n", "m"])
+        graph.set_defaults({"factor": 2})
         graph.execute(State({"n": 3}, run_id=RUN))
 
         assert [changed(one) for one in graph.replay(RUN)] == [{}, {}]

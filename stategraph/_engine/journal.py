@@ -142,7 +142,8 @@ class StepJournal:
 
     def status(self, text: str) -> None:
         """Say how far the step is, as `NodeContext.status`."""
-        self.check_open("status")
+        if not self.run.is_recomputing:
+            self.check_open("status")
         if self.is_kept:
             self.append("status", self.run.without_unsaved(text), "status")
 
