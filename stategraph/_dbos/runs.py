@@ -22,8 +22,8 @@ from stategraph._dbos.orders import (
     turn_id,
     turns_of,
 )
+from stategraph._engine.answers import to_be_answered
 from stategraph._engine.calling import turn_of
-from stategraph._engine.resume import to_be_answered
 from stategraph._progress import is_overdue
 from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause

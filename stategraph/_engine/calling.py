@@ -10,20 +10,13 @@ from typing import Any, cast
 
 import attrs
 
+from stategraph._engine.answers import after_deadline, check_answer, chosen_pause, not_yet
 from stategraph._engine.context import RunContext
 from stategraph._engine.ending import end_cancelled, failure_at, noting
 from stategraph._engine.inbox import answered_before, checked_message, stored_answers, unread
 from stategraph._engine.loop import admit, begin, digest_of_input, exists, id_of
 from stategraph._engine.owning import LATEST, SOONEST, check_saves, clear_cancellation, owning, owning_saved
-from stategraph._engine.resume import (
-    after_deadline,
-    check_answer,
-    chosen_pause,
-    compatible,
-    fitting_saved,
-    not_yet,
-    resume_owned,
-)
+from stategraph._engine.resume import compatible, fitting_saved, resume_owned
 from stategraph._engine.saving import amend, check_not_of_another, flush, newest_of, save
 from stategraph._graph.changed import began_elsewhere, other_graph, other_module
 from stategraph._graph.compiled import CompiledGraph

@@ -242,8 +242,8 @@ class StopCheck:
     _signal: Any
 
     def __call__(self) -> bool:
-        session = self._session
-        if session.is_cancelled or session.is_lost or (self._signal is not None and self._signal.is_due()):
+        session, owned = self._session, self._session.ownership
+        if (owned is not None and (owned.is_cancelled or owned.is_lost)) or (self._signal and self._signal.is_due()):
             return True
         try:
             return monotonic() >= session.look_at and session.check_cancelled()

@@ -87,11 +87,6 @@ class StoreSession:
         return self.ownership is not None and self.ownership.is_cancelled
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the run is known to be lost."""
-        return self.ownership is not None and self.ownership.is_lost
-
-    @property
     def inbox(self) -> int:
         """The number of the newest entry that the inbox of the run is known to have had; 0 for none."""
         return (self.ownership.inbox or 0) if self.ownership is not None else 0
