@@ -5,12 +5,12 @@ from __future__ import annotations
 import hmac
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import attrs
 import ormsgpack
 
 from stategraph._text.shown import shorten
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 EncryptionKeys: TypeAlias = bytes | str | Mapping[str, bytes | str]
 """A key of 32 bytes, or keys by their names. A str is the name of an environment variable that holds a key in hex."""
 
-_BoundTo: TypeAlias = Callable[[Any], bytes]
 
 MARK = "+aes"
 """Ends the encoding of an encrypted payload, and begins an encrypted text."""
 
 _OPTION = "checkpoint.options.encrypt_with"
 _NONCE = 12  # bytes
+_UNBOUND = {"payload", "number", "due_ns", "seal"}  # the database gives a number, and an answer makes a run due
 _BLANK = {"error": None, "pause": None, "by": None, "labels": (), "payload": b"", "made_of": ""}
 _accepted: ContextVar[set[str] | None] = ContextVar("accepted", default=None)
 
@@ -134,19 +134,31 @@ class Cipher:
 
     # ------------------------------------------------------------------ records
 
-    def hidden(self, record: Any, run_id: str, fields: Sequence[str], bound_to: _BoundTo) -> Any:
-        """Return a record with some fields encrypted in the first of them, bound to all others."""
-        into = fields[0]
-        secret = ormsgpack.packb([getattr(record, field) for field in fields], default=attrgetter("parts"))
+    def hidden(self, record: Any, fields: Sequence[str], run_id: str, *place: bytes) -> Any:
+        """Return a record with some fields encrypted in the first of them, bound to all others and to a place."""
+        secret = ormsgpack.packb([getattr(record, field) for field in fields], default=attrs.astuple)
         record = record._replace(**{field: _BLANK[field] for field in fields})
-        encrypted: Any = self.encrypted if into == "payload" else self.text
-        return record._replace(**{into: encrypted(run_id, into.encode() + bound_to(record), secret)})
+        encrypted: Any = self.encrypted if fields[0] == "payload" else self.text
+        return record._replace(**{fields[0]: encrypted(run_id, _bound(record, fields[0], run_id, place), secret)})
 
-    def shown(self, record: Any, run_id: str, fields: Sequence[str], bound_to: _BoundTo, what: str) -> Any:
-        """Return a record as it was before these fields, or the first of them, were encrypted; raise as `decrypted`."""
-        into = fields[0]
-        bound = into.encode() + bound_to(record._replace(**{into: _BLANK[into]}))
-        values = ormsgpack.unpackb(self.decrypted(run_id, bound, getattr(record, into), what))
+    def shown(self, record: Any, fields: Sequence[str], run_id: str, *place: bytes) -> Any:
+        """Return a record as it was before the first of these fields were encrypted.
+
+        Raises:
+            CheckpointCorruptError: as `decrypted`; or it is not encrypted, and that is not accepted.
+        """
+        what = f"its {type(record).__name__.removesuffix('Record').lower()} record of step {record.step}"
+        if not is_encrypted(record.encoding if "encoding" in record._fields else record.pause):
+            accepted = _accepted.get()
+            if accepted is None:
+                way_out = "it was saved without encrypt_with, or planted; store.rekey() encrypts what is there"
+                raise CheckpointCorruptError(run_id, f"{what} is not encrypted: {way_out}")
+            accepted.add(given_id(run_id))
+            return record
+        kept = getattr(record, fields[0])
+        if kept is None:
+            return record
+        values = ormsgpack.unpackb(self.decrypted(run_id, _bound(record, fields[0], run_id, place), kept, what))
         found = dict(zip(fields, values, strict=False))
         if found.get("error"):
             found["error"] = ErrorInfo(*found["error"])
@@ -154,20 +166,11 @@ class Cipher:
             found["labels"] = tuple(map(tuple, found["labels"]))
         return record._replace(**found)
 
-    def is_plain(self, run_id: str, text: str | None, what: str) -> bool:
-        """Return whether a record is accepted although its text, or encoding, is none of an encrypted one.
 
-        Raises:
-            CheckpointCorruptError: it is not encrypted, and not accepted.
-        """
-        if is_encrypted(text):
-            return False
-        accepted = _accepted.get()
-        if accepted is None:
-            way_out = "it was saved without encrypt_with, or planted; store.rekey() encrypts what is there"
-            raise CheckpointCorruptError(run_id, f"{what} is not encrypted: {way_out}")
-        accepted.add(given_id(run_id))
-        return True
+def _bound(record: Any, into: str, *place: Any) -> bytes:
+    """Return what the ciphertext in a field of a record is bound to."""
+    beside = [value for name, value in zip(record._fields, record, strict=True) if name not in _UNBOUND | {into}]
+    return ormsgpack.packb([type(record).__name__, into, *place, *beside], default=attrs.astuple)
 
 
 def _bytes_of(text: str) -> bytes:

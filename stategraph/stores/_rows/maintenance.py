@@ -154,10 +154,8 @@ def rekey(store: OwnableStore, log: RunLog) -> Rekeyed:
             with owned(store, run.run_id):
                 for run_id in (run.run_id, *log.table.nested_ids(run.run_id)):
                     signed += _is_signed_again(log, run_id, left)
-        except RunBusyError as error:
-            left.append(Damage(run.run_id, str(error)))
-        except CheckpointError as error:
-            left.append(Damage(run.run_id, error.reason))
+        except (CheckpointError, RunBusyError) as error:
+            left.append(Damage(run.run_id, getattr(error, "reason", str(error))))
     return Rekeyed(signed, tuple(left))
 
 

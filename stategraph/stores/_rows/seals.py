@@ -52,7 +52,7 @@ class Sealer:
         if verify_with and sign_with is None:
             allowed = "with sign_with, the key that signs new rows; keys of verify_with only read"
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
-        self._key, self._former, self._cipher = sign_with, tuple(verify_with), cipher
+        self._key, self._former, self.cipher = sign_with, tuple(verify_with), cipher
         self._secret = None if cipher and cipher.hides_labels else 2
         self._store_id = b""  # for a State outside of any store
 
@@ -68,7 +68,7 @@ class Sealer:
     @property
     def is_keyed(self) -> bool:
         """Whether a row cannot be made without a key."""
-        return self.signs or self._cipher is not None
+        return self.signs or self.cipher is not None
 
     def is_signed(self, seal: bytes) -> bool:
         """Return whether a seal is a signature, with any key."""
@@ -78,11 +78,11 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        if self._cipher is not None:
+        if self.cipher is not None:
             row, fields = row._replace(encoding=row.encoding + MARK), _OF_ROW[: self._secret]
             if any(getattr(row, field) for field in fields):
-                row = self._cipher.hidden(row, run_id, fields, self._bound(run_id, b"", incarnation))
-            row = self._cipher.hidden(row, run_id, ("payload",), self._bound(run_id, before, incarnation))
+                row = self.cipher.hidden(row, fields, run_id, self._store_id, incarnation)
+            row = self.cipher.hidden(row, ("payload",), run_id, self._store_id, incarnation, before)
         seal = self._digest(self._packed_row(run_id, row, before, incarnation), row.payload, self._key)
         return _new_tuple(
             CheckpointRecord, (*row[:_AT_SEAL], seal, row.pause, row.effects)
@@ -110,7 +110,7 @@ class Sealer:
             if not self._is_right(row.seal, row.payload, self._packed_row, run_id, row, before, incarnation):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
-            if self._cipher is not None:
+            if self.cipher is not None:
                 found.append(self.shown(run_id, row, incarnation, before))
             before = row.seal
         return found or rows
@@ -119,17 +119,12 @@ class Sealer:
         self, run_id: str, row: CheckpointRecord, incarnation: bytes, before: bytes | None = None
     ) -> CheckpointRecord:
         """Return a row with its error, pause and author decrypted and, after a row with a seal, its payload."""
-        cipher, what = self._cipher, f"its checkpoint at step {row.step}"
-        if cipher is None or cipher.is_plain(run_id, row.encoding, what):
+        if self.cipher is None:
             return row
+        found: CheckpointRecord = self.cipher.shown(row, _OF_ROW, run_id, self._store_id, incarnation)
         if before is not None:
-            row = cipher.shown(row, run_id, ("payload",), self._bound(run_id, before, incarnation), what)
-        if row.pause is not None:
-            row = cipher.shown(row, run_id, _OF_ROW, self._bound(run_id, b"", incarnation), what)
-        return row._replace(encoding=row.encoding.removesuffix(MARK))
-
-    def _bound(self, run_id: str, before: bytes, incarnation: bytes) -> Callable[[CheckpointRecord], bytes]:
-        return lambda row: self._packed_row(run_id, row, before, incarnation)
+            row = self.cipher.shown(row, ("payload",), run_id, self._store_id, incarnation, before)
+        return found._replace(payload=row.payload, encoding=row.encoding.removesuffix(MARK))
 
     def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
         about = PLAIN.of_row(row)[:_AT_PAYLOAD]
@@ -140,8 +135,8 @@ class Sealer:
 
     def sealed_run(self, run: RunRecord) -> RunRecord:
         """Return the record of a run with its seal."""
-        if self._cipher is not None:  # its pause is never empty: it proves the rest of the record
-            run = self._cipher.hidden(run, run.run_id, _OF_RUN[: self._secret], self._packed_run)
+        if self.cipher is not None:  # its pause is never empty: it proves the rest of the record
+            run = self.cipher.hidden(run, _OF_RUN[: self._secret], run.run_id, self._store_id)
         seal = self._digest(self._packed_run(run), b"", self._key)
         # Faster than run._replace(seal=seal): every save does this.
         return _new_tuple(RunRecord, (*run[:_AT_SEAL_OF_RUN], seal, run.due_ns))
@@ -157,10 +152,7 @@ class Sealer:
         if not self._is_right(run.seal, b"", self._packed_run, run):
             mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
             raise CheckpointCorruptError(run.run_id, f"its record {mismatch}")
-        if self._cipher is None or self._cipher.is_plain(run.run_id, run.pause, "its record"):
-            return run
-        found: RunRecord = self._cipher.shown(run, run.run_id, _OF_RUN, self._packed_run, "its record")
-        return found
+        return run if self.cipher is None else self.cipher.shown(run, _OF_RUN, run.run_id, self._store_id)
 
     def _packed_run(self, run: RunRecord) -> bytes:
         error, parent, policy = run.error, run.parent, run.policy
@@ -179,8 +171,8 @@ class Sealer:
 
     def signed_author(self, run_id: str, by: str | None) -> str | None:
         """Return the author of a cancellation, encrypted if authors are, with a signature if this store signs."""
-        if by is not None and self._cipher is not None and self._cipher.hides_labels:
-            by = self._cipher.text(run_id, self._packed_author(run_id, ""), by.encode())
+        if by is not None and self.cipher is not None and self.cipher.hides_labels:
+            by = self.cipher.text(run_id, self._packed_author(run_id, ""), by.encode())
         if by is None or self._key is None:
             return by
         return f"{by} {self._digest(self._packed_author(run_id, by), b'', self._key).hex()}"
@@ -194,9 +186,9 @@ class Sealer:
                 kept, _, digits = kept.rpartition(" ")
                 if not self._is_right(bytes.fromhex(digits), b"", self._packed_author, run_id, kept):
                     return None
-            if self._cipher is None or not self._cipher.hides_labels:
+            if self.cipher is None or not self.cipher.hides_labels:
                 return kept
-            return self._cipher.decrypted(run_id, self._packed_author(run_id, ""), kept, "an author").decode()
+            return self.cipher.decrypted(run_id, self._packed_author(run_id, ""), kept, "an author").decode()
         except (ValueError, CheckpointCorruptError):
             return None
 
@@ -207,10 +199,10 @@ class Sealer:
 
     def sealed_entry(self, run_id: str, entry: Sequence[Any], incarnation: bytes) -> EntryRecord:
         """Return the record of an entry of a run with these columns, with its seal."""
-        if self._cipher is not None:
+        if self.cipher is not None:
             record = EntryRecord._make(entry)
             record = record._replace(encoding=record.encoding + MARK)
-            entry = self._cipher.hidden(record, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation))
+            entry = self.cipher.hidden(record, _OF_ENTRY, run_id, self._store_id, incarnation)
         *about, payload, _ = entry
         seal = self._digest(_pack(["entry", self._store_id, run_id, incarnation, *about]), payload, self._key)
         return _new_tuple(EntryRecord, (*about, payload, seal))
@@ -231,18 +223,10 @@ class Sealer:
             if not is_right and not self._is_right(seal, payload, _pack, [*of_run, *about]):
                 mismatch = self._mismatch(seal, f"or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its entry {entry.kind} {entry.name!r} {mismatch}")
-        cipher = self._cipher
-        return entries if cipher is None else [self._decrypted(cipher, run_id, each, incarnation) for each in entries]
-
-    def _decrypted(self, cipher: Cipher, run_id: str, entry: EntryRecord, incarnation: bytes) -> EntryRecord:
-        what = f"its entry {entry.kind} {entry.name!r}"
-        if cipher.is_plain(run_id, entry.encoding, what):
-            return entry
-        found: EntryRecord = cipher.shown(entry, run_id, _OF_ENTRY, self._bound_entry(run_id, incarnation), what)
-        return found._replace(encoding=entry.encoding.removesuffix(MARK))
-
-    def _bound_entry(self, run_id: str, incarnation: bytes) -> Callable[[EntryRecord], bytes]:
-        return lambda entry: _pack([self._store_id, run_id, incarnation, *entry[:-2]])
+        if self.cipher is None:
+            return entries
+        found = (self.cipher.shown(entry, _OF_ENTRY, run_id, self._store_id, incarnation) for entry in entries)
+        return [entry._replace(encoding=entry.encoding.removesuffix(MARK)) for entry in found]
 
     # ------------------------------------------------------------------ digests
 

@@ -43,7 +43,7 @@ from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_runs
 from stategraph.stores._rows.seals import Sealer, former_keys, signing_key
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._rows.transfer import decrypted_lines, encrypted_lines, exported, imported
+from stategraph.stores._rows.transfer import encrypted_lines, exported, imported
 from stategraph.stores._seen import shown_by
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Rekeyed, Summary, UnderWay, Verified
@@ -127,13 +127,13 @@ class RowStore(CheckpointStore):
         some = [run for run in self._table.runs(RunFilter(), _LOOKED_AT, None) if isinstance(run, RunRecord)]
         is_signed = not sealer.signs and any(sealer.is_signed(run.seal) for run in some)
         is_secret = self.cipher is None and any(is_encrypted(run.pause) for run in some)
-        for is_missing, done, option in ((is_signed, "signed", "sign_with"), (is_secret, "encrypted", "encrypt_with")):
-            if is_missing:
-                logging.getLogger("stategraph").warning(
-                    "the %s holds runs that are %s, and was opened without %s: these cannot be loaded, and new "
-                    "rows are not %s; open it with %s",
-                    *(self, done, option, done, option),
-                )
+        done, option = ("signed", "sign_with") if is_signed else ("encrypted", "encrypt_with")
+        if is_signed or is_secret:
+            logging.getLogger("stategraph").warning(
+                "the %s holds runs that are %s, and was opened without %s: these cannot be loaded, and new "
+                "rows are not %s; open it with %s",
+                *(self, done, option, done, option),
+            )
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -337,11 +337,9 @@ class RowStore(CheckpointStore):
             ConfigError: the store has no key.
         """
         lines = exported(self._log, check_run_id(run_id))
-        if not encrypted:
-            return lines if self.shown is None else lines_as(lines, self.shown)
-        if self.cipher is None:
-            raise ConfigError("checkpoint.options.encrypt_with", None, "the key to encrypt an export with")
-        return encrypted_lines(self.cipher, run_id, lines)
+        if encrypted:
+            return encrypted_lines(self._log, run_id, lines)
+        return lines if self.shown is None else lines_as(lines, self.shown)
 
     def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
         """Create runs from lines of `export_run`, each completely or not at all; return their ids.
@@ -352,7 +350,7 @@ class RowStore(CheckpointStore):
             FormatError: the lines are not from `export_run`.
             RunExistsError, RunBusyError: another run with one of the ids exists. The runs before it have been created.
         """
-        return imported(self, self._log, decrypted_lines(self.cipher, lines))
+        return imported(self, self._log, lines)
 
     # ------------------------------------------------------------------ nested runs
 

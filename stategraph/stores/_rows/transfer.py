@@ -19,7 +19,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep, check_step
-from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
+from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, RunExistsError
 from stategraph.stores._codec.states import without_edits
 from stategraph.stores._codec.type_codecs import expect_list, unknown_shown
 from stategraph.stores._rows.cipher import Cipher, needs_key
@@ -111,31 +111,20 @@ def written(fields: dict[str, Any]) -> str:
     return json.dumps(fields, allow_nan=False, separators=(",", ":"))
 
 
-def encrypted_lines(cipher: Cipher, run_id: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield one line with all lines of a run."""
-    text = cipher.text(run_id, _bound_to(run_id), "\n".join(lines).encode())
+def encrypted_lines(log: RunLog, run_id: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield one line with all lines of a run. Raise ConfigError if the store has no key."""
+    if log.sealer.cipher is None:
+        raise ConfigError("checkpoint.options.encrypt_with", None, "the key to encrypt an export with")
+    text = log.sealer.cipher.text(run_id, f"export {run_id}".encode(), "\n".join(lines).encode())
     yield written({"type": "encrypted", "run_id": run_id, "lines": text})
 
 
-def decrypted_lines(cipher: Cipher | None, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, with those of `encrypted_lines` in place of each line that it made.
-
-    Raises:
-        CheckpointCorruptError: there is no cipher, or none with the key.
-    """
-    for line in lines:
-        if not line.startswith('{"type":"encrypted"'):
-            yield line
-            continue
-        (fields,) = json.loads(f"[{line}]")
-        run_id, what = str(fields["run_id"]), "its export"
-        if cipher is None:
-            raise needs_key(run_id, what)
-        yield from cipher.decrypted(run_id, _bound_to(run_id), str(fields["lines"]), what).decode().split("\n")
-
-
-def _bound_to(run_id: str) -> bytes:
-    return f"export {run_id}".encode()
+def _decrypted(cipher: Cipher | None, fields: dict[str, Any]) -> list[str]:
+    run_id, what = str(fields.get("run_id")), "its export"
+    if cipher is None:
+        raise needs_key(run_id, what)
+    text = cipher.decrypted(run_id, f"export {run_id}".encode(), str(fields.get("lines")), what)
+    return text.decode().split("\n")
 
 
 # --------------------------------------------------------------------------- from lines
@@ -144,7 +133,9 @@ def _bound_to(run_id: str) -> bytes:
 def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str]:
     """Create the runs in lines, as `RowStore.import_runs`."""
     found: list[str] = []
-    for run_id, grouped in groupby(runs_in(lines), key=lambda run: given_id(str(run[0].get("run_id")))):
+    for run_id, grouped in groupby(
+        runs_in(lines, log.sealer.cipher), key=lambda run: given_id(str(run[0].get("run_id")))
+    ):
         with unknown_shown(), owned(store, run_id):
             runs = [*grouped]
             try:
@@ -160,7 +151,7 @@ def imported(store: OwnableStore, log: RunLog, lines: Iterable[str]) -> list[str
     return found
 
 
-def runs_in(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
+def runs_in(lines: Iterable[str], cipher: Cipher | None = None) -> Iterator[list[dict[str, Any]]]:
     """Yield the runs in lines, each as a list: the fields of the run, and those of its checkpoints."""
     run: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -171,10 +162,12 @@ def runs_in(lines: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise FormatError("", f"line {number} is no JSON: {error}") from error
         kind = fields.get("type") if type(fields) is dict else None
-        if kind == "run":
+        if kind in ("run", "encrypted"):
             if run:
                 yield run
-            run = [fields]
+            run = [fields] if kind == "run" else []
+            if not run:
+                yield from runs_in(_decrypted(cipher, fields))
         elif kind in ("checkpoint", "entry") and run and fields.get("run_id") == run[0].get("run_id"):
             run.append(fields)
         else:
