@@ -1,4 +1,4 @@
-"""A signed store that was changed without its key returns saved values, or reports that it cannot be trusted.
+"""A signed or encrypted store that was changed without its key returns saved values, or reports a lack of trust.
 
 Cells, rows and runs are replaced by those of the same run, of another, of a deleted one, of another store with the same
 key, or by invented ones; rows are removed, copied and exchanged, tables changed. Then the proof reads the whole store,
@@ -40,11 +40,11 @@ from stategraph.testing import is_same
 CASES = 2_000
 """Changes at share 1.0. The store is read after each, and again after a call."""
 
-_KEY = b"the key that they do not have"
+_KEYS: dict[str, Any] = {"sign_with": lambda: b"the key that they do not have"}
 
 
 def _opened(folder: Path, **options: Any) -> CheckpointStore:
-    return SqliteStore(folder / "runs.db", sign_with=lambda: _KEY, **options)
+    return SqliteStore(folder / "runs.db", **_KEYS, **options)
 
 
 # --------------------------------------------------------------------------- the store
@@ -393,7 +393,7 @@ def _unseen(scene: _Scene, judge: _Judge) -> Iterator[str]:
 
 
 def prove(share: float, seed: int) -> list[Report]:
-    """Change a signed store `CASES` times at share 1.0."""
+    """Change a signed store, and one that is encrypted, `CASES` times at share 1.0."""
     report = Report("a store that is changed without its key is believed nothing that was not saved")
     count = max(5, round(CASES * share / WORKERS))
     work_out("seals", [(count, f"{seed}-{worker}") for worker in range(WORKERS)], report)
@@ -402,4 +402,6 @@ def prove(share: float, seed: int) -> list[Report]:
 
 if __name__ == "__main__":
     determine(sys.argv[2])
+    if sys.argv[2].endswith("-1"):  # one of the workers
+        _KEYS = {"encrypt_with": {"key": b"the key that they do not have...."[:32]}, "encrypt_labels": True}
     tell(_work(int(sys.argv[1]), sys.argv[2]))

@@ -519,6 +519,27 @@ def test_an_export_is_read_back(store, shop):
     assert call("--store", "copy.db", "import", "done.jsonl").code == 5
 
 
+def test_a_configuration_names_the_key_of_an_encrypted_store(shop, monkeypatch):
+    """By the name of a variable: all commands read the store then. Without it, the error names the option."""
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("JUNE_KEY", "5a" * 32)
+    options = 'path = "secret.db"\nencrypt_with = { june = "JUNE_KEY" }\n'
+    (shop / "secret.toml").write_text(f'name = "shop"\n[checkpoint]\nstore = "sqlite"\n[checkpoint.options]\n{options}')
+    (shop / "done.jsonl").write_text(call("--store", "runs.db", "export", "done").out, encoding="utf-8")
+    ours = ("--config", "secret.toml")
+
+    assert call(*ours, "import", "done.jsonl").out == "done\n"
+    for command in ("history done --json", "show done --json"):
+        assert call(*ours, *command.split()).out == call("--store", "runs.db", *command.split()).out
+    assert call(*ours, "doctor").code == 0
+    exported = call(*ours, "export", "done", "--encrypted").out
+    assert exported.count("\n") == 1
+    assert "approved" not in exported
+    refused = call("--store", "secret.db", "show", "done")
+    assert refused.code == 6
+    assert "open it with encrypt_with" in refused.err
+
+
 @pytest.mark.parametrize(
     "change",
     [

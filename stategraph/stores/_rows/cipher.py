@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -78,13 +80,10 @@ class Cipher:
             way_out = "it takes the package cryptography: pip install 'durable-stategraph[crypto]'"
             raise ConfigError(_OPTION, encrypt_with, way_out) from error
         self.hides_labels: bool = hides_labels
-        self._aead = AESGCM
-        if not callable(encrypt_with):
-            keys = _checked_keys(encrypt_with)
-            encrypt_with = lambda _: keys  # noqa: E731
-        elif problem := problem_of(encrypt_with, 1):
+        self._aead, self._given = AESGCM, encrypt_with
+        self._keys: Mapping[str, bytes] = {} if callable(encrypt_with) else _checked_keys(encrypt_with)
+        if not self._keys and (problem := problem_of(encrypt_with, 1)):
             raise ConfigError(_OPTION, encrypt_with, f"a sync function of the run id that returns keys: {problem}")
-        self._given = encrypt_with
 
     def keys(self, run_id: str) -> Mapping[str, bytes]:
         """Return the keys of a run by their names; one without a name has the name "".
@@ -92,6 +91,8 @@ class Cipher:
         Raises:
             CheckpointError: the function of the user returned none. The text does not show its error, which may.
         """
+        if self._keys:
+            return self._keys
         try:
             return _checked_keys(answered(self._given(given_id(run_id)), _OPTION))
         except Exception as error:
@@ -169,8 +170,13 @@ class Cipher:
 
 def _bound(record: Any, into: str, *place: Any) -> bytes:
     """Return what the ciphertext in a field of a record is bound to."""
-    beside = [value for name, value in zip(record._fields, record, strict=True) if name not in _UNBOUND | {into}]
-    return ormsgpack.packb([type(record).__name__, into, *place, *beside], default=attrs.astuple)
+    kind: Any = type(record)
+    return ormsgpack.packb([kind.__name__, into, *place, *_beside(kind, into)(record)], default=attrs.astuple)
+
+
+@cache
+def _beside(kind: Any, into: str) -> Callable[[Any], tuple[Any, ...]]:
+    return itemgetter(*(at for at, name in enumerate(kind._fields) if name not in {*_UNBOUND, into}))
 
 
 def _bytes_of(text: str) -> bytes:
