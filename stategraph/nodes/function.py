@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         def model_dump(self) -> dict[str, Any]: ...
 
     AnyKeys: TypeAlias = Mapping[str, Any]
-    _Object: TypeAlias = AnyKeys | _OfAttrs | _OfFields | _OfModel
+    _Object: TypeAlias = _OfAttrs | _OfFields | _OfModel
     _Result: TypeAlias = State[S] | S | AnyKeys
     _Returned: TypeAlias = _Result[S] | Awaitable[_Result[S]] | Iterator[Any] | AsyncIterator[Any]
     OfState: TypeAlias = Callable[[State[S]], _Returned[S]] | Callable[[State[S], NodeContext], _Returned[S]]

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
 import attrs
 
@@ -81,7 +81,7 @@ class RetentionPolicy:
         ttl: Seconds to keep a run after its completion; None to keep it forever.
     """
 
-    retention: Literal["latest", "full", "windowed"] = "latest"
+    retention: str = "latest"
     window: int | None = None
     ttl: float | None = None
 
@@ -842,6 +842,8 @@ class CheckpointStore(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if cls.__module__.startswith("stategraph."):
+            showing_options(cls)
         if not cls.checks_owners:
             guard_writes(cls, CheckpointStore)
             if "load" in vars(cls):

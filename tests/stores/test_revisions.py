@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -22,7 +23,7 @@ _FULL = Policy("full")
 
 def opened(kind: str, folder: Path) -> CheckpointStore:
     """Return a store, which is closed with the test."""
-    kinds = {
+    kinds: dict[str, Callable[[], CheckpointStore]] = {
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(folder / "runs.db"),
         "disk": lambda: DiskStore(folder / "runs"),

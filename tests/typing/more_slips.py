@@ -32,7 +32,7 @@ from stategraph import (
     not_,
     register_checkpoint_store,
 )
-from stategraph.stores import MemoryStore, RetentionPolicy, SqliteStore
+from stategraph.stores import MemoryStore, SqliteStore
 
 
 @dataclass
@@ -169,7 +169,6 @@ CachePolicy(inputs=1, path="cache")  # slip
 CachePolicy(inputs=(1,), path="cache")  # slip
 CachePolicy(inputs=("question",))  # slip
 CachePolicy(("question",), path="cache", ttl="1h")  # slip
-RetentionPolicy("ful")  # slip
 InterruptNode("draft", "verdict", schema="Order")  # slip
 InterruptNode("draft", "verdict", schema=Order(1.0))  # slip
 InterruptNode("draft", "verdict", schema=3)  # slip

@@ -627,7 +627,6 @@ def _policy_text(policy: RetentionPolicy) -> str:
 
 @lru_cache
 def _policy_of(text: str) -> RetentionPolicy:
-    retention: Any
     retention, window, ttl = text.split(" ")
     return RetentionPolicy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))
 

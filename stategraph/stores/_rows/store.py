@@ -13,7 +13,6 @@ from typing import Any, TypedDict, Unpack
 import attrs
 
 from stategraph._owners.base import Orphan, Ownership, Refused, current, owned, owner_here
-from stategraph._util.callables import showing_options
 from stategraph._values.entries import Entry, are_of_inbox, check_kinds, lasting_kinds
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
@@ -64,7 +63,6 @@ class RowOptions(TypedDict, total=False):
     redact: Callable[[str, Any], Any] | str | None
 
 
-@showing_options
 class RowStore(CheckpointStore):
     """The stores that keep runs in files or on a server: their options, and the methods that other stores lack.
 
@@ -134,10 +132,6 @@ class RowStore(CheckpointStore):
                 "rows are not %s; open it with %s",
                 *(self, done, option, done, option),
             )
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        showing_options(cls)
 
     def __str__(self) -> str:
         return f"{self.kind} store at {self.path}"
