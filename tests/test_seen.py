@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,16 @@ def test_a_function_that_raises(folder: Path) -> None:
         text = page.get("/run", params={"id": "waits"}).text
         assert SECRET not in text
         assert "not shown: redact raised ValueError" in text
+
+
+def test_a_damaged_run_is_listed(folder: Path) -> None:
+    """Its error is not shown, as what it quotes is not known; the other runs are listed as ever."""
+    with closing(sqlite3.connect("runs.db")) as database, database:
+        at = "(SELECT number FROM run WHERE run_id = 'failed')"
+        database.execute(f"UPDATE checkpoint SET payload = payload || x'00' WHERE id >> 32 = {at}")
+    for more in ([], ["--json"]):
+        found = call("--config", "graph.toml", "runs", *more)
+        assert ("failed" in found.out, "waits" in found.out, SECRET in found.out + found.err) == (True, True, False)
 
 
 def test_a_configuration(folder: Path) -> None:

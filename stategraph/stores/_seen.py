@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 import attrs
 
-from stategraph._progress import pause_as, state_as, value_as
+from stategraph._progress import state_as, value_as
 from stategraph._util.callables import problem_of
-from stategraph.errors import ConfigError
+from stategraph.errors import CheckpointError, ConfigError, FormatError
 from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Difference, Summary, UnderWay
@@ -81,12 +80,9 @@ class SeenStore:
         """Yield runs, as `CheckpointStore.iter_runs`."""
         return map(self._row, self._store.iter_runs(**filters))
 
-    def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
+    def diff(self, *steps: Any, **how: Any) -> Difference:
         """Compare two steps, as `CheckpointStore.diff`."""
-        found = self._store.diff(run_id, a, b, other)
-        pairs = {key: (self._shown(key, old), self._shown(key, new)) for key, (old, new) in found.changed.items()}
-        one, two = ({key: self._shown(key, part[key]) for key in part} for part in (found.added, found.removed))
-        return Difference(one, two, pairs)
+        return CheckpointStore.diff(self, *steps, **how)  # type: ignore[arg-type]  # it calls nothing but `load`
 
     def under_way(self, run_id: str) -> UnderWay:
         """Return the step under way, as `CheckpointStore.under_way`."""
@@ -100,8 +96,8 @@ class SeenStore:
     def _row(self, row: Summary) -> Summary:
         if row.pause is None and row.error is None:
             return row
-        see: Any = partial(value_as, data=data_of(self._store.load(row.run_id, row.step, row.revision)))
-        see = partial(see, shown=self._shown)
-        error, pause = row.error, row.pause
-        shown = error and attrs.evolve(error, message=see(error.message))
-        return attrs.evolve(row, error=shown, pause=pause and pause_as(pause, see))
+        try:
+            seen = self.load(row.run_id, row.step, row.revision)
+        except (CheckpointError, FormatError):  # it is damaged, or gone: what it quotes is not known
+            return attrs.evolve(row, error=None, pause=None)
+        return attrs.evolve(row, error=seen.error, pause=seen.pause)
