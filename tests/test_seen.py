@@ -25,6 +25,7 @@ from stategraph import (
     get_checkpoint_store,
     get_observer,
 )
+from stategraph.picture import picture_of_run
 from stategraph.stores import SqliteStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.web import app, events
@@ -103,7 +104,7 @@ def test_the_command_line(look: list[str], folder: Path) -> None:
 
 
 def test_the_page(folder: Path) -> None:
-    """It has the function of the store, or that of a graph."""
+    """It has the function of the store, or that of a graph; pictures have that of the store."""
     with SqliteStore("runs.db", redact=hides) as store, SqliteStore("runs.db") as plain:
         for page in (let_in(app(store, [])), let_in(app(plain, [graph_of(store)]))):
             texts = [
@@ -113,6 +114,8 @@ def test_the_page(folder: Path) -> None:
             ]
             assert SECRET not in "".join(texts)
             assert sum("hidden" in text for text in texts) >= 4
+        for picture in (graph_of(store).picture("failed"), picture_of_run(store, "failed")):
+            assert SECRET not in picture.to_html() + picture.to_mermaid()
 
 
 def test_an_export_can_be_imported(folder: Path) -> None:

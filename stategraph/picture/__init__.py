@@ -89,6 +89,9 @@ def picture_of(name: str, structure: GraphStructure, store: CheckpointStore, run
     """Return a picture of a graph and, optionally, of a run on it, as `StateGraph.picture` does."""
     if run is None:
         return Picture(name, structure, Walk())
+    from stategraph.stores._seen import as_seen  # imported when used, as below
+
+    store = as_seen(store)
     if not isinstance(run, str | State):
         raise TypeError(f"a run is given by its id or as a State, not as {type(run).__name__}")
     if isinstance(run, State):
@@ -116,6 +119,9 @@ def picture_of_run(store: CheckpointStore, run: str | State) -> Picture:
         Other exceptions: as for `CheckpointStore.load`.
     """
     state = run if isinstance(run, State) else store.load(run)
+    from stategraph.stores._seen import as_seen  # imported when used
+
+    store = as_seen(store)
     rows = _history(store, state.run_id)
     structure = state.structure or _structure_of(rows)
     return Picture(state.graph or "", structure, walk_of(structure, rows, store, DEPTH))

@@ -55,6 +55,8 @@ def as_seen(store: _Store, shown: Callable[[str, Any], Any] | None = None) -> _S
 class SeenStore:
     """What people see of a store. Methods that are not here are those of the store itself."""
 
+    shown: None = None  # it is applied already
+
     def __init__(self, store: CheckpointStore, shown: Callable[[str, Any], Any]) -> None:
         self._store, self._shown = store, shown
 

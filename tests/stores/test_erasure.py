@@ -4,8 +4,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from stategraph import CachePolicy, InterruptNode, State, StateGraph
 from stategraph._values import clock
+from stategraph._values.entries import Entry
 from stategraph._values.provenance import ErrorInfo
 from stategraph.stores import Policy
 from stategraph.stores.disk import DiskStore
@@ -87,6 +90,27 @@ class TestByHand:
 
         assert copies(folder) == 0
         assert len(store.list()) == 5
+
+    @pytest.mark.parametrize("seed", [56, 120, 158])
+    def test_delete_of_one_run_among_others(self, folder: Path, seed: int) -> None:
+        """Also the pieces that SQLite leaves in a page when it moves rows to another one."""
+        chance, steps = Random(seed), Counter[str]()
+        runs = [f"r{number}" for number in range(8)]
+        with SqliteStore(folder / "runs.db") as store:
+            for run_id in runs:
+                store.retain(run_id, Policy("full" if chance.random() < 0.7 else "latest"))
+            for _ in range(120):
+                run_id = chance.choice(runs)
+                steps[run_id] += 1
+                text = (SECRET if run_id == "r3" else "x" * 31) * chance.choice([1, 1, 2, 5, 30, 100])
+                status: Any = "failed" if chance.random() < 0.1 else "active"
+                store.save(State({"text": text, "n": 1}, run_id=run_id, step=steps[run_id], status=status))
+                if chance.random() < 0.2:
+                    store.append(run_id, [Entry("message", {"m": text})])
+
+            store.delete("r3")
+
+            assert copies(folder, SECRET[:18]) == 0
 
     def test_the_id_of_a_run_that_was_cancelled(self, store: Any, folder: Path) -> None:
         """Its cancellation goes with it, with its author, whether or not the run has gone on since."""

@@ -172,6 +172,20 @@ def test_a_complete_run(store: Any, tmp_path: Path) -> None:
     assert store.verify().damaged == ()
 
 
+def test_a_deleted_run(store: Any, tmp_path: Path) -> None:
+    """Nothing of it is in the store, while it is open and after it is closed."""
+    asked(store)
+    with pytest.raises(ExecutionError):
+        graph_of(store).resume(RUN, {"ok": True})
+    assert secrets_in(store, tmp_path) >= {SECRET}
+
+    store.delete(RUN)
+
+    assert secrets_in(store, tmp_path) == set()
+    store.close()
+    assert secrets_in(store, tmp_path) == set()
+
+
 def test_an_answer_that_waits_makes_its_run_due(store: Any, tmp_path: Path) -> None:
     """A redaction neither loses it nor delays it; the answers that were taken in have no value of the key."""
     nodes = {"one": InterruptNode("q", response_param="a"), "two": InterruptNode("q", response_param="b")}
