@@ -149,9 +149,7 @@ def _result(run: RunContext, stage: CompiledNode, before: State, keys: Sequence[
 def executed_again(run: RunContext, saved: State, node: str) -> Task[State]:
     """Return a State with the data that the step of a node after it has now. Raises as the node does."""
     plan, (before, _) = run.plan, (yield from _restored(run, saved, {}, {}))
-    kept = plan.saved_of(plan.defaults)  # they are in the State, unless a node has removed them
-    unsaved = {key: value for key, value in plan.defaults.items() if key not in kept}
-    before = with_data(before, lay_over(unsaved, data_of(before)))
+    before = with_data(before, lay_over(plan.unsaved_defaults, data_of(before)))
     data = yield from _result(run, attrs.evolve(plan.stages[node], cache=None), before)
     return with_data(saved, plan.saved_of(data))
 

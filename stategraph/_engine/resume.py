@@ -317,8 +317,7 @@ def revive(
     all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)
     if run.plan.persist is not None:  # keys that are not saved get their defaults again
-        unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
-        data = lay_over(unsaved, data)
+        data = lay_over(run.plan.unsaved_defaults, data)
     state = with_origins(run, prepared(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     # Possibly: an earlier call may have crashed before, or the graph has no use for them any more.

@@ -168,6 +168,13 @@ class CompiledGraph:
         """The name of the graph, and the old ones of it and of its module."""
         return self.graph, *self.moved_from
 
+    @property
+    def unsaved_defaults(self) -> dict[str, Any]:
+        """The defaults of keys that are not saved."""
+        return {
+            key: value for key, value in self.defaults.items() if self.persist is not None and key not in self.persist
+        }
+
     def saved_of(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the data of a State, or updates of it, without the keys that are not saved."""
         return {key: value for key, value in data.items() if self.persist is None or key in self.persist}
