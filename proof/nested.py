@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proof.report import Report
-from proof.stores import REMOTE, STORES
+from proof.stores import STORES
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
@@ -24,10 +24,10 @@ from stategraph.testing import is_same
 from stategraph.testing.corpus import Order
 
 EDITS = 20_000
-"""For each store, at share 1.0; a tenth of them on servers."""
+"""On sqlite, at share 1.0; on the others a tenth of them, whose rows are the same."""
 
 _STEPS = 50  # of a run
-_LARGEST = 50_000  # characters of a value, before it is begun again
+_LARGEST = 10_000  # characters of a value, before it is begun again
 _ATOMS: list[Any] = [
     *(None, True, False, 0, 1, 1.0, 0.0, -0.0, nan, 2**70, -7, "", "a", "$type", "b" * 300, "\ud800", b"x"),
     *(Decimal("1.0"), Decimal("1.00"), Decimal("sNaN"), (1,), (1.0,), (), frozenset({1})),
@@ -133,9 +133,9 @@ def check(open_store: Callable[[], CheckpointStore], edits: int, randomness: ran
         state = State({"a": editor.value(), "b": [{"c": editor.value()}]}, run_id=run_id)
         saved: list[dict[str, Any]] = []
         for step in range(_STEPS):
-            if randomness.random() < 0.1:
+            if step and randomness.random() < 0.1:
                 stores.reverse()
-                state = stores[0].load(run_id) if step else state
+                state = stores[0].load(run_id)
             key = randomness.choice("aab")
             state = State({**state, key: editor.edited(state[key]), "n": step}, run_id=run_id, step=step)
             stores[0].save(state)
@@ -153,7 +153,7 @@ def prove(share: float, seed: int) -> list[Report]:
     reports = []
     for kind, opened in STORES.items():
         report = Report(f"edits inside nested values fold back to what was saved, on {kind}")
-        edits = max(_STEPS, round(EDITS * share / (10 if kind in REMOTE else 1)))
+        edits = max(_STEPS, round(EDITS * share / (1 if kind == "sqlite" else 10)))
         with tempfile.TemporaryDirectory() as folder:
             check(lambda: opened(Path(folder)), edits, random.Random(f"{kind} {seed}"), report)  # noqa: B023, S311
         reports.append(report)

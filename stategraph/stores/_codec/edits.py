@@ -13,22 +13,45 @@ types, and containers of which nothing stays, are written as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, compress, count, islice
-from operator import eq, is_not, ne
+from itertools import chain, compress, count, islice, repeat
+from operator import eq, is_, is_not, ne
 from typing import Any
 
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenList, UnsettledDict, UnsettledList
 from stategraph._values.sameness import is_same
 from stategraph.stores._codec.msgpack import KEYS, pack
-from stategraph.stores._codec.type_codecs import DecodeError, expect_dict, expect_list
+from stategraph.stores._codec.type_codecs import ATOMS, DecodeError, expect_dict, expect_list
 
-_MOST = 64
-"""The most edits of a value before no further container is entered, but written: a value in which everything is new
-takes no longer to compare than to write."""
-
+_MOST = 64  # edits of a value after which no further container is entered
+_MOST_IN_VAIN = 16  # containers that are entered in vain: comparing new values takes no longer than writing them
 _MOST_MOVES = 8  # runs of items of a list that are found at another place
 _SAMPLE = 16  # items
+_LIGHT = 100  # bytes that are written sooner than compared
+
+
+class _Edits(list[Any]):
+    """The edits of a value so far.
+
+    Attributes:
+        in_vain: The containers that were entered, and are to be written as a whole.
+    """
+
+    in_vain = 0
+
+    def has(self, old: Any, new: Any, path: list[Any]) -> bool:
+        """Add the edits of the value at a path; return False, and add none, if it is to be written as a whole."""
+        compare = COMPARED.get(type(new))
+        if compare is None or compare is not COMPARED.get(type(old)):
+            return False
+        if len(self) >= _MOST or self.in_vain >= _MOST_IN_VAIN:
+            return False
+        known = len(self)
+        if compare(old, new, path, self):
+            return True
+        del self[known:]
+        self.in_vain += 1
+        return False
 
 
 def edits_between(old: Any, new: Any) -> list[Any] | None:
@@ -36,26 +59,34 @@ def edits_between(old: Any, new: Any) -> list[Any] | None:
 
     Both are settled, or in the form of `settled_form`. None stands for a value that is to be written as a whole.
     """
-    edits: list[Any] = []
+    edits = _Edits()
     try:
-        return edits if _is_edited(old, new, [], edits) else None
+        if _is_light([new]) or not edits.has(old, new, []):
+            return None
     except ArithmeticError:  # of a Decimal that cannot be compared
         return None
+    frozen = list.__new__(FrozenList)  # settled, so that msgpack takes it unchanged
+    list.extend(frozen, edits)
+    return frozen
 
 
-def _is_edited(old: Any, new: Any, path: list[Any], edits: list[Any]) -> bool:
-    """Add the edits of the value at a path; return False, and add none, if it is to be written as a whole."""
-    compare = COMPARED.get(type(new))
-    if compare is None or compare is not COMPARED.get(type(old)) or len(edits) >= _MOST:
-        return False
-    known = len(edits)
-    if compare(old, new, path, edits):
-        return True
-    del edits[known:]
-    return False
+def _is_light(values: list[Any]) -> bool:
+    """Return whether a few small values are all that there is."""
+    weight, parts = 0, [*values]
+    for part in parts:
+        if type(part) in COMPARED:
+            if len(part) > _SAMPLE:
+                return False
+            parts += part.values() if isinstance(part, dict) else part
+        elif type(part) not in ATOMS:
+            return False
+        weight += len(part) if type(part) in (str, bytes) else 8
+        if weight > _LIGHT:
+            return False
+    return True
 
 
-def _compare_dicts(old: dict[Any, Any], new: dict[Any, Any], path: list[Any], edits: list[Any]) -> bool:
+def _compare_dicts(old: dict[Any, Any], new: dict[Any, Any], path: list[Any], edits: _Edits) -> bool:
     if not KEYS.issuperset(map(type, chain(old, new))):
         return False
     kept = old
@@ -67,16 +98,20 @@ def _compare_dicts(old: dict[Any, Any], new: dict[Any, Any], path: list[Any], ed
     differing = _differing(before, after)
     if differing is None:
         return False
-    keys = [*kept] if differing else []
-    changed = [at for at in differing if not _is_edited(before[at], after[at], [*path, keys[at]], edits)]
+    keys, known = [*kept] if differing else [], len(edits)
+    changed = [at for at in differing if not edits.has(before[at], after[at], [*path, keys[at]])]
     items = {keys[at]: after[at] for at in changed} | dict(islice(new.items(), len(kept), None))
     removed = [] if len(kept) == len(old) else [key for key in old if key not in kept]
-    if removed or items:
-        edits.append([path, removed, items])
-    return len(items) < len(new) or not (removed or items)
+    if not (removed or items):
+        return True
+    is_new = len(edits) == known and len(kept) - len(changed) <= _SAMPLE
+    if is_new and _is_light([value for key, value in kept.items() if key not in items]):
+        return False
+    edits.append([path, removed, items])
+    return True
 
 
-def _compare_lists(old: list[Any], new: list[Any], path: list[Any], edits: list[Any]) -> bool:
+def _compare_lists(old: list[Any], new: list[Any], path: list[Any], edits: _Edits) -> bool:
     replaced: list[list[Any]] = []  # two places in the old list, and new items
 
     def replace(start: int, end: int, items: list[Any]) -> None:
@@ -101,7 +136,7 @@ def _compare_lists(old: list[Any], new: list[Any], path: list[Any], edits: list[
     if differing is None:
         replace(at, at + size, newer[:size])
     for each in differing or ():
-        if not _is_edited(rest[each], newer[each], [*path, at + each], edits):
+        if not edits.has(rest[each], newer[each], [*path, at + each]):
             replace(at + each, at + each + 1, [newer[each]])
     if len(rest) != len(newer):
         replace(at + size, len(old), newer[size:])
@@ -111,10 +146,10 @@ def _compare_lists(old: list[Any], new: list[Any], path: list[Any], edits: list[
 
 def _next_met(old: list[Any], new: list[Any], first: int) -> tuple[int, int] | None:
     """Return the places of an item that both lists have, the next one after their first difference."""
-    places = range(len(old) - 1, first - 1, -1)
-    known = dict(zip(map(id, reversed(old)), places, strict=False))  # the first place of each
-    for place in compress(count(first), map(known.__contains__, map(id, islice(new, first, None)))):
-        return known[id(new[place])], place
+    if type(new[first]) in COMPARED:
+        known = set(map(id, islice(old, first, None)))
+        for place in compress(count(first), map(known.__contains__, map(id, islice(new, first, None)))):
+            return next(compress(count(first), map(is_, islice(old, first, None), repeat(new[place])))), place
     try:
         return old.index(new[first], first + 1), first
     except ValueError:

@@ -84,7 +84,7 @@ def changes_between(
             continue
         edits = edits_between(previous, value) if inside and type(value) in COMPARED else None
         if edits:
-            edited[key] = freeze(edits)
+            edited[key] = edits
         elif edits is None and not (type(value) is EncodedValue and value == previous):
             changed[key] = value
     provenance = provenance_parts(new) if old is None else _newer_provenance(old, new)

@@ -273,5 +273,5 @@ def _next_level(level: list[Any]) -> list[Any]:
         items = container.values() if isinstance(container, dict) else container
         if len(items) > _SOME and ATOMS.issuperset(map(type, items)):
             continue
-        nested += [item for item in items if type(item) not in ATOMS]
+        nested += [item for item in items if type(item) not in _LEAVES]
     return nested
