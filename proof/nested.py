@@ -32,19 +32,18 @@ _ATOMS: list[Any] = [
     *(None, True, False, 0, 1, 1.0, 0.0, -0.0, nan, 2**70, -7, "", "a", "$type", "b" * 300, "\ud800", b"x"),
     *(Decimal("1.0"), Decimal("1.00"), Decimal("sNaN"), (1,), (1.0,), (), frozenset({1})),
 ]
-_KEYS: list[Any] = ["a", "b", "c", "d.e", 'f"g', "", "$type", "value", "1", 1, 2]
-_ODD_KEYS: list[Any] = [None, True, 2.5, (1, "t")]
+_KEYS: list[Any] = [*(["a", "b", "c", "d.e", 'f"g', "", "$type", "value", "1", 1, 2] * 8), None, True, 2.5, (1, "t")]
 
 
 class Editor:
-    """Makes and edits values at random."""
+    """Makes and edits values at random, of the given keys and atoms."""
 
-    def __init__(self, randomness: random.Random) -> None:
-        self._random = randomness
+    def __init__(self, randomness: random.Random, keys: list[Any] = _KEYS, atoms: list[Any] = _ATOMS) -> None:
+        self._random, self._keys, self._atoms = randomness, keys, atoms
 
     def atom(self) -> Any:
         """Return a value without parts that are edited."""
-        return self._random.choice(_ATOMS) if self._random.random() < 0.5 else self._random.randrange(-50, 50)
+        return self._random.choice(self._atoms) if self._random.random() < 0.5 else self._random.randrange(-50, 50)
 
     def value(self, depth: int = 0) -> Any:
         """Return a nested value."""
@@ -61,8 +60,7 @@ class Editor:
         return self.value(depth + 1), self.atom()
 
     def _key(self) -> Any:
-        odd = self._random.random() < 0.02
-        return self._random.choice(_ODD_KEYS if odd else _KEYS) if self._random.random() < 0.7 else f"key-{self.atom()}"
+        return self._random.choice(self._keys) if self._random.random() < 0.7 else f"key-{self._random.randrange(50)}"
 
     def edited(self, value: Any) -> Any:
         """Return a value with one to three edits in it; as large as the values of a State may become."""

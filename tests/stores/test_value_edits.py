@@ -1,14 +1,16 @@
 """A row holds what has changed inside values: it is small, it is exact, and a forged one is refused."""
 
 import copy
+import json
 import random
 import sqlite3
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proof.nested import check
+from proof.nested import Editor, check
 from proof.report import Report
 from stategraph import CheckpointCorruptError, State
 from stategraph._values.progress import Progress
@@ -18,6 +20,7 @@ from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.records import FORMAT
 from stategraph.stores._rows.seals import Sealer
 from stategraph.stores.base import Policy
+from stategraph.stores.serializers import from_plain
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 from stategraph.testing.corpus import Order
@@ -225,3 +228,25 @@ def test_comparing_stays_within_bounds():
     assert edits is not None
     assert len(edits) == 60
     assert edits_between({"a": [Decimal("sNaN"), 1]}, {"a": [Decimal("sNaN"), 2]}) is None
+
+
+def test_one_query_of_the_docs_returns_the_newest_state(tmp_path):
+    """With serializer="json" a page in any language can show a State: the query makes all kinds of changes."""
+    query = (Path(__file__).parents[2] / "docs" / "inspecting.md").read_text().split("```sql\n")[1].split("```")[0]
+    seed = random.randrange(10**6)
+    editor = Editor(
+        random.Random(seed),
+        keys=["a", "b.c", "", "$type", "k[0]", "1"],
+        atoms=[None, True, 1, 1.0, 0.1, 2**63, "a", "é"],
+    )
+    with SqliteStore(tmp_path / "runs.db", serializer="json") as store:
+        store.retain("run", Policy("full"))
+        state = State({"a": editor.value(), "$b": [{"c": editor.value()}], "gone": 1}, run_id="run")
+        for step in range(30):
+            data = {key: editor.edited(value) for key, value in state.items() if key != "gone"}
+            state = State(data, run_id="run", step=step)
+            store.save(state)
+            with sqlite3.connect(tmp_path / "runs.db") as database:
+                ((found,),) = database.execute(query, {"run": "run"})
+            database.close()
+            assert is_same(from_plain(json.loads(found)), dict(state)), seed
