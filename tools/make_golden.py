@@ -2,7 +2,8 @@
 
 ``python tools/make_golden.py`` writes ``tests/golden/format-N.db``, ``format-N-disk``, ``format-N-postgres.sql`` and
 ``format-N-redis.json`` for the version of the format that this is, and ``layout-N.db`` and ``layout-N-disk`` for the
-version of the tables, which has entries. They are made once, when a format or a layout is new, and never again.
+version of the tables, which has entries; and ``encrypted.db``. They are made once, when a format or a layout is new,
+and never again.
 
 ``half-done-map.db`` is of stategraph 0.1, which kept finished parts in hidden runs: its process died in the third of
 four items.
@@ -36,6 +37,10 @@ SERIALIZERS = ("msgpack", "json")
 STEPS = 12
 NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
 NOON_NS = 1_716_984_000_000_000_001
+
+
+ENCRYPTED: dict[str, Any] = {"encrypt_with": {"june": b"j" * 32}, "encrypt_labels": True}
+"""The keys of the encrypted database."""
 
 
 def small(value: Any) -> Any:
@@ -193,6 +198,18 @@ def make_sqlite(path: Path, fill: Callable[[RowStore, str], None]) -> None:
     shrink(path)
 
 
+def make_encrypted(path: Path) -> None:
+    """Make an encrypted database with a history, a pause, an error, labels, a journal and an inbox."""
+    with SqliteStore(path, **ENCRYPTED) as store, fixed():
+        store.retain("history", Policy("full"))
+        for state in history_states("history"):
+            store.save(state)
+        store.save(paused_state("paused"))
+        store.save(State(run_id="failed", status="failed", error=ErrorInfo("E", "no", "n"), labels={"a": "b"}))
+        store.append("paused", inbox())
+    shrink(path)
+
+
 def make_disk(path: Path, fill: Callable[[RowStore, str], None]) -> None:
     """Make a folder."""
     for serializer in SERIALIZERS:
@@ -255,6 +272,8 @@ def main() -> None:
         path = GOLDEN / f"format-{FORMAT}-{name}"
         if not path.exists():
             make(path, fill)
+    if not (GOLDEN / "encrypted.db").exists():
+        make_encrypted(GOLDEN / "encrypted.db")
     for locks in GOLDEN.rglob("*owners"):  # who owns a run is not kept
         locks.unlink()
 

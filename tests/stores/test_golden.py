@@ -13,7 +13,7 @@ import pytest
 
 from stategraph import CheckpointError, MapNode, State
 from stategraph._values.entries import Entry
-from stategraph._values.provenance import ParentStep
+from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.stores._rows.records import FORMAT
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
@@ -113,6 +113,20 @@ def test_entries(tmp_path, kind, serializer):
         assert len(store.load_parts("copy", 3, "map")) == len(MAKER["journal"]()) - 2
         store.save(State({"n": 3}, run_id=run_id, step=3, graph="golden"))
         assert store.entries(run_id, step=3) == []
+
+
+def test_an_encrypted_store(tmp_path):
+    """Its key opens what was encrypted: what a ciphertext is bound to stays the same in every later version."""
+    pytest.importorskip("cryptography")
+    with SqliteStore(copied(GOLDEN / "encrypted.db", tmp_path), **MAKER["ENCRYPTED"]) as store:
+        assert store.verify().damaged == ()
+        for state in MAKER["history_states"]("history"):
+            assert is_same(dict(store.load("history", state.step)), dict(state))
+        assert is_same(store.load("paused").pause.value, MAKER["paused_state"]("paused").pause.value)
+        assert store.load("failed").error == ErrorInfo("E", "no", "n")
+        assert {run.run_id: run.labels for run in store.runs()}["failed"] == {"a": "b"}
+        entries = zip(store.entries("paused"), MAKER["inbox"](), strict=True)
+        assert all(is_same(entry.value, made.value) and entry.by == made.by for entry, made in entries)
 
 
 def test_a_half_done_map_of_an_older_version_goes_on(tmp_path):

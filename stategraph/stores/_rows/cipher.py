@@ -5,11 +5,9 @@ from __future__ import annotations
 import hmac
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -169,14 +167,10 @@ class Cipher:
 
 
 def _bound(record: Any, into: str, *place: Any) -> bytes:
-    """Return what the ciphertext in a field of a record is bound to."""
-    kind: Any = type(record)
-    return ormsgpack.packb([kind.__name__, into, *place, *_beside(kind, into)(record)], default=attrs.astuple)
-
-
-@cache
-def _beside(kind: Any, into: str) -> Callable[[Any], tuple[Any, ...]]:
-    return itemgetter(*(at for at, name in enumerate(kind._fields) if name not in {*_UNBOUND, into}))
+    """Return what the ciphertext in a field of a record is bound to. A field that a later version adds may be None."""
+    fields = zip(record._fields, record, strict=True)
+    beside = {name: value for name, value in fields if value is not None and name not in _UNBOUND and name != into}
+    return ormsgpack.packb([type(record).__name__, into, *place, beside], default=attrs.astuple)
 
 
 def _bytes_of(text: str) -> bytes:
