@@ -122,7 +122,9 @@ def test_an_encrypted_store(tmp_path):
         assert store.verify().damaged == ()
         for state in MAKER["history_states"]("history"):
             assert is_same(dict(store.load("history", state.step)), dict(state))
-        assert is_same(store.load("paused").pause.value, MAKER["paused_state"]("paused").pause.value)
+        waits = store.load("paused").pause
+        assert waits is not None
+        assert is_same(waits.value, MAKER["paused_state"]("paused").pause.value)
         assert store.load("failed").error == ErrorInfo("E", "no", "n")
         assert {run.run_id: run.labels for run in store.runs()}["failed"] == {"a": "b"}
         entries = zip(store.entries("paused"), MAKER["inbox"](), strict=True)
