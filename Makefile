@@ -15,6 +15,9 @@ DEPENDENT := tests/stores tests/cli tests/web $(addprefix tests/test_,$(addsuffi
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 UNINSTALL := -m pip --disable-pip-version-check uninstall --yes --quiet --quiet
 PROSE  := README.md AGENTS.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md docs
+# Otherwise each worker of the tests compiles all modules and tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Slips that tests make on purpose.
 SLIPS  := abd,cancell,chekpoint,complet,compres,exept,grap,intervall,lables,memroy,nam,nmae,reviw,sise,thrid,waitin,wiat,wrok
 MEASURED := $(shell find stategraph -name '*.py')

@@ -37,7 +37,7 @@ from stategraph.testing import crashing, kill_at
 from stategraph.testing.crashing import MortalStore
 from tests.conftest import staged
 from tests.pairs import every_pair
-from tests.scenarios import RUN, FourMethodStore, Scene, as_async, make_graph, raises, reopened, trace
+from tests.scenarios import DRIVERS, NODES, RUN, FourMethodStore, Scene, as_async, make_graph, raises, reopened, trace
 
 
 class Killed(BaseException):
@@ -277,8 +277,7 @@ class TestDone:
 
         assert graph.execute(State())["paid"] == bank.bills == ["a", "b", "c"]
 
-    @pytest.mark.parametrize("ask", ASKS, ids=["effect", "spend", "status", "messages"])
-    @pytest.mark.parametrize("is_grouped", [False, True], ids=["alone", "in a group"])
+    @every_pair(ask=ASKS, is_grouped=[False, True], driver=DRIVERS, as_node=NODES, indirect=["driver", "as_node"])
     def test_a_store_that_fails_is_no_failure_of_the_node(
         self, memory_scene: Scene, ask: Callable[[NodeContext], object], is_grouped: bool
     ) -> None:
@@ -707,8 +706,7 @@ def test_a_new_turn_does_its_own_effects(stage: Scene) -> None:
     assert bank.bills == ["a", "a"]
 
 
-@pytest.mark.parametrize("kind", ["items", "nested", "graphs"])
-@pytest.mark.parametrize("again", ["restart", "turn"])
+@every_pair(kind=["items", "nested", "graphs"], again=["restart", "turn"], stage=STAGES, indirect=["stage"])
 def test_a_crash_at_a_new_beginning_repeats_nothing(stage: Scene, kind: str, again: str) -> None:
     """It leaves the old State with all that its step has done, or the new one, which has done nothing."""
     names = [{"name": "a"}, {"name": "b"}] if kind == "graphs" else ["a", "b"]
@@ -965,8 +963,7 @@ def test_an_attempt_that_is_over_begins_no_effect(shape: str, tmp_path: Path) ->
 # --------------------------------------------------------------------------- contexts that outlive their step
 
 
-@pytest.mark.parametrize("ask", ASKS[:3], ids=["effect", "spend", "status"])
-@pytest.mark.parametrize("end", ["completes", "fails", "pauses"])
+@every_pair(ask=ASKS[:3], end=["completes", "fails", "pauses"], stage=STAGES, indirect=["stage"])
 def test_a_context_is_closed_with_its_call(stage: Scene, ask: Callable[[NodeContext], object], end: str) -> None:
     """A thread or a closure that has kept it gets a RuntimeError that says so, and nothing is kept."""
     kept = list[NodeContext]()

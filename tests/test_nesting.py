@@ -24,6 +24,7 @@ from stategraph import (
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import Killed
 from stategraph.testing import MortalStore as Mortal
+from tests.pairs import every_pair
 from tests.scenarios import RUN, Scene, broken_first, call_sync, make_graph, raises, shorter_than, trace, traces
 from tests.simulated_process import CALLS, Crash, SimulatedProcess, Tool, World, cancels, cancels_task, interrupts, live
 from tests.simulated_process import MortalStore as MortalTo
@@ -240,10 +241,12 @@ def test_a_death_leaves_no_nested_run_behind(how: str) -> None:
             return
 
 
-@pytest.mark.parametrize("driver", [*CALLS])
-@pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
-@pytest.mark.parametrize("preserve", [True, False])
-@pytest.mark.parametrize("durability", ["sync", "exit", "async"])
+@every_pair(
+    driver=CALLS,
+    act=[cancels, cancels_task, interrupts],
+    preserve=[True, False],
+    durability=["sync", "exit", "async"],
+)
 def test_a_stop_leaves_no_nested_run_behind(
     tmp_path: Path, durability: str, preserve: bool, act: Any, driver: str
 ) -> None:

@@ -384,7 +384,7 @@ class TestResults:
             return taken
 
         peak(10)  # the first call imports modules
-        assert peak(800) < 8 * peak(200)
+        assert peak(400) < 8 * peak(100)
 
     @EITHER
     def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, kind: Any) -> None:

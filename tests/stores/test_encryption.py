@@ -277,10 +277,10 @@ def test_a_planted_entry_is_refused(opened, tmp_path):
 
 def test_no_changed_ciphertext_is_believed():
     """A share of the proof: a writer who makes right checksums gets nothing past a reader with the key."""
-    report = ciphers._work(1_000, secrets.token_hex(4))
+    report = ciphers._work(400, secrets.token_hex(4))
 
     assert report.failures == []
-    assert sum(report.tried.values()) > 900
+    assert sum(report.tried.values()) > 350
 
 
 def test_a_store_without_keys_warns_that_it_does_not_encrypt(opened, caplog):

@@ -115,12 +115,12 @@ WRONG = [BUSY, [BUSY] * 3, {"x": BUSY}, {"$type": "range", "value": [0, 3, 1]}, 
 def test_no_code_of_a_registered_class_runs(lines, field, tmp_path):
     """Whatever stands in a place of a checkpoint, it is refused or loaded, and only makes declared values.
 
-    A third of the values is tried in each place.
+    A quarter of the values is tried in each place.
     """
     run, checkpoint = lines
     with SqliteStore(tmp_path / "other.db") as store:
         for number, at in enumerate(places(checkpoint[field])):
-            for wrong in WRONG[number % 3 :: 3]:
+            for wrong in WRONG[number % 4 :: 4]:
                 called.clear()
                 changed = checkpoint | {field: put(checkpoint[field], at, wrong)}
                 with suppress(FormatError, CheckpointCorruptError):

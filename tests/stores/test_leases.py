@@ -172,7 +172,7 @@ graph = StateGraph(GraphConfig("held", observer="noop", checkpoint=CheckpointCon
 
 def node(state):
     print("begun", flush=True)
-    ctypes.PyDLL(None).sleep(3)  # unlike CDLL, it keeps the GIL
+    ctypes.PyDLL(None).usleep(1_600_000)  # unlike CDLL, it keeps the GIL
     return {"done": True}
 
 graph.add_node("a", node)
