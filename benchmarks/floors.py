@@ -16,6 +16,7 @@ import ormsgpack
 
 from benchmarks import documents, messages, scratch, threads
 from benchmarks.counters import START, below
+from benchmarks.edits import EDITS
 from benchmarks.measure import NotHere, Run
 
 _STEPS = "CREATE TABLE IF NOT EXISTS step (run INTEGER, step INTEGER, body BLOB, PRIMARY KEY (run, step)) WITHOUT ROWID"
@@ -87,6 +88,19 @@ def messages_loaded(steps: int) -> Run:
 def messages_loaded_to_an_older_step(steps: int) -> Run:
     """The messages up to three quarters of the steps."""
     return _load(steps, steps * 3 // 4)
+
+
+def edits_saved(name: str, steps: int) -> Run:
+    """A value once, then a row for what is new in it after each step."""
+    database, edit = open_database(scratch.folder(), _MESSAGES), EDITS[name]
+    scratch.at_end(database.close)
+
+    def run() -> None:
+        for step in range(steps + 1):
+            new = edit.new(step) if step else edit.start()
+            database.execute("INSERT INTO message VALUES (?, ?)", (step, ormsgpack.packb(new)))
+
+    return run
 
 
 def short_runs(runs: int) -> Run:

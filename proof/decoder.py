@@ -84,8 +84,24 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
         encoder = CheckpointEncoder(Sealer(), encoding)
         payloads = [encoder.encode(state)[0].payload for state in states]
         targets[f"{encoding} payloads"] = _sealed(encoding), payloads
+        targets[f"{encoding} payloads with edits"] = _edited(encoding)
         targets |= _compressed(encoding, payloads)
     return {name: (target, [one for one in taken if len(one) <= _LONGEST]) for name, (target, taken) in targets.items()}
+
+
+def _edited(encoding: str) -> tuple[Target, list[bytes]]:
+    """Return what restores a State of a row with edits inside a value, under a checksum that fits, and its payload."""
+    value = {"list": [1, {"a": ["x" * 100, 2]}, 3], "dict": {"b": "y" * 100}}
+    newer = {"list": [{"a": ["x" * 100, 5, 6]}, 3, None], "dict": {"c": 1.5, "b": "y" * 100}}
+    encoder = CheckpointEncoder(Sealer(), encoding)
+    first, base = encoder.encode(State({"value": value}, run_id=_RUN))
+    second, _ = encoder.encode(State({"value": newer}, run_id=_RUN, step=1), place=(1, 0), previous=base)
+
+    def decode(payload: bytes) -> object:
+        row = Sealer().seal(_RUN, second._replace(payload=payload), first.seal)
+        return encoder.state(_RUN, [first, row])
+
+    return decode, [second.payload]
 
 
 def _compressed(encoding: str, payloads: list[bytes]) -> dict[str, tuple[Target, list[bytes]]]:

@@ -32,6 +32,7 @@ EDITS = st.lists(
     st.one_of(
         st.tuples(st.just("grow"), KEYS, VALUES),
         st.tuples(st.just("put"), KEYS, VALUES),
+        st.tuples(st.just("inside"), KEYS, VALUES),
         st.tuples(st.just("remove"), KEYS, st.none()),
         st.tuples(st.just("move"), KEYS, st.none()),
         st.tuples(st.just("order"), st.just("order"), ATOMS),
@@ -51,6 +52,16 @@ POLICIES = st.sampled_from(
 )
 
 
+def _edited_inside(old: Any, value: Any) -> Any:
+    """Return a value with another one in one of its innermost containers; a list is also trimmed at the front."""
+    if isinstance(old, list) and old:
+        return [*old[1:-1], _edited_inside(old[-1], value)]
+    if isinstance(old, dict) and old:
+        *_, key = old
+        return {**old, key: _edited_inside(old[key], value), "new": value}
+    return value
+
+
 def edited(state: State, edits: Edits) -> State:
     """Return a State with other data; orders are changed in place, as nodes may do."""
     for kind, key, value in edits:
@@ -61,6 +72,8 @@ def edited(state: State, edits: Edits) -> State:
         elif kind == "grow":
             old = state.get(key)
             state = state.set(key, [*old, value] if isinstance(old, list) else [value])
+        elif kind == "inside":
+            state = state.set(key, _edited_inside(state.get(key), value))
         elif kind == "order":
             order = state.get("order") or Order(1, [])
             order.items.append(value)
