@@ -41,12 +41,11 @@ class _Edits(list[Any]):
 
     def has(self, old: Any, new: Any, path: list[Any]) -> bool:
         """Add the edits of the value at a path; return False, and add none, if it is to be written as a whole."""
-        compare = COMPARED.get(type(new))
+        compare, known = COMPARED.get(type(new)), len(self)
         if compare is None or compare is not COMPARED.get(type(old)):
             return False
-        if len(self) >= _MOST or self.in_vain >= _MOST_IN_VAIN:
+        if known >= _MOST or self.in_vain >= _MOST_IN_VAIN:
             return False
-        known = len(self)
         if compare(old, new, path, self):
             return True
         del self[known:]
