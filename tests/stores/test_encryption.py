@@ -336,6 +336,33 @@ def test_what_is_no_key_is_refused_and_not_shown(opened, keys):
     assert "short" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "culprit"),
+    [
+        (b"short", r"encrypt_with: .* it has 5 bytes"),
+        ({"new": NEW, "old": b"short"}, r"encrypt_with\['old'\]: .* it has 5 bytes"),
+        (OLD.hex(), "encrypt_with: .* no variable of this name is set"),
+        ({"old": "RUNS_KEY"}, r"encrypt_with\['old'\]: .* RUNS_KEY holds 5 characters"),
+        ("\ud800", "encrypt_with: .* no variable of this name is set"),
+        ([OLD], "encrypt_with: .* it is neither"),
+        (lambda run_id: {"old": b"short"}, r"run 'a': encrypt_with returned no key for it: .*\['old'\].* 5 bytes"),
+    ],
+)
+def test_the_wrong_key_is_named(opened, monkeypatch, keys, culprit):
+    """With what is wrong with it; neither the key nor a text that may be one is shown."""
+    monkeypatch.setenv("RUNS_KEY", "short")
+    with pytest.raises(StateGraphError, match=culprit) as caught:
+        opened(encrypt_with=keys).save(State(run_id="a"))
+    assert "short" not in str(caught.value)
+    assert OLD.hex() not in str(caught.value)
+
+
+def test_labels_are_not_left_plain_by_mistake(opened):
+    """A store without a key cannot encrypt labels."""
+    with pytest.raises(ConfigError, match="encrypt_labels: True is not allowed; with encrypt_with"):
+        opened(encrypt_with=None, encrypt_labels=True)
+
+
 def test_a_key_comes_from_the_environment(tmp_path, monkeypatch):
     """By the name of a variable with hex digits, so that a configuration file can name it."""
     monkeypatch.setenv("RUNS_KEY", OLD.hex())

@@ -87,14 +87,19 @@ class Cipher:
         """Return the keys of a run by their names; one without a name has the name "".
 
         Raises:
-            CheckpointError: the function of the user returned none. The text does not show its error, which may.
+            CheckpointError: the function of the user returned none. The text does not show its error, which may show a
+                key.
         """
         if self._keys:
             return self._keys
         try:
-            return _checked_keys(answered(self._given(given_id(run_id)), _OPTION))
+            given = answered(self._given(given_id(run_id)), _OPTION)
         except Exception as error:
             raise CheckpointError(run_id, f"encrypt_with returned no key for it: {type(error).__name__}") from error
+        try:
+            return _checked_keys(given)
+        except ConfigError as error:
+            raise CheckpointError(run_id, f"encrypt_with returned no key for it: {error}") from error
 
     def digest(self, run_id: str, data: bytes) -> bytes:
         """Return a digest of data that takes the first key of a run."""
@@ -182,17 +187,22 @@ def _bytes_of(text: str) -> bytes:
 
 def _checked_keys(given: Any) -> Mapping[str, bytes]:
     if not isinstance(given, Mapping):
-        given = {"": given}
-    elif not all(isinstance(name, str) and name.isascii() and len(name) <= 24 for name in given) or not given:
+        return {"": _checked_key(given, _OPTION)}
+    if not all(isinstance(name, str) and name.isascii() and len(name) <= 24 for name in given) or not given:
         raise ConfigError(_OPTION, given, "a mapping of names, of up to 24 ASCII characters, to keys")
-    return {name: _checked_key(key) for name, key in given.items()}
+    return {name: _checked_key(key, f"{_OPTION}[{name!r}]") for name, key in given.items()}
 
 
-def _checked_key(given: Any) -> bytes:
-    key = given
-    with suppress(ValueError):
-        key = bytes.fromhex(os.environ.get(given, "")) if isinstance(given, str) else given
+def _checked_key(given: Any, option: str) -> bytes:
+    """Return a key. A text is shown in the error only if it names a variable: otherwise it may be the key."""
+    key, problem = given, f"it has {len(given)} bytes" if type(given) is bytes else "it is neither"
+    if isinstance(given, str):
+        key, problem = b"", "no variable of this name is set"
+        with suppress(ValueError):  # it is no name, or these are no digits
+            if (digits := os.environ.get(given)) is not None:
+                problem = f"{given} holds {len(digits)} characters"
+                key = bytes.fromhex(digits)
     if type(key) is bytes and len(key) == 32:
         return key
-    allowed = "32 bytes, or the name of an environment variable that holds them as 64 hex digits, is a key"
-    raise ConfigError(_OPTION, given, allowed)
+    allowed = "a key of 32 bytes, or the name of an environment variable that holds one as 64 hex digits"
+    raise ConfigError(option, given, f"{allowed}; {problem}")

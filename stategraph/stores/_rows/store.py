@@ -109,6 +109,10 @@ class RowStore(CheckpointStore):
         redact: Callable[[str, Any], Any] | str | None = None,
     ) -> None:
         check_flags(encrypt_labels=encrypt_labels)
+        if encrypt_labels and encrypt_with is None:
+            raise ConfigError(
+                "checkpoint.options.encrypt_labels", True, "with encrypt_with, the key that encrypts them"
+            )
         self.shown: Callable[[str, Any], Any] | None = shown_by(redact)
         self.signing_key: SigningKey | None = signing_key(sign_with)
         self.cipher: Cipher | None = None if encrypt_with is None else Cipher(encrypt_with, encrypt_labels)
