@@ -378,6 +378,8 @@ class CheckpointStore(ABC):
             CheckpointError: the store of four methods cannot redact; or as `save`.
         """
         check_author(by)
+        if not isinstance(key, str):
+            raise TypeError(f"the key is a str, not {shorten(key)}: redact one key at a time")
         with owned(self, check_given_id(run_id)):
             self._redact(run_id, key, by)
 

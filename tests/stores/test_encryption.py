@@ -488,6 +488,13 @@ def test_heads_notice_an_older_copy(opened, kind):
     assert [damage.run_id for damage in store.verify(heads).damaged] == ["b"]
 
 
+@pytest.mark.parametrize("heads", [["a"], {"a": "0"}, {"a": None}, "a", []])
+def test_what_are_no_heads(opened, heads):
+    """They are refused before anything is read."""
+    with pytest.raises(ConfigError, match=r"heads: .* is not allowed; what store.heads\(\) returned"):
+        opened().verify(heads)
+
+
 def test_heads_notice_the_files_of_an_earlier_day(tmp_path):
     """Which every signature and every key accepts."""
     file = tmp_path / "runs.db"

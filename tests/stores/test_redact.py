@@ -220,6 +220,8 @@ def test_what_is_refused(store: Any) -> None:
         store.redact(RUN, "aa")
     with pytest.raises(TypeError, match="by"):
         store.redact(RUN, "a", by=5)
+    with pytest.raises(TypeError, match=r"the key is a str, not \['a', 'b'\]: redact one key at a time"):
+        store.redact(RUN, ["a", "b"])
     with pytest.raises(CheckpointNotFoundError):
         store.redact("none", "a")
     assert store.history(RUN) == before

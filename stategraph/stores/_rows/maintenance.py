@@ -9,6 +9,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from stategraph._owners.base import OwnableStore, owned, owned_if_free
+from stategraph._util.validators import maps_texts
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -50,6 +51,8 @@ _BATCH = 20  # runs to remove in one transaction: other writers wait for its end
 
 def verify(log: RunLog, heads: Mapping[str, str]) -> Verified:
     """Read all runs, as `RowStore.verify`. Remember none of them."""
+    if not (maps_texts(heads) and all(head.count("-") == 2 for head in heads.values())):
+        raise ConfigError("heads", heads, "what store.heads() returned")
     statuses: Counter[str] = Counter()
     nested = checkpoints = 0
     damaged = [Damage("", reason) for reason in log.table.problems()]

@@ -282,8 +282,11 @@ class RowStore(CheckpointStore):
 
         Args:
             heads: The result of an earlier `heads`. A run that is gone, or older than then, is damaged.
+
+        Raises:
+            ConfigError: these are no heads.
         """
-        return verify(self._log, heads or {})
+        return verify(self._log, {} if heads is None else heads)
 
     def heads(self) -> dict[str, str]:
         """Return a digest of the newest checkpoint of each run, nested ones included, by run id.
