@@ -14,14 +14,16 @@ from stategraph._engine.resume import fitting_saved
 from stategraph._graph.changed import other_graph
 from stategraph._graph.versions import upgraded
 from stategraph._protocol import Load, Task
-from stategraph.errors import UnknownNameError
-from stategraph.state import State
+from stategraph.errors import ConfigError, UnknownNameError
+from stategraph.state import State, with_data
 from stategraph.stores.summaries import Difference, Replayed, Summary
 
 
 def replay(run: RunContext, how: ReplayCall, run_id: str, nodes: Collection[str] | None) -> Task[list[Replayed]]:
     """Do what `StateGraph.replay` does. The run is not owned: nothing of it changes."""
     stages = run.plan.stages
+    if isinstance(nodes, str):
+        raise ConfigError("nodes", nodes, f"a list of names of nodes, as in [{nodes!r}]")
     for name in nodes or ():
         if name not in stages:
             raise UnknownNameError("node", name, stages)
@@ -44,7 +46,7 @@ def replay(run: RunContext, how: ReplayCall, run_id: str, nodes: Collection[str]
 def _replayed(run: RunContext, before: Summary, row: Summary, node: str) -> Task[Replayed]:
     given, kept = (yield from _loaded(run, before)), (yield from _loaded(run, row))
     try:
-        after = yield from executed_again(run, fitting_saved(run, given, {}), node)
+        after = with_data(kept, (yield from executed_again(run, fitting_saved(run, given, {}), node)))
     except Exception as error:  # noqa: BLE001 - it belongs to the step
         return Replayed(row.step, node, kept, None, None, error)
     return Replayed(row.step, node, kept, after, Difference.between(kept, after))

@@ -590,6 +590,7 @@ class StateGraph(GraphBuilder[S]):
             The steps, in order. A step that fails has an error, and those after it run all the same.
 
         Raises:
+            ConfigError: `nodes` is a str.
             UnknownNameError: The graph has no such node.
             CheckpointNotFoundError: The store has no such run.
             GraphMismatchError: It is a run of another graph, or its data cannot be upgraded.

@@ -145,5 +145,10 @@ def test_recorded_runs_are_fixtures(store: CheckpointStore, tmp_path: Path, form
     assert_upgrades(greets(3, MemoryStore()), recorded)
     with pytest.raises(AssertionError, match=r"graph.upgrade\(1, function\)"):
         assert_upgrades(newest, tmp_path / "runs.jsonl")
+    for wrong in (paused, [5], None):
+        with pytest.raises(
+            TypeError, match="recorded runs are a list of States, the lines of an export, or its file, not"
+        ):
+            assert_upgrades(newest, wrong)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="no run of graph 'flow'"):
         assert_upgrades(make_graph({"a": trace("a")}, store=store, name="flow"), [paused])

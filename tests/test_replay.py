@@ -13,6 +13,7 @@ from stategraph import (
     CheckpointConfig,
     CheckpointNotFoundError,
     CheckpointStore,
+    ConfigError,
     ExecutionError,
     GraphConfig,
     GraphMismatchError,
@@ -81,6 +82,7 @@ def test_changed_nodes(store: CheckpointStore, driver: Any) -> None:
     assert steps_of([first, second, third]) == [(1, "a", ""), (2, "ask", ""), (3, "b", "")]
     assert first.after is not None
     assert (first.before["n"], first.after["n"]) == (1, 9)
+    assert (first.after.step, first.after.checkpoint_node, first.after.status) == (1, "a", first.before.status)
     assert (changed(first), changed(second)) == ({"n": (1, 9)}, {})
     assert third.difference is not None
     assert (third.difference.added, third.difference.changed) == ({"more": True}, {"m": (2, 5)})
@@ -188,6 +190,8 @@ def test_what_cannot_be_replayed(store: CheckpointStore, driver: Any) -> None:
 
     with pytest.raises(UnknownNameError, match="no node is named 'b'"):
         driver(graph, "replay", RUN, nodes=["a", "b"])
+    with pytest.raises(ConfigError, match=r"nodes: 'a' is not allowed; a list of names of nodes, as in \['a'\]"):
+        driver(graph, "replay", RUN, nodes="a")
     with pytest.raises(CheckpointNotFoundError):
         driver(graph, "replay", "another")
     other = StateGraph("other", store=store)

@@ -257,6 +257,8 @@ class TestRefused:
         graph = greets(2, store)
         with pytest.raises(ValueError, match="set already"):
             graph.upgrade(1, put_together)
+        with pytest.raises(ValueError, match="from_version: '1' is not allowed; a non-negative integer is"):
+            graph.upgrade("1", put_together)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"takes a version and a sync function"):
             graph.upgrade(3, print_nothing)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="version"):

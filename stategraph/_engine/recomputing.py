@@ -146,12 +146,11 @@ def _result(run: RunContext, stage: CompiledNode, before: State, keys: Sequence[
     return data_from(result, execution.state)
 
 
-def executed_again(run: RunContext, saved: State, node: str) -> Task[State]:
-    """Return a State with the data that the step of a node after it has now. Raises as the node does."""
+def executed_again(run: RunContext, saved: State, node: str) -> Task[dict[str, Any]]:
+    """Return the data that the step of a node after a State has now, without unsaved keys. Raises as the node does."""
     plan, (before, _) = run.plan, (yield from _restored(run, saved, {}, {}))
     before = with_data(before, lay_over(plan.unsaved_defaults, data_of(before)))
-    data = yield from _result(run, attrs.evolve(plan.stages[node], cache=None), before)
-    return with_data(saved, plan.saved_of(data))
+    return plan.saved_of((yield from _result(run, attrs.evolve(plan.stages[node], cache=None), before)))
 
 
 def _values_of(data: dict[str, Any], keys: list[str]) -> dict[str, Any]:

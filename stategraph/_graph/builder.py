@@ -374,7 +374,7 @@ class GraphBuilder(Generic[S]):
             TypeError: It is not such a function.
             ValueError: The version is not a non-negative int, or its upgrade is set already.
         """
-        check_step(from_version)
+        check_step(from_version, "from_version")
         problem = problem_of(function, 1)
         if problem:
             raise TypeError(f"upgrade takes a version and a sync function of a dict of data: {problem}")

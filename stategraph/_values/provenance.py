@@ -28,10 +28,10 @@ _CALLS = 10  # saved calls of its traceback
 _is_str = attrs.validators.instance_of(str)
 
 
-def check_step(value: int) -> int:
-    """Return the number of a step. Raises ValueError unless it is a non-negative integer."""
+def check_step(value: int, name: str = "step") -> int:
+    """Return the number of a step. Raises ValueError unless it is a non-negative integer; `name` is the argument."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"step: {shorten(value)} is not allowed; a non-negative integer is")
+        raise ValueError(f"{name}: {shorten(value)} is not allowed; a non-negative integer is")
     return value
 
 
