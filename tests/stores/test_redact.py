@@ -307,3 +307,48 @@ def test_edits_inside_values_are_redacted(store: Any, tmp_path: Path, run_id: st
 
     assert SECRET.encode() not in kept_in(store, tmp_path)
     assert [dict(store.load(run_id, state.step)) for state in saved] == [{"kept": state["kept"]} for state in saved]
+
+
+@pytest.mark.parametrize("secret", [{"type": "card", "value": SECRET, "name": "Ada"}, ["tuple", "object", SECRET]])
+def test_a_value_with_the_words_of_a_format_is_redacted(store: Any, tmp_path: Path, secret: Any) -> None:
+    """Messages stay messages with their keys, and lists of nested runs stay lists, when a text of the value is also one
+    that a store writes around other values."""
+
+    def fails(_: State) -> dict[str, Any]:
+        raise ValueError(f"no {SECRET}")
+
+    nodes = {
+        "begin": lambda state: {"seen": [(1, "a"), (2, SECRET)]},
+        "go on": lambda state: {"seen": [*state["seen"], (3, "c")]},
+        "fail": fails,
+    }
+    nested = make_graph(nodes, name="inner", store=store, retention="full")
+    graph = make_graph(
+        {"nested": nested.as_node(outputs={"seen": "seen"})}, store=store, retention="full", preserve=True
+    )
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"secret": secret}, run_id=RUN))
+    graph.send(RUN, {"name": (1, "b"), "kept": {1: (2,)}}, key="m")
+
+    store.redact(RUN, "secret")
+
+    (message,) = (entry for entry in store.entries(RUN) if entry.kind == "message")
+    assert message.value == {"name": (1, "b"), "kept": {1: (2,)}}
+    assert store.load(f"{RUN}/#1/nested")["seen"] == [(1, "a"), (2, "<secret, redacted>"), (3, "c")]
+    assert SECRET.encode() not in kept_in(store, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["secret", "$secret", "\ud800"])
+def test_keys_that_no_format_writes_as_they_are_can_be_redacted(store: Any, tmp_path: Path, key: str) -> None:
+    """A key is found in each row, also beside one that JSON cannot hold, and in rows that remove it."""
+    store.retain(RUN, RetentionPolicy("full"))
+    others = {"a": 1}, {"a": 1, "\udfff": [1]}, {"a": 1, "\udfff": [1, 2]}, {"a": 1}
+    kept = [{**other, key: SECRET * step} for step, other in enumerate(others)] + [{"a": 1}]
+    for step, data in enumerate(kept):
+        store.save(State(data, run_id=RUN, step=step))
+
+    store.redact(RUN, key)
+
+    assert [dict(store.load(RUN, step)) for step in range(5)] == [*map(dict, others), {"a": 1}]
+    assert SECRET.encode() not in kept_in(store, tmp_path)
+    assert store.verify().damaged == ()

@@ -28,8 +28,8 @@ from stategraph.stores._rows.saving import next_place
 from stategraph.stores._rows.transfer import batch_of, exported, runs_in, written
 from stategraph.stores.serializers import from_plain, plain
 
-_WITH_KEYS = ("message", "turn", "part", "chunk")
-"""The kinds of entries that may have a key with its value."""
+_WITH_KEYS = {"message": 2, "turn": 2, "part": 0, "chunk": 2}
+"""The kinds of entries that may have a key with its value, and the most tuples and lists around that."""
 
 
 class Redaction:
@@ -46,26 +46,28 @@ class Redaction:
 
     def __init__(self, key: str) -> None:
         self.is_held = False
-        self._key, (self._name,), self._texts = key, plain({key: None}), set[str]()
+        self._key, self._form, self._texts = key, plain(key), set[str]()
         self._mark = f"<{key}, redacted>"
 
     def line(self, line: dict[str, Any]) -> dict[str, Any]:
         """Take the key out of a line of a run, and return it."""
         if line["type"] == "entry":
-            if line["kind"] in _WITH_KEYS:
-                self._drop(line["value"], 0 if line["kind"] == "part" else 2)
-            line["value"] = self._value(line["value"])
+            depth = _WITH_KEYS.get(line["kind"], -1)
+            if depth >= 0:
+                self._drop(line["value"], depth)
+            line["value"] = self._value(line["value"], -1 if line["kind"] == "chunk" else depth)
         elif line["type"] == "checkpoint":
             changed, appended, removed, provenance, *edited = line["changes"]
             for part in edited:
-                for edit in part.pop(self._name, ()):
-                    self._note(edit[-1])
+                for edits in self._popped(part):
+                    for edit in edits:
+                        self._note(edit[-1])
             for part in (changed, appended, removed):
                 self._drop(part)
                 if isinstance(part, list):
-                    part[:] = (name for name in part if name != self._name)
+                    part[:] = (name for name in part if name != self._form)
                 elif is_nested_id(line["run_id"]):  # it may have the value by another name
-                    part.update({name: self._value(value) for name, value in part.items()})
+                    part.update({name: self._value(value) for name, value in part.items() if name != "$type"})
             places = dict(enumerate(provenance)) if isinstance(provenance, list) else provenance or {}
             for place in (6, "6", "progress"):
                 self._take_from_progress(places.get(place) or {})
@@ -87,9 +89,10 @@ class Redaction:
 
     def _take_from_progress(self, progress: dict[str, Any]) -> None:
         for name in OLD_VALUES:
-            if self._name in (progress.get(name) or ()):
-                self._note(progress[name][self._name])
-                progress[name][self._name] = []
+            old = progress.get(name) or {}
+            for values in self._popped(old):
+                self._note(values)
+                progress[name] = plain({**from_plain(old), self._key: []})
         if progress.get("woken"):
             progress["woken"] = json.dumps([*map(self._pause, json.loads(progress["woken"]))])
         if progress.get("partial"):
@@ -99,11 +102,20 @@ class Redaction:
     def _drop(self, form: Any, depth: int = 0) -> None:
         """Take the key out of the plain form of updates, or of tuples and lists of them."""
         if isinstance(form, dict):
-            if self._name in form:
-                self._note(form.pop(self._name))
+            for value in self._popped(form):
+                self._note(value)
             form = form["value"] if form.get("$type") == "tuple" else None
         for part in form if depth and isinstance(form, list) else ():
             self._drop(part, depth - 1)
+
+    def _popped(self, form: dict[str, Any]) -> list[Any]:
+        """Take the key out of the plain form of a dict; return its value, or none."""
+        if form.get("$type") != "dict":
+            name = f"${self._key}" if self._key.startswith("$") else self._key
+            return [form.pop(name)] if name in form else []
+        pairs = form["value"]  # also of a key that no JSON text can hold
+        form["value"] = [pair for pair in pairs if pair[0] != self._form]
+        return [value for name, value in pairs if name == self._form]
 
     def _pause(self, pause: dict[str, Any]) -> dict[str, Any]:
         self._drop(pause["value"])
@@ -114,14 +126,33 @@ class Redaction:
         self.is_held = True
         self._texts.update(_texts_in(form))
 
-    def _value(self, form: Any) -> Any:
-        """Return the plain form of a value, with marks for texts of the value of the key."""
-        blanked = self._blanked(form)
+    def _value(self, form: Any, depth: int = -1) -> Any:
+        """Return the plain form of a value, with marks for texts of the value of the key.
+
+        A list stays one, and so do the keys of updates, of which a value may have tuples and lists up to a depth. A
+        tagged part becomes a mark if nothing else can be made of it.
+        """
+        if isinstance(form, list):
+            return [self._value(part, depth - 1) for part in form]
+        if not isinstance(form, dict):
+            return self._blanked(form)
+        if "$type" not in form:
+            return {name if depth >= 0 else self._key_of(name): self._value(part) for name, part in form.items()}
+        tag, parts = form["$type"], form["value"]
+        if tag in ("object", "enum"):  # the name of a class, and its version or the name of a member, stay
+            made = [*parts[:2], *self._value(parts[2:])]
+        else:
+            made = self._value(parts, depth if tag == "tuple" else -1)
+        kept = {"$type": tag, "value": made}
         try:
-            from_plain(blanked)
+            from_plain(kept)
         except DecodeError:  # of an object, say, whose class refuses a mark
             return self._mark
-        return blanked
+        return kept
+
+    def _key_of(self, name: str) -> str:
+        blanked: str = self._blanked(name)
+        return self._mark if blanked.startswith(f"${self._mark}") else blanked  # a lone $ begins a tag
 
     def _blanked(self, form: Any) -> Any:
         return blanked(form, self._texts, self._mark)
