@@ -488,6 +488,20 @@ def test_heads_notice_an_older_copy(opened, kind):
     assert [damage.run_id for damage in store.verify(heads).damaged] == ["b"]
 
 
+def test_a_damaged_nested_run_has_no_head(opened, tmp_path, caplog):
+    """It is left out, as a damaged run is, and the others have theirs."""
+    store = opened()
+    asking(store).execute(State({"question": "sure?"}, run_id="ask"))
+    before = store.heads()
+    (nested,) = (run_id for run_id in before if run_id != "ask")
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
+        database.execute("UPDATE run SET version = version + 1 WHERE run_id = ?", (nested,))
+
+    assert opened().heads() == {"ask": before["ask"]}
+    assert f"run '{nested}'" in caplog.text
+    assert [damage.run_id for damage in store.verify(before).damaged] == [nested]
+
+
 @pytest.mark.parametrize("heads", [["a"], {"a": "0"}, {"a": None}, "a", []])
 def test_what_are_no_heads(opened, heads):
     """They are refused before anything is read."""
