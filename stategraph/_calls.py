@@ -201,6 +201,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "allow_changed": _FLAG,
     "abandon_parts": _FLAG,
     "repeat_effects": _FLAG,
+    "chunks": _FLAG,
     "redo": (
         lambda names: isinstance(names, list | tuple) and all(isinstance(name, str) for name in names),
         'a list of names of items and branches, as in ["map/3"]',

@@ -333,6 +333,8 @@ def _checked_keys(cls: type[attrs.AttrsInstance], values: object, path: str = ""
             way_out = meant(str(key), known)
             if not path and key in attrs.fields_dict(CheckpointConfig):
                 way_out = f"it goes into the table checkpoint, as checkpoint.{key}"
+            elif path and not way_out:
+                way_out = f"an option of the store goes into the table checkpoint.options, as {path}options.{key}"
             allowed = f"there is no such key{way_out and '; ' + way_out} (keys: {', '.join(known)})"
             raise ConfigError(f"{path}{key}", given[key], allowed, is_shown=False)  # a misspelled secret?
     return given

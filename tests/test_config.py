@@ -194,6 +194,7 @@ def test_values_that_do_not_go_together_are_refused(values: dict[str, Any], key:
         ({"name": "g", "checkpoint": {"intervall": 5}}, "checkpoint.intervall", "did you mean 'interval'?"),
         ({"name": "g", "zzz": 5}, "zzz", "(keys: name, observer, max_iterations, checkpoint, settings, version)"),
         ({"name": "g", 5: 5}, "5", "there is no such key"),
+        ({"name": "g", "checkpoint": {"redact": 5}}, "checkpoint.redact", "as checkpoint.options.redact"),
     ],
 )
 def test_an_unknown_key_is_refused_with_a_suggestion(values: dict[Any, Any], key: str, suggestion: str) -> None:

@@ -63,6 +63,7 @@ NEWCOMERS: dict[str, tuple[Any, str]] = {
         lambda graph: graph.add_edge("a", "a", condition=bool),
         "add_edge.. has no argument 'condition'",
     ),
+    "no flag": (lambda graph: graph.follow("r", chunks="yes"), "chunks: .*yes.* is not allowed; True or False"),
     "one State": (lambda graph: graph.run_many(State()).__next__(), r"not one State: \[state\]"),
     "no store": (lambda graph: GRAPH("g", store=5), 'a path such as "runs.db", a URL, or an object of a class'),
     "no name of a graph": (lambda graph: GRAPH(None), r"None is not allowed; the name of the graph, as in"),

@@ -204,3 +204,11 @@ def test_a_configuration(folder: Path) -> None:
     assert graph.store.shown is not None
     assert graph.store.shown("email", 1) == "hidden"
     graph.store.close()
+
+
+def test_a_configuration_without_the_name_of_a_function(folder: Path) -> None:
+    """A command names the option, also if there is no module to import."""
+    (folder / "graph.toml").write_text(TOML.replace("privacy_of_tests:shown", ""), encoding="utf-8")
+    refused = call("runs")
+    assert refused.code == 2
+    assert "checkpoint.options.redact: '' is not allowed" in refused.err

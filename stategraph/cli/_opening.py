@@ -67,8 +67,8 @@ def open_store(
         if not may_make and not any(file.is_file() for file in files):
             raise Failure(Exit.NOT_FOUND, f"there is no {kind} store at {path}{_hint(path)}")
         options["read_only"] = not to_change
-    if isinstance(options.get("redact"), str):
-        imported(options["redact"].partition(":")[0])
+    if isinstance(redact := options.get("redact"), str) and (module := redact.partition(":")[0]):
+        imported(module)
     return get_checkpoint_store(kind, **options)
 
 
