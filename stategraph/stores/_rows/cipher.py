@@ -33,17 +33,17 @@ _OPTION = "checkpoint.options.encrypt_with"
 _NONCE = 12  # bytes
 _UNBOUND = {"payload", "number", "due_ns", "seal"}  # the database gives a number, and an answer makes a run due
 _BLANK = {"error": None, "pause": None, "by": None, "labels": (), "payload": b"", "made_of": ""}
-_accepted: ContextVar[set[str] | None] = ContextVar("accepted", default=None)
+_plain_runs: ContextVar[set[str] | None] = ContextVar("plain_runs", default=None)
 
 
 @contextmanager
 def plain_accepted() -> Iterator[set[str]]:
     """In the block and in this thread, read records that are not encrypted as well. Yield the ids of their runs."""
-    token = _accepted.set(found := set[str]())
+    token = _plain_runs.set(plain_runs := set[str]())
     try:
-        yield found
+        yield plain_runs
     finally:
-        _accepted.reset(token)
+        _plain_runs.reset(token)
 
 
 def is_encrypted(text: str | None) -> bool:
@@ -118,13 +118,13 @@ class Cipher:
         """Return that as a text."""
         return MARK + b64encode(self.encrypted(run_id, bound_to, data)).decode()
 
-    def decrypted(self, run_id: str, bound_to: bytes, kept: bytes | str, what: str) -> bytes:
+    def decrypted(self, run_id: str, bound_to: bytes, ciphertext: bytes | str, what: str) -> bytes:
         """Return the data of a ciphertext; `what` describes the record for errors.
 
         Raises:
             CheckpointCorruptError: it was encrypted with another key, in another place, or is damaged.
         """
-        data = kept if isinstance(kept, bytes) else _bytes_of(kept)
+        data = ciphertext if isinstance(ciphertext, bytes) else _bytes_of(ciphertext)
         at = 1 + (data[0] if data else 0)
         name, keys, bound_to = data[1:at].decode("latin-1"), self.keys(run_id), data[:at] + bound_to
         for key in [keys[name]] if name in keys else keys.values():
@@ -153,22 +153,22 @@ class Cipher:
         """
         what = f"its {type(record).__name__.removesuffix('Record').lower()} record of step {record.step}"
         if not is_encrypted(record.encoding if "encoding" in record._fields else record.pause):
-            accepted = _accepted.get()
-            if accepted is None:
+            plain_runs = _plain_runs.get()
+            if plain_runs is None:
                 way_out = "it was saved without encrypt_with, or planted; store.rekey() encrypts what is there"
                 raise CheckpointCorruptError(run_id, f"{what} is not encrypted: {way_out}")
-            accepted.add(given_id(run_id))
+            plain_runs.add(given_id(run_id))
             return record
-        kept = getattr(record, fields[0])
-        if kept is None:
+        ciphertext = getattr(record, fields[0])
+        if ciphertext is None:
             return record
-        values = ormsgpack.unpackb(self.decrypted(run_id, _bound(record, fields[0], run_id, place), kept, what))
-        found = dict(zip(fields, values, strict=False))
-        if found.get("error"):
-            found["error"] = ErrorInfo(*found["error"])
-        if "labels" in found:
-            found["labels"] = tuple(map(tuple, found["labels"]))
-        return record._replace(**found)
+        values = ormsgpack.unpackb(self.decrypted(run_id, _bound(record, fields[0], run_id, place), ciphertext, what))
+        secret = dict(zip(fields, values, strict=False))
+        if secret.get("error"):
+            secret["error"] = ErrorInfo(*secret["error"])
+        if "labels" in secret:
+            secret["labels"] = tuple(map(tuple, secret["labels"]))
+        return record._replace(**secret)
 
 
 def _bound(record: Any, into: str, *place: Any) -> bytes:

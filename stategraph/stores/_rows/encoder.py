@@ -146,8 +146,8 @@ class CheckpointEncoder:
         self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
     ) -> list[tuple[CheckpointRecord, Any]]:
         """Return a snapshot and the rows that build on it, each with its decoded payload; raise as `state`."""
-        with self._decoded(run_id, rows, incarnation) as (found, parts):
-            return [*zip(found, parts, strict=True)]
+        with self._decoded(run_id, rows, incarnation) as (decrypted, parts):
+            return [*zip(decrypted, parts, strict=True)]
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
         """Return the data of the State of these rows, for a run whose id no State can have; raise as `state`."""
@@ -167,8 +167,8 @@ class CheckpointEncoder:
                 registered here.
             ConfigError: the rows are compressed, and the package for that is not installed.
         """
-        with self._decoded(run_id, rows, incarnation) as (found, parts):
-            newest, (data, about) = found[-1], combine(parts)
+        with self._decoded(run_id, rows, incarnation) as (decrypted, parts):
+            newest, (data, about) = decrypted[-1], combine(parts)
             return State(
                 data,
                 run_id=run_id,
@@ -187,10 +187,10 @@ class CheckpointEncoder:
     def _decoded(
         self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes
     ) -> Iterator[tuple[Sequence[CheckpointRecord], list[Any]]]:
-        """Yield rows and their decoded payloads, to restore a State from them in the block."""
-        found = self.check(run_id, rows, incarnation)
+        """Yield rows, decrypted, and their decoded payloads, to restore a State from them in the block."""
+        decrypted = self.check(run_id, rows, incarnation)
         with self._restoring(run_id, rows[-1].step):
-            yield found, [self._reader(run_id, row.step, row.encoding)(row.payload) for row in found]
+            yield decrypted, [self._reader(run_id, row.step, row.encoding)(row.payload) for row in decrypted]
 
     def values(self, run_id: str, entries: Sequence[EntryRecord]) -> list[Any]:
         """Return the values of entries of a run; raise as `state`."""

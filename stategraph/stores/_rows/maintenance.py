@@ -82,13 +82,13 @@ def heads(log: RunLog) -> dict[str, str]:
     """Return a digest of the newest checkpoint of each run, as `RowStore.heads`."""
     run_ids = listing(log, attrgetter("run_id"))[0]
     nested_ids = (nested_id for run_id in run_ids for nested_id in log.table.nested_ids(run_id))
-    found: dict[str, str] = {}
+    newest: dict[str, str] = {}
     for run_id in (*run_ids, *nested_ids):
         try:
-            found[run_id] = _head(log, run_id)
+            newest[run_id] = _head(log, run_id)
         except CheckpointError as error:
             log.report(run_id, error)
-    return {run_id: head for run_id, head in found.items() if head}
+    return {run_id: head for run_id, head in newest.items() if head}
 
 
 def _head(log: RunLog, run_id: str) -> str:

@@ -105,15 +105,15 @@ class Sealer:
         Raises:
             CheckpointCorruptError: a seal is not correct, or a row cannot be decrypted.
         """
-        before, found = b"", list[CheckpointRecord]()
+        before, decrypted = b"", list[CheckpointRecord]()
         for row in rows:
             if not self._is_right(row.seal, row.payload, self._packed_row, run_id, row, before, incarnation):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             if self.cipher is not None:
-                found.append(self.shown(run_id, row, incarnation, before))
+                decrypted.append(self.shown(run_id, row, incarnation, before))
             before = row.seal
-        return found or rows
+        return decrypted or rows
 
     def shown(
         self, run_id: str, row: CheckpointRecord, incarnation: bytes, before: bytes | None = None
@@ -121,10 +121,10 @@ class Sealer:
         """Return a row with its error, pause and author decrypted and, after a row with a seal, its payload."""
         if self.cipher is None:
             return row
-        found: CheckpointRecord = self.cipher.shown(row, _OF_ROW, run_id, self._store_id, incarnation)
+        shown: CheckpointRecord = self.cipher.shown(row, _OF_ROW, run_id, self._store_id, incarnation)
         if before is not None:
             row = self.cipher.shown(row, ("payload",), run_id, self._store_id, incarnation, before)
-        return found._replace(payload=row.payload, encoding=row.encoding.removesuffix(MARK))
+        return shown._replace(payload=row.payload, encoding=row.encoding.removesuffix(MARK))
 
     def _packed_row(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes) -> bytes:
         about = PLAIN.of_row(row)[:_AT_PAYLOAD]
@@ -225,8 +225,8 @@ class Sealer:
                 raise CheckpointCorruptError(run_id, f"its entry {entry.kind} {entry.name!r} {mismatch}")
         if self.cipher is None:
             return entries
-        found = (self.cipher.shown(entry, _OF_ENTRY, run_id, self._store_id, incarnation) for entry in entries)
-        return [entry._replace(encoding=entry.encoding.removesuffix(MARK)) for entry in found]
+        shown = (self.cipher.shown(entry, _OF_ENTRY, run_id, self._store_id, incarnation) for entry in entries)
+        return [entry._replace(encoding=entry.encoding.removesuffix(MARK)) for entry in shown]
 
     # ------------------------------------------------------------------ digests
 

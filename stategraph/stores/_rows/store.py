@@ -312,9 +312,9 @@ class RowStore(CheckpointStore):
         if not self._log.sealer.is_keyed:
             raise ConfigError("checkpoint.options.sign_with", None, "the key to sign with, or one in encrypt_with")
         check_flags(plain=plain)
-        with plain_accepted() if plain else nullcontext(set[str]()) as found:
+        with plain_accepted() if plain else nullcontext(set[str]()) as plain_runs:
             report = rekey(self, self._log)
-        return attrs.evolve(report, plain=tuple(sorted(found)))
+        return attrs.evolve(report, plain=tuple(sorted(plain_runs)))
 
     def _change_token(self, run_id: str | None) -> str:
         if run_id is None:

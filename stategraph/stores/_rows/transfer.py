@@ -97,9 +97,9 @@ def _entry_line(log: RunLog, run: RunRecord, record: EntryRecord) -> str:
 
 
 def _chain_lines(log: RunLog, run: RunRecord, chain: list[CheckpointRecord], whole: bool) -> Iterator[str]:
-    found = log.encoder.parts(run.run_id, chain, run.incarnation)
-    deltas = [parts for _, parts in found]
-    for (row, _), parts in zip(found, without_edits(deltas) if whole else deltas, strict=True):
+    decoded = log.encoder.parts(run.run_id, chain, run.incarnation)
+    deltas = [parts for _, parts in decoded]
+    for (row, _), parts in zip(decoded, without_edits(deltas) if whole else deltas, strict=True):
         columns = dict(zip(row._fields, PLAIN.of_row(row), strict=True))
         columns["pause"] = None if row.pause is None else json.loads(row.pause)
         left_out = {*_LEFT_OUT, "effects"} if row.effects is None else _LEFT_OUT
