@@ -634,6 +634,11 @@ def check_successor(saved: State, state: State, same_data: bool) -> None:
         raise StepConflictError(state.run_id, reason)
 
 
+def is_changed_while_paused(state: State) -> bool:
+    """Return whether a State is that of a paused run, with other data than before."""
+    return state.status is RunStatus.PAUSED and state.kind is Kind.UPDATE
+
+
 def due_ns_of(state: State) -> int | None:
     """Return the time at which a run can go on by itself; None if it waits for a caller.
 

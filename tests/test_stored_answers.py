@@ -55,6 +55,27 @@ def asks(store: CheckpointStore, **how: Any) -> StateGraph:
     return make_graph(nodes, store=store, preserve=True, retention="full")
 
 
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "update": lambda store: store.update(RUN, {"more": 1}),
+    "redact": lambda store: store.redact(RUN, "x"),
+    "prune": lambda store: store.prune(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_answer_stays_due(every_play: Scene, change: str) -> None:
+    """A sweep goes on with the run after any change that does not take the answer in."""
+    graph = asks(every_play.store)
+    every_play.execute(graph, State({"x": "secret"}, run_id=RUN))
+    graph.answer(RUN, True)
+
+    CHANGES[change](every_play.store)
+
+    (recovered,) = graph.recover()
+    assert recovered.state is not None
+    assert recovered.state["go"] is True
+
+
 class TestStored:
     """An answer is durable when the call returns, and counts once."""
 

@@ -39,6 +39,7 @@ from stategraph.state import (
     data_of,
     due_ns_of,
     evolve,
+    is_changed_while_paused,
     provenance_of,
     taken_of,
     time_ns_of,
@@ -240,7 +241,8 @@ class MemoryStore(ForkSafe, CheckpointStore):
                 run.cut()
             if run.entries:
                 run.cut_journal(min(steps_under_way(state)) - 1, taken_of(state))
-            run.due_ns = due_ns_of(state) if state.progress or state.pause else None
+            if not is_changed_while_paused(state):  # a stored answer may have made it due
+                run.due_ns = due_ns_of(state) if state.progress or state.pause else None
             if ownership.inbox is not None and ownership.run_id == run_id:
                 ownership.inbox = run.numbers[0]
 

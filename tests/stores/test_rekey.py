@@ -100,6 +100,21 @@ def test_nothing_needs_the_former_key_then(opened, kind, keys):
         opened(old_keys, kind).load("full")
 
 
+@pytest.mark.parametrize("kind", STORES)
+def test_a_stored_answer_stays_due(opened, kind):
+    """A sweep goes on with the run afterwards."""
+    store = opened(OLD, kind)
+    nodes = {"ask": InterruptNode(None, response_param="sure"), "b": lambda state: {}}
+    graph = scenarios.make_graph(nodes, store=store, preserve=True)
+    graph.execute(State(run_id="ask"))
+    graph.answer("ask", True)
+
+    assert store.rekey().left == ()
+
+    assert [run.error for run in graph.recover()] == [None]
+    assert store.load("ask")["sure"] is True
+
+
 def test_what_is_left_is_named_and_never_signed(opened, tmp_path):
     """A damaged run, a run without a signature, and a run that is at work; once they are mended, a second call does the
     rest."""

@@ -60,7 +60,11 @@ local function put_entries(from, to)
   end
 end
 local function set_due(ms)
-  if ms == '' then redis.call('ZREM', t..':due', id) else redis.call('ZADD', t..':due', ms, id) end
+  if ms == '' then
+    redis.call('ZREM', t..':due', id)
+  elseif ms ~= '=' then
+    redis.call('ZADD', t..':due', ms, id)
+  end
 end
 """.replace("CHUNKS", str(STEPS_OF_CHUNKS))
 """Functions for the entries of a run. Of each: its step and number, followed by a space if it has a name in the inbox;
@@ -152,9 +156,9 @@ number of the newest entry of its inbox.
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
 old and the new version; the record, its incarnation, status, graph and parent; the number of partitions, and this
 partition; the bounds of the rows to remove; "parts" to remove those of older versions; the last step of the journal and
-the last number of the inbox to remove; the time in milliseconds at which the run is due, or ""; how many entries are
-put; the number of the newest entry that the inbox must have, or ""; the bounds of the nested runs to remove, or "";
-each entry; and of each row its number, its other columns and its payload.
+the last number of the inbox to remove; the time in milliseconds at which the run is due, "" or "=" to leave it; how
+many entries are put; the number of the newest entry that the inbox must have, or ""; the bounds of the nested runs to
+remove, or ""; each entry; and of each row its number, its other columns and its payload.
 """
 
 APPEND = _script(

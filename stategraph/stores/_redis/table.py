@@ -497,7 +497,7 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(nodes.count, nodes.partition_of(run.run_id), batch.cut_below),
         _or_empty(batch.cut_above),
         "parts" if batch.cut_parts else "",
-        *(batch.cut_journal, batch.taken, _ms(run.due_ns), len(batch.entries)),
+        *(batch.cut_journal, batch.taken, _due_after(batch), len(batch.entries)),
         *(_or_empty(old and required_inbox(batch)), *(batch.cut_nested or ("", "")), *_entry_values(batch.entries)),
     ]
     for row in batch.put:
@@ -506,6 +506,13 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         about = pack_row(row._replace(payload=b""))
         values += row.sequence, b"%d %d %d %d %b" % (row.sequence, row.base, row.step, row.revision, about), row.payload
     return values
+
+
+def _due_after(batch: WriteBatch) -> int | str:
+    """Return the time at which a run is due after a change; "=" if it stays: an answer may have made it due."""
+    run, old = batch.run, batch.old
+    stays = old is not None and not batch.taken and (old.status, old.due_ns) == (run.status, run.due_ns)
+    return "=" if stays else _ms(run.due_ns)
 
 
 def _or_empty(number: int | None) -> int | str:

@@ -15,7 +15,7 @@ from stategraph._owners.base import Ownership, current, lost, new_incarnation
 from stategraph._values.entries import Entry
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, StepConflictError
-from stategraph.state import State, due_ns_of
+from stategraph.state import State, due_ns_of, is_changed_while_paused
 from stategraph.stores._files.fork_safety import ForkSafe
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, Removal, RunRecord, Write, of_newest
@@ -253,13 +253,16 @@ class RunLog(ForkSafe):
             policy: The retention policy, if it is known.
         """
         row = self.sealer.shown(state.run_id, row, incarnation)
+        due_ns = due_ns_of(state) if state.progress or state.pause else None
+        if old is not None and is_changed_while_paused(state):
+            due_ns = old.due_ns  # a stored answer may have made it due
         version = old.version + 1 if old else int.from_bytes(os.urandom(6))
         created_ns = old.created_ns if old else (first or row).time_ns
         labels = tuple(sorted(state.labels.items())) if state.labels else ()
         fields = (
             *(state.run_id, old.number if old else 0, version, *of_newest(row), state.graph, state.parent),
             *(policy or self.policy_of(state.run_id, old), created_ns, labels, row.pause),
-            *(incarnation, row.seal, b"", due_ns_of(state) if state.progress or state.pause else None),
+            *(incarnation, row.seal, b"", due_ns),
         )
         return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # skips the constructor, for speed
 
