@@ -20,7 +20,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values import clock
-from stategraph._values.frozen import changed_items, freeze_items
+from stategraph._values.frozen import atoms, changed_items, freeze_items
 from stategraph._values.progress import NO_PROGRESS, Given, Origin, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph._values.registered_types import find_by_class
@@ -205,7 +205,7 @@ def without_values(value: Any, data: Mapping[str, Any], shown: Callable[[str, An
     for key, secret in data.items():
         instead = shown(key, secret)
         if instead is not secret:
-            value = blanked(value, [*_texts_in(secret)], str(instead))
+            value = blanked(value, [*texts_in(secret)], str(instead))
     return value
 
 
@@ -240,21 +240,23 @@ def blanked(value: Any, texts: Collection[str], mark: str) -> Any:
         return tuple(parts) if type(value) is tuple else [*parts]
     if type(value) in (int, float):
         return mark if len(str(value)) >= _FEW and str(value) in texts else value
-    return mark if any(blanked(text, texts, mark) != text for text in _texts_in(value)) else value
+    return mark if any(blanked(text, texts, mark) != text for text in texts_in(value)) else value
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts and numbers in a value, as texts."""
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts, numbers, times and ids in a value, as texts."""
     ahead, seen = [value], set[int]()
     while ahead and len(seen) < _MOST:
         part = ahead.pop()
-        if id(part) in seen or isinstance(part, bool):
+        if id(part) in seen or part is None or isinstance(part, bool):
             continue
         seen.add(id(part))
-        if isinstance(part, str | int | float):
-            yield str(part)
-        elif isinstance(part, bytes):
+        if isinstance(part, bytes):
             yield part.decode(errors="replace")
+        elif isinstance(part, str | int | float) or type(part) in atoms():
+            yield str(part)
+            if isinstance(part, datetime):
+                yield part.isoformat()
         elif isinstance(part, dict):
             ahead += [*part, *part.values()]
         elif isinstance(part, list | tuple | set | frozenset):

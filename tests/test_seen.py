@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from starlette.applications import Starlette
@@ -27,6 +30,7 @@ from stategraph import (
 )
 from stategraph.picture import picture_of_run
 from stategraph.stores import SqliteStore
+from stategraph.stores._seen import as_seen
 from stategraph.stores.memory import MemoryStore
 from stategraph.web import app, events
 from tests.cli.shop import call
@@ -204,6 +208,26 @@ def test_a_configuration(folder: Path) -> None:
     assert graph.store.shown is not None
     assert graph.store.shown("email", 1) == "hidden"
     graph.store.close()
+
+
+@pytest.mark.parametrize(
+    "value", [Decimal("1234.56"), date(1990, 5, 17), datetime(1990, 5, 17, 3, 4, tzinfo=UTC), UUID(int=1990), 1990.5]
+)
+def test_values_that_are_no_texts(value: Any, tmp_path: Path) -> None:
+    """What an error quotes of them is not seen either, and is gone after a redaction."""
+
+    def fail(state: State) -> Any:
+        raise ValueError(f"no {state['email']}, and no {str(state['email']).replace(' ', 'T')}")
+
+    with SqliteStore(tmp_path / "runs.db", redact=hides) as store:
+        with pytest.raises(ExecutionError):
+            make_graph({"fail": fail}, store=store).execute(State({"email": value}, run_id=RUN))
+        for shown, mark in ((as_seen(store), "hidden"), (store, "<email, redacted>")):
+            if shown is store:
+                store.redact(RUN, "email")
+            error = shown.load(RUN).error
+            assert error is not None
+            assert error.message == f"no {mark}, and no {mark}"
 
 
 def test_a_configuration_without_the_name_of_a_function(folder: Path) -> None:

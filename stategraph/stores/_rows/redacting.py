@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from stategraph._owners.base import NewEntriesError, current
-from stategraph._progress import blanked, progress_of
+from stategraph._progress import blanked, progress_of, texts_in
 from stategraph._values.entries import Entry, due_ns_after
 from stategraph._values.ids import is_nested_id
 from stategraph._values.progress import evolved
@@ -124,7 +125,9 @@ class Redaction:
 
     def _note(self, form: Any) -> None:
         self.is_held = True
-        self._texts.update(_texts_in(form))
+        self._texts.update(_texts_of_form(form))
+        with suppress(DecodeError):  # a time has other texts than its form
+            self._texts.update(texts_in(from_plain(form)))
 
     def _value(self, form: Any, depth: int = -1) -> Any:
         """Return the plain form of a value, with marks for texts of the value of the key.
@@ -176,14 +179,14 @@ class Redaction:
         return recorded(newest, Kind.REDACT, by, progress=changed)
 
 
-def _texts_in(form: Any) -> Iterator[str]:
+def _texts_of_form(form: Any) -> Iterator[str]:
     """Yield the texts and numbers in a plain form, but not those of its tags."""
     if isinstance(form, dict):
         is_named = form.get("$type") in ("object", "enum")
         form = form["value"][2:] if is_named else form["value"] if "$type" in form else [*form, *form.values()]
     if isinstance(form, list):
         for part in form:
-            yield from _texts_in(part)
+            yield from _texts_of_form(part)
     elif form is not None and not isinstance(form, bool):
         yield str(form)
 
