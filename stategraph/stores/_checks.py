@@ -319,6 +319,7 @@ def rolled_back(state: State, newest: State, by: str | None = None, entries: Ite
     spending.begin(newest.progress.spent if newest.progress else {}, entries)
     # A message is taken in once, and a turn begins once, whatever becomes of the step, and what is spent is spent.
     progress = evolved(back.progress, taken=taken_of(newest), turns=turns_of(newest), spent=spending.counted())
+    progress = evolved(progress, redacted=progress_of(back).redacted | progress_of(newest).redacted)
     about = {"generation": newest.generation + 1, "parent": newest.parent, "progress": progress}
     return recorded(back, Kind.ROLLBACK, by, **about)
 

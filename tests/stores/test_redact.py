@@ -352,3 +352,15 @@ def test_keys_that_no_format_writes_as_they_are_can_be_redacted(store: Any, tmp_
     assert [dict(store.load(RUN, step)) for step in range(5)] == [*map(dict, others), {"a": 1}]
     assert SECRET.encode() not in kept_in(store, tmp_path)
     assert store.verify().damaged == ()
+
+
+def test_a_run_that_is_rolled_back_knows_what_was_redacted(store: Any) -> None:
+    """A node that needs the key fails with an error that says why it is missing; the key can be redacted again."""
+    graph = make_graph({"read": lambda state: {"n": state["secret"]}}, store=store, retention="full", preserve=True)
+    graph.execute(State({"secret": SECRET, "a": 1}, run_id=RUN))
+    store.redact(RUN, "secret")
+    store.rollback(RUN, 0)
+
+    with pytest.raises(ExecutionError, match="it was redacted"):
+        graph.resume(RUN)
+    store.redact(RUN, "secret")
