@@ -195,6 +195,7 @@ class TestServes:
             (check.run_id, "version 1, and only these are served: 2, 3" in check.problems[0]) for check in refused
         ] == [("old", True)]
         assert all(check.ok for check in graph.check_runs(serves=[1, 2]))
+        assert all("only these are served: none" in check.problems[0] for check in graph.check_runs(serves=[]))
 
     @pytest.mark.parametrize("serves", [3, "23", [0], [True], ["2"]])
     def test_what_is_no_list_of_versions(self, store: CheckpointStore, serves: Any) -> None:

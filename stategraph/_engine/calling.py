@@ -345,7 +345,7 @@ def _check_own(run: RunContext, saved: State) -> None:
         raise GraphMismatchError(saved.run_id, (began_elsewhere(run.plan, module),), way_out)
     version = version_of(saved) or 1
     if run.serves is not None and version not in run.serves:
-        served = ", ".join(map(str, sorted(run.serves)))
+        served = ", ".join(map(str, sorted(run.serves))) or "none"
         raise LeftAloneError(f"run {saved.run_id!r} is of version {version}, and only these are served: {served}")
 
 

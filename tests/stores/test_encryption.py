@@ -251,6 +251,8 @@ def test_plain_rows_are_refused_until_rekey(opened, kind):
             list(ask("a"))
     assert store.runs() == []
     assert [left.run_id for left in store.rekey(plain=False).left] == ["a"]
+    with pytest.raises(ConfigError, match=r"^plain: 'no' is not allowed; True or False"):
+        store.rekey(plain="no")
 
     report = store.rekey()
 

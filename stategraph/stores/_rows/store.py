@@ -311,7 +311,8 @@ class RowStore(CheckpointStore):
         """
         if not self._log.sealer.is_keyed:
             raise ConfigError("checkpoint.options.sign_with", None, "the key to sign with, or one in encrypt_with")
-        check_flags(plain=plain)
+        if not isinstance(plain, bool):
+            raise ConfigError("plain", plain, "True or False")
         with plain_accepted() if plain else nullcontext(set[str]()) as plain_runs:
             report = rekey(self, self._log)
         return attrs.evolve(report, plain=tuple(sorted(plain_runs)))
