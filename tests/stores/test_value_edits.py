@@ -1,5 +1,6 @@
 """A row holds what has changed inside values: it is small, it is exact, and a forged one is refused."""
 
+import contextlib
 import copy
 import json
 import random
@@ -14,6 +15,7 @@ from proof.nested import Editor, check
 from proof.report import Report
 from stategraph import CheckpointCorruptError, State
 from stategraph._values.progress import Progress
+from stategraph.errors import NotSerializableError
 from stategraph.state import evolve
 from stategraph.stores._codec.edits import edits_between
 from stategraph.stores._rows.encoder import CheckpointEncoder
@@ -250,3 +252,26 @@ def test_one_query_of_the_docs_returns_the_newest_state(tmp_path):
                 ((found,),) = database.execute(query, {"run": "run"})
             database.close()
             assert is_same(from_plain(json.loads(found)), dict(state)), seed
+
+
+@pytest.mark.parametrize("serializer", ["msgpack", "json"])
+@pytest.mark.parametrize("depth", [97, 98, 99])
+def test_edits_of_objects_at_the_deepest_level_are_exported(serializer, depth, tmp_path):
+    """A history that was saved can be exported, imported and redacted, however deep its edits nest values."""
+    saved = []
+    with SqliteStore(tmp_path / "runs.db", serializer=serializer) as store:
+        store.retain("run", Policy("full"))
+        for step in range(3):
+            value: Any = step
+            for level in range(depth):
+                value = Order(level, [TEXT, value]) if level == depth - 3 else [value, TEXT]
+            with contextlib.suppress(NotSerializableError):
+                store.save(State({"a": value, "b": step}, run_id="run", step=step))
+                saved.append((step, value))
+        with SqliteStore(tmp_path / "imported.db") as imported:
+            if saved:
+                imported.import_runs(store.export_run("run"))
+                store.redact("run", "b")
+            for step, value in saved:
+                assert is_same(imported.load("run", step)["a"], value)
+                assert is_same(dict(store.load("run", step)), {"a": value})

@@ -19,7 +19,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.entries import Entry
 from stategraph._values.ids import check_stored_id, given_id
 from stategraph._values.provenance import ParentStep, check_step
-from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, RunExistsError
+from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, NotSerializableError, RunExistsError
 from stategraph.stores._codec.states import without_edits
 from stategraph.stores._codec.type_codecs import expect_list, unknown_shown
 from stategraph.stores._rows.cipher import Cipher, needs_key
@@ -65,7 +65,12 @@ def exported(log: RunLog, run_id: str, whole: bool = False) -> Iterator[str]:
 def _lines(log: RunLog, run: RunRecord, nested: int, whole: bool = False) -> list[str] | None:
     """Return the lines of a run; None if others remove it at the same time."""
     with unknown_shown():  # values of unknown types are written in their stored form
-        lines = [line for chain in chains(log, run, visible(log, run)) for line in _chain_lines(log, run, chain, whole)]
+        lines: list[str] = []
+        for chain in chains(log, run, visible(log, run)):
+            try:
+                lines += [*_chain_lines(log, run, chain, whole)]
+            except NotSerializableError:  # an edit nests values a little deeper than a State may
+                lines += _chain_lines(log, run, chain, whole=True)
         if not lines:
             return None
         entries = [_entry_line(log, run, record) for record in log.table.entries(run.run_id, 0, MAX_STEP)]
