@@ -10,7 +10,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
@@ -90,6 +92,7 @@ class SqliteStore(RowStore):
 
 _MOST_IN_BATCH = 256  # writes in one transaction, for steady progress
 _FEW_PAGES = 1_000  # 4 MB, which are written again in 0.1 s
+_LOOKS = 0.002  # seconds between two looks whether the transaction of a node has ended
 _LOOP_WAITS = 1.0  # seconds that an event loop waits for a node, which may need this loop to end
 
 
@@ -231,11 +234,8 @@ class SqliteTable(SqlTable, ForkSafe):
             files.check()
             return found
 
-        self._wait_for_node(run_id, kind)
-        try:
+        with self._alone(run_id, kind):
             return self._use(run_id, transact, kind)
-        finally:
-            self._writing.release()
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run a statement that writes, and return its rows."""
@@ -244,11 +244,8 @@ class SqliteTable(SqlTable, ForkSafe):
     def erase(self, *, everywhere: bool = False) -> None:
         ((pages,),) = self.query("", "PRAGMA page_count", ())
         if everywhere or pages <= _FEW_PAGES:  # pages may have copies of rows that were moved to others
-            self._wait_for_node("", CheckpointError)
-            try:
+            with self._alone("", CheckpointError):
                 self._use("", lambda connection: connection.execute("VACUUM"))
-            finally:
-                self._writing.release()
         self._use("", erase_log)
 
     # ------------------------------------------------------------------ transactions of nodes
@@ -256,39 +253,42 @@ class SqliteTable(SqlTable, ForkSafe):
     def begin(self, run_id: str) -> NodeTransaction:
         if self._read_only:
             raise read_only_error(self.store, run_id, CheckpointError)
-        self._wait_for_node(run_id, CheckpointError)
-        try:
+        with self._alone(run_id, CheckpointError):
             self._use(run_id, lambda _: self.database.files.check())
-            connection = NodeConnection.begin(self._file)
-        except BaseException as error:
-            self._writing.release()
-            if isinstance(error, sqlite3.Error):
+            try:
+                connection = NodeConnection.begin(self._file)
+            except sqlite3.Error as error:
                 raise self.explained(error, run_id) from error
-            raise
 
-        def end() -> None:
-            self._at_node = None
-            connection.close()
-            if pid == os.getpid():
-                self._writing.release()
+            def end() -> None:
+                connection.close()
+                self._at_node = None
 
-        pid = os.getpid()
-        self._at_node = NodeTransaction(connection, run_id, end)
-        return self._at_node
+            self._at_node = NodeTransaction(connection, run_id, end)
+            return self._at_node
 
-    def _wait_for_node(self, run_id: str, kind: _Kind) -> None:
-        """Wait for the end of the transaction of a node, and of other writes; the caller must release `_writing`.
+    @contextmanager
+    def _alone(self, run_id: str, kind: _Kind) -> Iterator[None]:
+        """Wait for the end of the transaction of a node, and of other writes, and keep others waiting in the block.
 
-        SQLite itself would let readers of this process wait as well, for its lock and that of the connection.
+        SQLite itself would let readers of this process wait as well, for its lock and that of the connection. The
+        `with` releases the lock even after Ctrl-C.
         """
-        while not self._writing.acquire(timeout=_LOOP_WAITS if is_loop_running() else BUSY_TIMEOUT):
-            if self._at_node is not None:
-                reason = f"a node of run {self._at_node.run_id!r} is writing to its own tables in the {self.store}"
+        give_up = monotonic() + (_LOOP_WAITS if is_loop_running() else BUSY_TIMEOUT)
+        while True:
+            with self._writing:
+                at_node = self._at_node
+                if at_node is None:
+                    yield
+                    return
+            if monotonic() > give_up:
+                reason = f"a node of run {at_node.run_id!r} is writing to its own tables in the {self.store}"
                 way_out = (
                     "it should return soon after its first use of context.connection; an async node, whose event loop "
                     "cannot wait, uses it in asyncio.to_thread"
                 )
                 raise kind(run_id, f"{reason}; {way_out}")
+            sleep(_LOOKS)
 
     def _finish(self, transaction: NodeTransaction, write: Write, work: _Work[_Found]) -> _Found:
         """Make a write in the transaction of a node, which commits it; if it is refused, the transaction stays open."""
