@@ -18,6 +18,7 @@ from stategraph._util.callables import answered, problem_of
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from stategraph.stores.base import RetentionPolicy
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -175,7 +176,13 @@ def _bound(record: Any, into: str, *place: Any) -> bytes:
     """Return what the ciphertext in a field of a record is bound to. A field that a later version adds may be None."""
     fields = zip(record._fields, record, strict=True)
     beside = {name: value for name, value in fields if value is not None and name not in _UNBOUND and name != into}
-    return ormsgpack.packb([type(record).__name__, into, *place, beside], default=attrs.astuple)
+    return ormsgpack.packb([type(record).__name__, into, *place, beside], default=_as_stored)
+
+
+def _as_stored(value: Any) -> tuple[Any, ...]:
+    """Return the fields of an object of a record as columns return them: a number of seconds as a float."""
+    is_timed = isinstance(value, RetentionPolicy) and value.ttl is not None
+    return attrs.astuple(attrs.evolve(value, ttl=float(value.ttl)) if is_timed else value)
 
 
 def _bytes_of(text: str) -> bytes:
