@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -234,8 +234,7 @@ class SqliteTable(SqlTable, ForkSafe):
             files.check()
             return found
 
-        with self._alone(run_id, kind):
-            return self._use(run_id, transact, kind)
+        return self._alone(run_id, kind, lambda: self._use(run_id, transact, kind))
 
     def change(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run a statement that writes, and return its rows."""
@@ -244,8 +243,8 @@ class SqliteTable(SqlTable, ForkSafe):
     def erase(self, *, everywhere: bool = False) -> None:
         ((pages,),) = self.query("", "PRAGMA page_count", ())
         if everywhere or pages <= _FEW_PAGES:  # pages may have copies of rows that were moved to others
-            with self._alone("", CheckpointError):
-                self._use("", lambda connection: connection.execute("VACUUM"))
+            vacuum: _Work[Any] = lambda connection: connection.execute("VACUUM")  # noqa: E731 - it is typed so
+            self._alone("", CheckpointError, lambda: self._use("", vacuum))
         self._use("", erase_log)
 
     # ------------------------------------------------------------------ transactions of nodes
@@ -253,23 +252,24 @@ class SqliteTable(SqlTable, ForkSafe):
     def begin(self, run_id: str) -> NodeTransaction:
         if self._read_only:
             raise read_only_error(self.store, run_id, CheckpointError)
-        with self._alone(run_id, CheckpointError):
-            self._use(run_id, lambda _: self.database.files.check())
-            try:
-                connection = NodeConnection.begin(self._file)
-            except sqlite3.Error as error:
-                raise self.explained(error, run_id) from error
+        return self._alone(run_id, CheckpointError, partial(self._begun, run_id))
 
-            def end() -> None:
-                connection.close()
-                self._at_node = None
+    def _begun(self, run_id: str) -> NodeTransaction:
+        self._use(run_id, lambda _: self.database.files.check())
+        try:
+            connection = NodeConnection.begin(self._file)
+        except sqlite3.Error as error:
+            raise self.explained(error, run_id) from error
 
-            self._at_node = NodeTransaction(connection, run_id, end)
-            return self._at_node
+        def end() -> None:
+            connection.close()
+            self._at_node = None
 
-    @contextmanager
-    def _alone(self, run_id: str, kind: _Kind) -> Iterator[None]:
-        """Wait for the end of the transaction of a node, and of other writes, and keep others waiting in the block.
+        self._at_node = NodeTransaction(connection, run_id, end)
+        return self._at_node
+
+    def _alone(self, run_id: str, kind: _Kind, work: Callable[[], _Found]) -> _Found:
+        """Do some work once the transaction of a node, and other writes, have ended; others wait for it.
 
         SQLite itself would let readers of this process wait as well, for its lock and that of the connection. The
         `with` releases the lock even after Ctrl-C.
@@ -279,8 +279,7 @@ class SqliteTable(SqlTable, ForkSafe):
             with self._writing:
                 at_node = self._at_node
                 if at_node is None:
-                    yield
-                    return
+                    return work()
             if monotonic() > give_up:
                 reason = f"a node of run {at_node.run_id!r} is writing to its own tables in the {self.store}"
                 way_out = (
