@@ -376,7 +376,8 @@ def _owned(store: OwnableStore, ownership: Ownership, take_over: bool) -> Genera
         current.ownership = ownership  # as `on_behalf_of` does, which takes longer
         yield ownership
     finally:
-        current.ownership = before
+        if current.ownership is ownership:  # a finaliser may come here while another call is at work
+            current.ownership = before
         release(ownership)
 
 
@@ -411,7 +412,8 @@ def on_behalf_of(ownership: Ownership | None) -> Iterator[None]:
     try:
         yield
     finally:
-        current.ownership = before
+        if current.ownership is ownership:  # as above
+            current.ownership = before
 
 
 class NewEntriesError(CheckpointError):
